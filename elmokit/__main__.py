@@ -1,0 +1,5 @@
+"""``python -m elmokit``."""
+
+from elmokit.cli.main import main
+
+main()

@@ -1,0 +1,51 @@
+"""``elmokit convert``: a model from one format to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from elmokit.cli.common import options_option, overwrite_option
+
+if TYPE_CHECKING:
+    from elmokit.weights.folder import Storage
+
+
+@click.command()
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@options_option
+@click.option(
+    "--storage",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="In a folder of ours.",
+)
+@click.option(
+    "--calibrate",
+    type=click.Path(path_type=Path),
+    help="Tokenised sentences of the model's language: store the mean state after a sentence as the warm state.",
+)
+@overwrite_option
+def convert(
+    source: Path, target: Path, options: Path | None, storage: Storage, calibrate: Path | None, overwrite: bool
+) -> None:
+    """Convert the model SRC to DST.
+
+    DST is written as HDF5 with its options file beside it if it ends in .hdf5 or .h5, as AllenNLP and bilm-tf read
+    them; else as a folder of ours (JSON and safetensors).
+    """
+    from elmokit.embedder import open_pretrained
+    from elmokit.files import read_lines, split_tokens
+    from elmokit.weights.open import save_model
+    from elmokit.weights.warm import calibrated_state
+
+    model = open_pretrained(source, options)
+    if calibrate is not None:
+        sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]
+        model.warm_state = calibrated_state(model, sentences)
+    for path in save_model(model, target, storage, overwrite):
+        click.echo(f"wrote {path}", err=True)

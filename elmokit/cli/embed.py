@@ -1,0 +1,116 @@
+"""``elmokit embed``: a file of sentences to a file of vectors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from elmokit.cli.common import model_option, options_option, overwrite_option
+from elmokit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from elmokit.embedder import Layers
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@model_option
+@options_option
+@click.option("--all", "which", flag_value="all", default=True, help="All layers: (layers, tokens, dim).  [default]")
+@click.option("--top", "which", flag_value="top", help="The top layer: (tokens, dim).")
+@click.option("--average", "which", flag_value="average", help="The mean of all layers: (tokens, dim).")
+@click.option("--layers", metavar="N[,N...]", help="Chosen layers, 0 the context-free one: (layers, tokens, dim).")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True, help="In the file."
+)
+@click.option(
+    "--state",
+    type=click.Choice(["warm", "zero", "carry"]),
+    default="warm",
+    show_default=True,
+    help="What each sentence starts from; carry as in AllenNLP, where vectors depend on the lines before.",
+)
+@click.option("--batch-tokens", default=2048, show_default=True, help="Positions per batch (warm, zero).")
+@click.option("--batch-size", default=64, show_default=True, help="Sentences per batch (carry).")
+@click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
+@click.option("--tokenize", is_flag=True, help="IN is raw text: split each line in the manner of the Penn Treebank.")
+@click.option("--strict", is_flag=True, help="Refuse blank lines; else they become empty datasets.")
+@click.option("--forget-sentences", is_flag=True, help="Leave out the map from sentences to line numbers.")
+@click.option("--use-sentence-keys", is_flag=True, help="Name datasets by the sentences.")
+@click.option("--include-sentence-indices", is_flag=True, help="Write the map under its old name too.")
+@overwrite_option
+def embed(
+    source: Path,
+    output: Path,
+    model: Path | None,
+    options: Path | None,
+    which: str,
+    layers: str | None,
+    dtype: str,
+    state: str,
+    batch_tokens: int,
+    batch_size: int,
+    device: str | None,
+    tokenize: bool,
+    strict: bool,
+    forget_sentences: bool,
+    use_sentence_keys: bool,
+    include_sentence_indices: bool,
+    overwrite: bool,
+) -> None:
+    """Embed IN, one sentence per line with tokens split at blanks, into the HDF5 file OUT.
+
+    OUT holds one dataset per line, named by its number from 0. IN may be compressed (.gz, .xz), or - for
+    standard input.
+    """
+    from elmokit.corpus.embed import embed_file, survey
+    from elmokit.embedder import Elmo
+    from elmokit.files import refuse_existing, split_tokens
+    from elmokit.text.tokenize import treebank_tokenizer
+
+    refuse_existing(output, overwrite)
+    chosen: Layers = which  # type: ignore[assignment]
+    if layers is not None:
+        try:
+            chosen = [int(number) for number in layers.split(",")]
+        except ValueError:
+            raise ConfigError(f"--layers is {layers!r}; give layer numbers with commas between, such as 0,2.") from None
+    tokenizer = treebank_tokenizer() if tokenize else split_tokens
+    total = None if str(source) == "-" else survey(source).n_tokens
+    elmo = Elmo.from_pretrained(model, options=options, start=state, device=device)  # type: ignore[arg-type]
+    with _progress_bar(None if tokenize else total) as bar:
+        summary = embed_file(
+            elmo,
+            source,
+            output,
+            layers=chosen,
+            dtype=dtype,  # type: ignore[arg-type]
+            keys="sentences" if use_sentence_keys else "numbers",
+            with_map=not forget_sentences,
+            with_old_map=include_sentence_indices,
+            strict=strict,
+            tokenize=tokenizer,
+            batch_tokens=batch_tokens,
+            batch_size=batch_size,
+            overwrite=overwrite,
+            progress=bar.update,
+        )
+    blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
+    click.echo(
+        f"{output}: {summary.n_sentences:,} sentences{blank}, {summary.n_tokens:,} tokens, "
+        f"{summary.tokens_per_second:,.0f} tokens/s",
+        err=True,
+    )
+
+
+def _progress_bar(total: int | None) -> tqdm[NoReturn]:
+    """Tokens done, rate and time left on a terminal; nothing in a pipe."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=" tokens", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)

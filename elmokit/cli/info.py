@@ -1,0 +1,61 @@
+"""``elmokit info``: what a model is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from elmokit.cli.common import options_option
+
+if TYPE_CHECKING:
+    from elmokit.weights.model import StoredModel
+
+
+@click.command()
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@options_option
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def info(model: Path | None, options: Path | None, as_json: bool) -> None:
+    """Say what MODEL is: format, sizes, parameters, vocabulary, where from (default: the one inside the package)."""
+    from elmokit.embedder import open_pretrained
+
+    facts = describe(open_pretrained(model, options))
+    if as_json:
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    card = facts.pop("card")
+    for name, value in facts.items():
+        click.echo(f"{name:<17} {value}")
+    for name, value in card.items():
+        click.echo(f"card: {name:<11} {json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value}")
+
+
+def describe(model: StoredModel) -> dict[str, Any]:
+    """The facts of a model, by the names that a reader sees."""
+    config = model.bilm.config
+    cnn = config.char_cnn
+    if cnn is not None:
+        filters = " ".join(f"{count}x{width}" for width, count in cnn.filters)
+        tokens = f"at most {cnn.max_chars} characters: filters {filters}, {cnn.activation}, {cnn.n_highway} highway"
+    else:
+        tokens = f"words: a table of {config.n_words:,}"
+    clips = " and ".join("none" if clip is None else f"{clip:g}" for clip in (config.cell_clip, config.projection_clip))
+    softmax = model.softmax
+    warm = "stored with the model" if model.warm_state is not None else "made from the sentence boundaries"
+    return {
+        "path": str(model.source),
+        "format": model.family,
+        "tokens": tokens,
+        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else 'forward only'}",
+        "sizes": f"hidden {config.hidden_dim}, projection {config.projection_dim}, vectors {config.output_dim}",
+        "clips": f"{clips} (cell, projection)",
+        "skip connections": "yes" if config.skip_connections else "no",
+        "parameters": f"{model.bilm.n_parameters:,}",
+        "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
+        "softmax": "none" if softmax is None else f"{softmax.weight.numel() + softmax.bias.numel():,} parameters",
+        "warm state": warm,
+        "card": model.card,
+    }

@@ -1,0 +1,47 @@
+"""The ``elmokit`` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from elmokit.cli.common import PROGRAM
+from elmokit.cli.convert import convert
+from elmokit.cli.embed import embed
+from elmokit.cli.info import info
+from elmokit.cli.train import train
+from elmokit.errors import ElmoError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name=PROGRAM)
+def elmokit() -> None:
+    """ELMo on today's Python: embed text, open and convert published models, pre-train your own."""
+
+
+for command in (embed, info, convert, train):
+    elmokit.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line on standard error and exit code 2."""
+    try:
+        sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
+    except (ElmoError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        _fail(message, BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted; nothing that stood there before was changed", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
+        sys.exit(1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

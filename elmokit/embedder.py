@@ -1,0 +1,335 @@
+"""``Elmo``: sentences in, contextual vectors out; in Python loops, or as a module inside a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Literal, NamedTuple, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from elmokit.bilm import BiLMOutput, BiLMState
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.text.batches import Batch, check_sentence, make_batch, plan_batches
+from elmokit.weights.model import StoredModel
+from elmokit.weights.open import open_model
+from elmokit.weights.warm import boundary_state
+
+Start = Literal["warm", "zero", "carry"]
+Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
+Vectors = NDArray[np.float32]
+
+DEFAULT_MODEL = "en-mini"
+POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
+
+
+class ElmoOutput(NamedTuple):
+    """What ``Elmo`` gives to the model around it."""
+
+    mixes: list[Tensor]  # one (batch, time, dim) per learned mix; zero where the mask is False
+    mask: Tensor  # (batch, time) bool, True on a real token
+    state: BiLMState  # after the batch; pass it on to carry it
+
+
+class Elmo(nn.Module):
+    """Contextual token vectors from a biLM (Peters et al. 2018).
+
+    With ``start`` "warm" or "zero" a sentence's vectors do not depend on its neighbours, its batch or the order.
+
+    Args:
+        model: an opened model; ``Elmo.from_pretrained`` opens one by its path.
+        start: the LSTM state that a sentence is read from. "warm": one constant state, stored with the model or
+            made from the model's sentence boundaries. "zero": nothing read yet. "carry": the state of the
+            same batch row after the sentence before, as bilm-tf and AllenNLP do.
+        n_mixes: learned mixes that ``forward`` returns, for different places in a model.
+        layer_norm: normalise layers before mixing, over the whole batch, as in bilm-tf.
+        dropout: on each mix, in training; the paper's models use 0.5.
+        trainable: let gradients reach the biLM; else only the mixes learn.
+        keep_boundaries: leave the vectors of ``<S>`` and ``</S>`` in what ``forward`` returns.
+    """
+
+    def __init__(
+        self,
+        model: StoredModel,
+        *,
+        start: Start = "warm",
+        n_mixes: int = 1,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        trainable: bool = False,
+        keep_boundaries: bool = False,
+    ) -> None:
+        super().__init__()
+        if start not in ("warm", "zero", "carry"):
+            raise ConfigError(f"start is {start!r}; a sentence starts 'warm', 'zero' or 'carry'.")
+        self.model = model
+        self.bilm = model.bilm.requires_grad_(trainable)
+        self.start: Start = start
+        self.trainable = trainable
+        self.keep_boundaries = keep_boundaries
+        self.mixes = nn.ModuleList(ScalarMix(self.n_layers, layer_norm) for _ in range(n_mixes))
+        self.dropout = nn.Dropout(dropout)
+        state = self.bilm.zero_state(1)
+        if start == "warm":
+            state = model.warm_state or boundary_state(model)
+        self.register_buffer("start_hidden", state.hidden)
+        self.register_buffer("start_cell", state.cell)
+        self.start_hidden: Tensor
+        self.start_cell: Tensor
+        self.eval()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_name: str | Path | None = None,
+        *,
+        options: str | Path | None = None,
+        start: Start = "warm",
+        n_mixes: int = 1,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        trainable: bool = False,
+        keep_boundaries: bool = False,
+        device: str | torch.device | None = None,
+    ) -> Elmo:
+        """Open a model and wrap it.
+
+        Args:
+            path_or_name: a folder of ours, a folder with options and HDF5 weights, or the HDF5 file; None for the
+                small English model inside the package.
+            options: the options file of an HDF5 file, where it does not stand beside it.
+            device: where to put it.
+
+        Raises:
+            ModelError: nothing stands there, or it cannot be opened.
+        """
+        elmo = cls(
+            open_pretrained(path_or_name, options),
+            start=start,
+            n_mixes=n_mixes,
+            layer_norm=layer_norm,
+            dropout=dropout,
+            trainable=trainable,
+            keep_boundaries=keep_boundaries,
+        )
+        return elmo if device is None else elmo.to(device)
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of vectors, the context-free layer 0 included."""
+        return self.bilm.config.n_layers + 1
+
+    @property
+    def output_dim(self) -> int:
+        """Size of a vector."""
+        return self.bilm.config.output_dim
+
+    def train(self, mode: bool = True) -> Elmo:
+        """Switch dropout of the mixes on or off; the biLM's own dropout is for pre-training and stays off."""
+        super().train(mode)
+        self.bilm.eval()
+        return self
+
+    def ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """Char ids of tokenised sentences, boundaries added: what ``forward`` reads.
+
+        Returns:
+            ``(batch, time, chars)``, or ``(batch, time)`` for a word-input model, 0 where there is no token.
+        """
+        batch = make_batch(sentences, self.model.encode)
+        tokens, mask = torch.from_numpy(batch.tokens), torch.from_numpy(batch.mask)
+        ids = tokens[torch.from_numpy(batch.index)]
+        return torch.where(mask.view(*mask.shape, *[1] * (ids.ndim - 2)), ids, 0).to(self.bilm.device)
+
+    def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
+        """Learned mixes of a batch.
+
+        Args:
+            ids: ``(batch, time, chars)`` from ``ids``, boundaries included, padded on the right with 0.
+            state: what each row starts from; None for the start that was chosen ("carry" begins at zero).
+
+        Raises:
+            ValueError: there is padding between tokens.
+        """
+        mask = (ids > 0).any(dim=-1) if self.bilm.config.char_cnn is not None else ids > 0
+        if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+            raise ValueError("There is padding before or between tokens; pad ids on the right, as Elmo.ids does.")
+        state = self.start_state(len(ids)) if state is None else state
+        with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
+            layers, state = self.bilm(ids, mask, state)
+        mixes: list[Tensor] = [mix(layers, mask) * mask[..., None] for mix in self.mixes]
+        if not self.keep_boundaries:
+            mixes, mask = [_without_boundaries(mix, mask) for mix in mixes], mask[:, 2:]
+        return ElmoOutput([self.dropout(mix) for mix in mixes], mask, state)
+
+    @overload
+    def embed(
+        self,
+        sentences: Sequence[Sequence[str]],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        batch_size: int = ...,
+    ) -> list[Vectors]: ...
+
+    @overload
+    def embed(
+        self,
+        sentences: Iterator[Sequence[str]],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        batch_size: int = ...,
+    ) -> Iterator[Vectors]: ...
+
+    def embed(
+        self,
+        sentences: Iterable[Sequence[str]],
+        *,
+        layers: Layers = "all",
+        batch_tokens: int = 2048,
+        batch_size: int = 64,
+    ) -> list[Vectors] | Iterator[Vectors]:
+        """Vectors of tokenised sentences, in the order given, boundaries off.
+
+        Args:
+            sentences: lists of tokens. From an iterator they are read a few batches ahead and the vectors
+                come as an iterator too, so that memory stays bounded.
+            layers: "all"; "top"; "average" (the plain mean); "mix" (the first learned mix); a layer's number;
+                or several.
+            batch_tokens: positions per batch, padding included; memory grows with it, results do not change.
+            batch_size: sentences per batch when ``start`` is "carry", where row r goes on from row r.
+
+        Returns:
+            one array per sentence: ``(layers, tokens, dim)`` for "all" or several layers, else ``(tokens, dim)``.
+
+        Raises:
+            TextError: a sentence is no list of strings.
+            ConfigError: there is no such layer.
+        """
+        chosen = self._chosen(layers)
+        if batch_tokens < 1 or batch_size < 1:
+            raise ConfigError(f"batch_tokens is {batch_tokens} and batch_size {batch_size}; both must be at least 1.")
+        stream = self._embed(iter(sentences), chosen, batch_tokens, batch_size)
+        return stream if isinstance(sentences, Iterator) else list(stream)
+
+    def embed_batch(
+        self, sentences: Sequence[Sequence[str]], state: BiLMState, layers: Layers = "all"
+    ) -> tuple[list[Vectors], BiLMState]:
+        """One batch from an explicit state; the arrays as in ``embed``, and the state after the batch, row by row."""
+        if not sentences:
+            return [], state
+        return self._run(sentences, state, self._chosen(layers))
+
+    def start_state(self, n_rows: int) -> BiLMState:
+        """The state that every sentence starts from, for so many rows."""
+        return BiLMState(self.start_hidden, self.start_cell).repeat_row(n_rows)
+
+    def _embed(
+        self, sentences: Iterator[Sequence[str]], chosen: _Chosen, batch_tokens: int, batch_size: int
+    ) -> Iterator[Vectors]:
+        if self.start == "carry":
+            carried = self.bilm.zero_state(0)
+            while batch := _taken(sentences, batch_size, None):
+                vectors, after = self._run(batch, carried.first_rows(len(batch)), chosen)
+                carried = carried.with_first_rows(after)
+                yield from vectors
+            return
+        while pool := _taken(sentences, None, POOL_BATCHES * batch_tokens):
+            found: dict[int, Vectors] = {}
+            for places in plan_batches([len(sentence) for sentence in pool], batch_tokens):
+                vectors, _ = self._run([pool[place] for place in places], self.start_state(len(places)), chosen)
+                for place, array in zip(places, vectors, strict=True):
+                    found[place] = array
+            yield from (found[place] for place in range(len(pool)))
+
+    @torch.no_grad()
+    def _run(
+        self, sentences: Sequence[Sequence[str]], state: BiLMState, chosen: _Chosen
+    ) -> tuple[list[Vectors], BiLMState]:
+        batch = make_batch(sentences, self.model.encode)
+        layers, state = self._contextualize(batch, state)
+        wanted = chosen.of(self, layers)  # (..., batch, time, dim)
+        rows = wanted.movedim(-3, 0).float().cpu().numpy()
+        lengths = batch.mask.sum(axis=1)
+        return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, lengths, strict=True)], state
+
+    def _contextualize(self, batch: Batch, state: BiLMState) -> BiLMOutput:
+        tokens, index, mask = (
+            torch.from_numpy(part).to(self.bilm.device) for part in (batch.tokens, batch.index, batch.mask)
+        )
+        output: BiLMOutput = self.bilm.contextualize(self.bilm.token_layer(tokens)[index], mask, state)
+        return output
+
+    def _chosen(self, layers: Layers) -> _Chosen:
+        if layers == "all":
+            return _Chosen(tuple(range(self.n_layers)))
+        if layers == "top":
+            return _Chosen(self.n_layers - 1)
+        if layers == "average" or layers == "mix":
+            return _Chosen(layers)
+        chosen = layers if isinstance(layers, int) else tuple(layers)
+        for number in [chosen] if isinstance(chosen, int) else chosen:
+            if number not in range(self.n_layers):
+                raise ConfigError(
+                    f"There is no layer {number!r}: this model has layers 0 to {self.n_layers - 1}, "
+                    "and 'all', 'top', 'average' and 'mix' of them."
+                )
+        return _Chosen(chosen)
+
+
+class _Chosen(NamedTuple):
+    """Which layers were asked for: one, several, or a combination of all."""
+
+    layers: int | tuple[int, ...] | Literal["average", "mix"]
+
+    def of(self, elmo: Elmo, layers: Tensor) -> Tensor:
+        """From ``(layers, batch, time, dim)`` to what was asked for."""
+        if self.layers == "average":
+            return layers.mean(dim=0)
+        if self.layers == "mix":
+            if not elmo.mixes:
+                raise ConfigError("This Elmo was built with n_mixes=0: there is no learned mix to apply.")
+            mixed: Tensor = elmo.mixes[0](layers)
+            return mixed
+        return layers[self.layers] if isinstance(self.layers, int) else layers[list(self.layers)]
+
+
+def open_pretrained(path_or_name: str | Path | None = None, options: str | Path | None = None) -> StoredModel:
+    """Open a model by path, or the one inside the package by None or its name.
+
+    Raises:
+        ModelError: nothing stands there, or it cannot be opened.
+    """
+    if path_or_name is None or path_or_name == DEFAULT_MODEL:
+        path_or_name = Path(str(resources.files("elmokit"))) / "models" / DEFAULT_MODEL
+    elif not Path(path_or_name).expanduser().exists():
+        raise ModelNotFoundError(
+            f"There is no model at {path_or_name}: no such file or folder. (The one inside the package is called "
+            f"{DEFAULT_MODEL}.)"
+        )
+    return open_model(path_or_name, options)
+
+
+def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:
+    """``(batch, time, dim)`` to ``(batch, time - 2, dim)``: a row's last real position was its ``</S>``."""
+    return vectors[:, 1:-1] * mask[:, 2:, None]
+
+
+def _taken(
+    sentences: Iterator[Sequence[str]], max_sentences: int | None, max_tokens: int | None
+) -> list[Sequence[str]]:
+    """The next sentences, up to a number of them or of tokens; at least one while there are any."""
+    taken: list[Sequence[str]] = []
+    n_tokens = 0
+    for sentence in sentences:
+        taken.append(check_sentence(sentence))
+        n_tokens += len(sentence) + 2
+        if len(taken) == max_sentences or (max_tokens is not None and n_tokens >= max_tokens):
+            break
+    return taken

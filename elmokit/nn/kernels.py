@@ -1,0 +1,137 @@
+"""Fast paths for the layers, each equal to its plain twin; ``ProjectedLSTM.forward`` chooses.
+
+``read_window`` is the training path: a full window (no mask) of one LSTM layer with its gradient written
+out. Against autograd over the plain loop it forms each weight gradient as one product over all steps
+and keeps what the backward pass needs in one buffer per quantity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def read_window(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor,
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Read a window of real tokens from its first step to its last; the twin of the loop in ``nn.lstm``.
+
+    Args:
+        inputs: ``(batch, time, input_dim)``.
+        weight: ``(4 * hidden_dim, input_dim + projection_dim)``, blocks i, g, f, o.
+        bias: ``(4 * hidden_dim,)``, the forget offset included.
+        projection: ``(projection_dim, hidden_dim)`` or None.
+        hidden, cell: the state to start from; no gradient flows into it (windows are cut, as in TBPTT).
+
+    Returns:
+        outputs ``(batch, time, projection_dim)``, and the last cell ``(batch, hidden_dim)`` without gradient.
+    """
+    outputs: tuple[Tensor, Tensor] = _Window.apply(  # type: ignore[no-untyped-call]
+        inputs.transpose(0, 1).contiguous(), weight, bias, projection, hidden, cell, cell_clip, projection_clip
+    )
+    return outputs[0].transpose(0, 1), outputs[1]
+
+
+class _Window(torch.autograd.Function):
+    """Time stands first in here: ``(time, batch, ...)``, so that a step is one contiguous block."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        projection: Tensor | None,
+        hidden: Tensor,
+        cell: Tensor,
+        cell_clip: float | None,
+        projection_clip: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        n_steps, n_rows, input_dim = inputs.shape
+        hidden_dim = cell.shape[1]
+        recurrent_weight = weight[:, input_dim:].t().contiguous()  # (projection_dim, 4 * hidden_dim)
+        gates = F.linear(inputs, weight[:, :input_dim], bias)  # becomes the four activations in place
+        cells = inputs.new_empty(n_steps + 1, n_rows, hidden_dim)
+        squashed = inputs.new_empty(n_steps, n_rows, hidden_dim)  # tanh of the cell
+        before_projection = inputs.new_empty(n_steps, n_rows, hidden_dim)
+        outputs = inputs.new_empty(n_steps + 1, n_rows, hidden.shape[1])
+        cells[0], outputs[0] = cell, hidden
+        for step in range(n_steps):
+            here = gates[step].addmm_(outputs[step], recurrent_weight)
+            i, g, f, o = here.chunk(4, dim=1)
+            torch.sigmoid_(i)
+            torch.tanh_(g)
+            here[:, 2 * hidden_dim :].sigmoid_()
+            new_cell = torch.mul(f, cells[step], out=cells[step + 1]).addcmul_(i, g)
+            if cell_clip is not None:
+                new_cell.clamp_(-cell_clip, cell_clip)
+            torch.tanh(new_cell, out=squashed[step])
+            torch.mul(o, squashed[step], out=before_projection[step])
+            if projection is None:
+                outputs[step + 1] = before_projection[step]
+            else:
+                torch.mm(before_projection[step], projection.t(), out=outputs[step + 1])
+                if projection_clip is not None:
+                    outputs[step + 1].clamp_(-projection_clip, projection_clip)
+        ctx.save_for_backward(inputs, weight, projection, gates, cells, squashed, before_projection, outputs)
+        ctx.clips = (cell_clip, projection_clip)
+        last_cell = cells[-1].clone()
+        ctx.mark_non_differentiable(last_cell)
+        return outputs[1:], last_cell
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight, projection, gates, cells, squashed, before_projection, outputs = ctx.saved_tensors
+        cell_clip, projection_clip = ctx.clips
+        n_steps, _, input_dim = inputs.shape
+        recurrent_weight = weight[:, input_dim:]
+        gate_gradients = torch.empty_like(gates)
+        output_gradients = upstream[0].clone()
+        later_cell = torch.zeros_like(cells[0])
+        for step in reversed(range(n_steps)):
+            output_gradient = output_gradients[step]
+            if step < n_steps - 1:
+                output_gradient.addmm_(gate_gradients[step + 1], recurrent_weight)
+            if projection is None:
+                hidden_gradient = output_gradient
+            else:
+                if projection_clip is not None:
+                    _zero_where_clipped(output_gradient, outputs[step + 1], projection_clip)
+                hidden_gradient = torch.mm(output_gradient, projection)
+            i, g, f, o = gates[step].chunk(4, dim=1)
+            to_i, to_g, to_f, to_o = gate_gradients[step].chunk(4, dim=1)
+            torch.mul(hidden_gradient, squashed[step], out=to_o)
+            cell_gradient = torch.ops.aten.tanh_backward(hidden_gradient * o, squashed[step]).add_(later_cell)
+            if cell_clip is not None:
+                _zero_where_clipped(cell_gradient, cells[step + 1], cell_clip)
+            torch.mul(cell_gradient, g, out=to_i)
+            torch.mul(cell_gradient, i, out=to_g)
+            torch.mul(cell_gradient, cells[step], out=to_f)
+            torch.mul(cell_gradient, f, out=later_cell)
+            for gradient, activation in ((to_i, i), (to_f, f), (to_o, o)):
+                torch.ops.aten.sigmoid_backward.grad_input(gradient, activation, grad_input=gradient)
+            torch.ops.aten.tanh_backward.grad_input(to_g, g, grad_input=to_g)
+        flat_gates = gate_gradients.flatten(0, 1)
+        weight_gradient = torch.empty_like(weight)
+        torch.mm(flat_gates.t(), inputs.flatten(0, 1), out=weight_gradient[:, :input_dim])
+        torch.mm(flat_gates.t(), outputs[:-1].flatten(0, 1), out=weight_gradient[:, input_dim:])
+        projection_gradient = None
+        if projection is not None:
+            projection_gradient = torch.mm(output_gradients.flatten(0, 1).t(), before_projection.flatten(0, 1))
+        input_gradient = torch.mm(flat_gates, weight[:, :input_dim]).view_as(inputs)
+        return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, None, None, None, None
+
+
+def _zero_where_clipped(gradient: Tensor, clipped: Tensor, clip: float) -> None:
+    """A value at its bound passes no gradient on."""
+    gradient.mul_(clipped.abs() < clip)

@@ -1,0 +1,92 @@
+"""The output layer of the language model: scores over the whole vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROWS_AT_ONCE = 128  # positions whose scores are held at a time: memory is bounded and stays in the cache
+
+
+class FullSoftmax(nn.Module):
+    """A softmax over every word of the vocabulary, shared by both directions.
+
+    Args:
+        n_words: size of the vocabulary.
+        input_dim: size of the LSTM's outputs.
+    """
+
+    def __init__(self, n_words: int, input_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_words, input_dim))
+        self.bias = nn.Parameter(torch.empty(n_words))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as bilm-tf does: N(0, 1/input_dim), biases 0."""
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5, generator=generator)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """The mean loss in nats per position, for training.
+
+        Args:
+            hidden: ``(positions, input_dim)``.
+            word_ids: ``(positions,)``, the words to predict.
+
+        Returns:
+            a scalar.
+        """
+        total: Tensor = _SummedNats.apply(hidden, self.weight, self.bias, word_ids)  # type: ignore[no-untyped-call]
+        return total / len(word_ids)
+
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """Surprisal of each position's word, ``(positions,)`` in nats. Arguments as in ``forward``."""
+        nats = torch.empty_like(hidden[:, 0])
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            here = slice(start, start + ROWS_AT_ONCE)
+            scores = F.linear(hidden[here], self.weight, self.bias)
+            nats[here] = F.cross_entropy(scores, word_ids[here], reduction="none")
+        return nats
+
+
+class _SummedNats(torch.autograd.Function):
+    """Summed cross-entropy of a softmax layer, some rows at a time.
+
+    The gradients are formed in the forward pass, while a block of scores is at hand, so that the scores
+    of all positions never stand in memory together and are computed once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
+        total = hidden.new_zeros(())
+        wants_gradient = any(ctx.needs_input_grad[:3])
+        if wants_gradient:
+            hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
+            bias_gradient = torch.zeros_like(bias)
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            rows = hidden[start : start + ROWS_AT_ONCE]
+            words = word_ids[start : start + ROWS_AT_ONCE, None]
+            scores = F.linear(rows, weight, bias)
+            top = scores.amax(dim=1, keepdim=True)
+            right = scores.gather(1, words)
+            scores.sub_(top).exp_()
+            norm = scores.sum(dim=1, keepdim=True)
+            total += (norm.log() + top - right).sum()
+            if wants_gradient:
+                scores.div_(norm)
+                scores.scatter_add_(1, words, scores.new_full((1, 1), -1.0).expand(len(words), 1))
+                torch.mm(scores, weight, out=hidden_gradient[start : start + ROWS_AT_ONCE])
+                weight_gradient.addmm_(scores.t(), rows)
+                bias_gradient += scores.sum(dim=0)
+        if wants_gradient:
+            ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        hidden, weight, bias = ctx.saved_tensors
+        return hidden * upstream[0], weight * upstream[0], bias * upstream[0], None

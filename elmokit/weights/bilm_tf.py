@@ -1,0 +1,247 @@
+"""The published format: ``options.json`` and ``weights.hdf5`` as bilm-tf wrote and AllenNLP read them.
+
+Names and layouts: every matrix is stored input-major (``y = x @ W``), convolutions as ``(1, width,
+char_dim, count)``, tables without the zero row that stands for "no token". One-layer and one-direction
+models left bilm-tf's dump script under names that no old loader reads; they are read here as they are,
+and written under the regular names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.files import written_whole
+from elmokit.weights.model import StoredModel
+from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
+
+FAMILY = "bilm-tf"
+
+TRANSPOSED = Layout(lambda theirs: theirs.t(), lambda ours: ours.t())
+CONVOLUTION = Layout(lambda theirs: theirs[0].permute(2, 1, 0), lambda ours: ours.permute(2, 1, 0)[None])
+WITHOUT_ZERO_ROW = Layout(
+    lambda theirs: torch.cat([torch.zeros_like(theirs[:1]), theirs]),
+    lambda ours: ours[1:],
+)
+
+# What a whole training checkpoint may leave in a file beside the biLM.
+_LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
+_LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
+
+
+def table(config: BiLMConfig) -> list[TensorRow]:
+    """The tensors of a biLM by our names and theirs."""
+    rows: list[TensorRow] = []
+    if config.char_cnn is None:
+        rows.append(TensorRow("token_layer.embedding.weight", "embedding", WITHOUT_ZERO_ROW))
+    else:
+        cnn = config.char_cnn
+        rows.append(TensorRow("token_layer.char_embedding.weight", "char_embed", WITHOUT_ZERO_ROW))
+        for k in range(len(cnn.filters)):
+            rows.append(TensorRow(f"token_layer.convolutions.{k}.weight", f"CNN/W_cnn_{k}", CONVOLUTION))
+            rows.append(TensorRow(f"token_layer.convolutions.{k}.bias", f"CNN/b_cnn_{k}"))
+        for k in range(cnn.n_highway):
+            for ours, theirs in (("gate", "carry"), ("transform", "transform")):
+                place = f"token_layer.highways.{k}.{ours}"
+                rows.append(TensorRow(f"{place}.weight", f"CNN_high_{k}/W_{theirs}", TRANSPOSED))
+                rows.append(TensorRow(f"{place}.bias", f"CNN_high_{k}/b_{theirs}"))
+        if cnn.n_features != config.projection_dim:
+            rows.append(TensorRow("token_layer.projection.weight", "CNN_proj/W_proj", TRANSPOSED))
+            rows.append(TensorRow("token_layer.projection.bias", "CNN_proj/b_proj"))
+    for d in range(config.n_directions):
+        for k in range(config.n_layers):
+            rows += _lstm_rows(config, d, k)
+    return rows
+
+
+def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
+    """One layer in one direction: the regular names, and what bilm-tf's dump made of odd shapes."""
+    regular = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+    odd: list[str] = []
+    if config.n_layers == 1:
+        odd.append(f"RNN_{d}/RNN/LSTMCell")
+    if not config.bidirectional:
+        odd.append("rnn/LSTMCell" if config.n_layers == 1 else f"rnn/MultiRNNCell/Cell{k}/LSTMCell")
+    rows = []
+    for ours, theirs, untranslated, layout in (
+        ("weight", "W_0", "kernel", TRANSPOSED),
+        ("bias", "B", "bias", SAME),
+        ("projection", "W_P_0", "projection/kernel", TRANSPOSED),
+    ):
+        if ours == "projection" and config.hidden_dim == config.projection_dim:
+            continue
+        also = tuple(f"{cell}/{untranslated if cell.startswith('rnn') else theirs}" for cell in odd)
+        rows.append(TensorRow(f"directions.{d}.layers.{k}.{ours}", f"{regular}/{theirs}", layout, also))
+    return rows
+
+
+def load(options_path: str | Path, weights_path: str | Path) -> StoredModel:
+    """Open a published model.
+
+    Raises:
+        ModelNotFoundError: a file is missing.
+        FormatError, TensorMismatchError, ConfigError: a file is damaged or of another kind, or the two do not
+            belong together.
+    """
+    options = read_options(options_path)
+    try:
+        file = h5py.File(weights_path, "r")
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no weight file {weights_path}.") from None
+    except OSError as error:
+        raise FormatError(
+            f"{weights_path} is no readable HDF5 file ({error}). It may be cut short: download or copy it again."
+        ) from None
+    with file:
+        shapes = _shapes(file)
+        config = config_from_options(options, shapes, str(options_path))
+        with torch.device("meta"):
+            bilm = BiLM(config)
+        fill(bilm, table(config), shapes, _reader(file, weights_path), f"{weights_path} (sizes from {options_path})")
+    return StoredModel(bilm, FAMILY, source=Path(weights_path))
+
+
+def save(model: StoredModel, options_path: str | Path, weights_path: str | Path, overwrite: bool = False) -> None:
+    """Write a model's biLM for AllenNLP's and bilm-tf's loaders; the format has no place for more.
+
+    Raises:
+        OutputError: a file exists and may not be overwritten, or cannot be written.
+    """
+    config = model.bilm.config
+    with written_whole(options_path, overwrite) as options, written_whole(weights_path, overwrite) as weights:
+        options.write_text(json.dumps(options_from_config(config)) + "\n", encoding="utf-8")
+        with h5py.File(weights, "w") as file:
+            for name, tensor in to_theirs(model.bilm, table(config)).items():
+                file.create_dataset(name, data=tensor.float().numpy())
+
+
+def read_options(path: str | Path) -> dict[str, Any]:
+    """The content of an options file.
+
+    Raises:
+        ModelNotFoundError, FormatError: it is missing, or no options file.
+    """
+    try:
+        options = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no options file {path}.") from None
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path} is no readable JSON file: {error}.") from None
+    if not isinstance(options, dict) or not isinstance(options.get("lstm"), dict):
+        raise FormatError(f"{path} is JSON but no ELMo options file: it has no table 'lstm'.")
+    return options
+
+
+def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where: str) -> BiLMConfig:
+    """Sizes and switches from an options file; training leftovers in it are ignored.
+
+    How many characters or words there are, and where the options are silent how many directions, is read off the
+    weights: both 261 and 262 characters occur in options files of the same weights.
+
+    Raises:
+        ConfigError: a needed key is missing or its value cannot be.
+    """
+    lstm = options["lstm"]
+    try:
+        char_cnn = n_words = None
+        if "char_cnn" in options:
+            cnn = options["char_cnn"]
+            char_cnn = CharCNNConfig(
+                filters=tuple((int(width), int(count)) for width, count in cnn["filters"]),
+                char_dim=cnn["embedding"]["dim"],
+                n_highway=cnn.get("n_highway") or 0,
+                activation=cnn["activation"],
+                max_chars=cnn["max_characters_per_token"],
+                n_chars=shapes.get("char_embed", (261,))[0],
+            )
+        elif "embedding" in shapes:
+            n_words = shapes["embedding"][0]
+        else:
+            raise TensorMismatchError(
+                f"{where} has no 'char_cnn' and the weights have no 'embedding': nothing says how tokens come in."
+            )
+        return BiLMConfig(
+            char_cnn=char_cnn,
+            n_words=n_words,
+            projection_dim=lstm["projection_dim"],
+            hidden_dim=lstm["dim"],
+            n_layers=lstm.get("n_layers", 1),
+            cell_clip=_clip(lstm.get("cell_clip")),
+            projection_clip=_clip(lstm.get("proj_clip")),
+            skip_connections=bool(lstm.get("use_skip_connections", False)),
+            bidirectional=bool(options.get("bidirectional", any(name.startswith("RNN_1/") for name in shapes))),
+            dropout=options.get("dropout", 0.0),
+        )
+    except KeyError as error:
+        raise ConfigError(
+            f"{where}: there is no key {error}. Use the options file that came with the weights."
+        ) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{where}: a value is of the wrong kind ({error}).") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def options_from_config(config: BiLMConfig) -> dict[str, Any]:
+    """An options file for inference, in bilm-tf's words."""
+    options: dict[str, Any] = {
+        "bidirectional": config.bidirectional,
+        "dropout": config.dropout,
+        "lstm": {
+            "dim": config.hidden_dim,
+            "projection_dim": config.projection_dim,
+            "n_layers": config.n_layers,
+            "use_skip_connections": config.skip_connections,
+        },
+    }
+    # AllenNLP wants both keys (0 is none there); bilm-tf takes 0 for a bound, so without a clip they are left out.
+    for key, clip in (("cell_clip", config.cell_clip), ("proj_clip", config.projection_clip)):
+        if clip is not None:
+            options["lstm"][key] = clip
+    if config.char_cnn is not None:
+        cnn = config.char_cnn
+        options["char_cnn"] = {
+            "activation": cnn.activation,
+            "embedding": {"dim": cnn.char_dim},
+            "filters": [list(spec) for spec in cnn.filters],
+            "max_characters_per_token": cnn.max_chars,
+            "n_characters": cnn.n_chars + 1,
+            "n_highway": cnn.n_highway,
+        }
+    return options
+
+
+def _clip(value: Any) -> float | None:
+    """0 and absent both mean no clip, as in AllenNLP."""
+    return float(value) if value else None
+
+
+def _shapes(file: h5py.File) -> dict[str, Shape]:
+    """The shape of each dataset by its name, training leftovers apart."""
+    shapes: dict[str, Shape] = {}
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith(_LEFTOVERS) and not name.endswith(_LEFTOVER_SUFFIXES):
+            shapes[name] = item.shape
+
+    file.visititems(note)
+    return shapes
+
+
+def _reader(file: h5py.File, path: str | Path) -> Callable[[str], Tensor]:
+    def read(name: str) -> Tensor:
+        try:
+            return torch.from_numpy(np.asarray(file[name], dtype=np.float32))
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path}: dataset {name} cannot be read ({error}). Download or copy it again.") from None
+
+    return read

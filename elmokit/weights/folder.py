@@ -1,0 +1,159 @@
+"""Our own format: a folder of JSON and safetensors.
+
+=======================  ==============================================================================
+``config.json``          format, sizes and switches of the biLM, model card
+``model.safetensors``    the biLM's tensors; ``warm_state.hidden`` and ``.cell`` where calibrated
+``softmax.safetensors``  the softmax, where there is one (apart: only training and perplexity need it)
+``vocab.txt``            the words of the softmax, one per line, where there are any
+=======================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from elmokit.bilm import BiLM, BiLMConfig, BiLMState
+from elmokit.configs import config_from, config_to
+from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.files import written_whole
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.weights.model import StoredModel
+from elmokit.weights.table import fill, same_rows
+
+FORMAT = "elmokit"
+FORMAT_VERSION = 1
+Storage = Literal["float32", "float16"]
+_WARM = "warm_state."
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a model of ours stands at the path."""
+    try:
+        return bool(json.loads((path / "config.json").read_text(encoding="utf-8"))["format"] == FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
+    """Write a model as a folder; whole or not at all.
+
+    Raises:
+        OutputError: the folder exists and may not be overwritten, or cannot be written.
+    """
+    dtype = torch.float16 if storage == "float16" else torch.float32
+    config = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "storage": storage,
+        "bilm": config_to(model.bilm.config),
+        "card": model.card,
+    }
+    tensors = dict(model.bilm.state_dict())
+    if model.warm_state is not None:
+        tensors |= {_WARM + name: part for name, part in model.warm_state._asdict().items()}
+    with written_whole(path, overwrite, folder=True) as folder:
+        (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _save_tensors(tensors, folder / "model.safetensors", dtype)
+        if model.softmax is not None:
+            _save_tensors(model.softmax.state_dict(), folder / "softmax.safetensors", dtype)
+        if model.vocabulary is not None:
+            (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
+
+
+def load_folder(path: str | Path) -> StoredModel:
+    """Read a model from a folder of ours.
+
+    Raises:
+        ModelNotFoundError: a file is missing.
+        FormatError, TensorMismatchError, ConfigError: the folder is damaged or of another kind.
+    """
+    folder = Path(path)
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{folder} has no config.json, so it is no elmokit model.") from None
+    except ValueError as error:
+        raise FormatError(f"{folder / 'config.json'} is not JSON: {error}.") from None
+    known = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    if not isinstance(content, dict) or {name: content.get(name) for name in known} != known:
+        raise FormatError(
+            f"{folder / 'config.json'} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this "
+            "elmokit reads. If a newer elmokit wrote it, upgrade."
+        )
+    config = config_from(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
+    with torch.device("meta"):
+        bilm = BiLM(config)
+        warm_shape = bilm.zero_state(1)
+    warm_file = folder / "model.safetensors"
+    warm = _Warm(warm_shape) if _has_warm_state(warm_file) else None
+    _fill_from(warm_file, {"": bilm} if warm is None else {"": bilm, _WARM: warm})
+    vocabulary = Vocabulary.from_file(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
+    softmax = None
+    if (folder / "softmax.safetensors").exists():
+        if vocabulary is None:
+            raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
+        with torch.device("meta"):
+            softmax = FullSoftmax(len(vocabulary), config.projection_dim)
+        _fill_from(folder / "softmax.safetensors", {"": softmax})
+    return StoredModel(
+        bilm,
+        family=FORMAT,
+        source=folder,
+        softmax=softmax,
+        vocabulary=vocabulary,
+        warm_state=None if warm is None else BiLMState(warm.hidden, warm.cell),
+        card=content.get("card") or {},
+    )
+
+
+class _Warm(nn.Module):
+    """The warm state as a module, so that it is filled and checked like any other."""
+
+    def __init__(self, state: BiLMState) -> None:
+        super().__init__()
+        self.register_buffer("hidden", state.hidden)
+        self.register_buffer("cell", state.cell)
+        self.hidden: Tensor
+        self.cell: Tensor
+
+
+def _has_warm_state(path: Path) -> bool:
+    with _opened(path) as tensors:
+        return any(name.startswith(_WARM) for name in tensors.keys())  # noqa: SIM118 (a safetensors handle is no dict)
+
+
+def _fill_from(path: Path, modules: dict[str, nn.Module]) -> None:
+    """Fill modules from one safetensors file, each from the tensors under its prefix."""
+    with _opened(path) as tensors:
+        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+        for prefix, module in modules.items():
+            others = [other for other in modules if other != prefix and other.startswith(prefix)]
+            own = {
+                name: shape
+                for name, shape in shapes.items()
+                if name.startswith(prefix) and not any(name.startswith(other) for other in others)
+            }
+            fill(module, same_rows(module, prefix), own, tensors.get_tensor, str(path))
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{path} is missing.") from None
+    except (SafetensorError, OSError) as error:
+        raise FormatError(
+            f"{path} is no readable safetensors file ({error}). It may be cut short: copy it again."
+        ) from None
+
+
+def _save_tensors(tensors: dict[str, Tensor], path: Path, dtype: torch.dtype) -> None:
+    save_file({name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}, path)

@@ -1,0 +1,49 @@
+"""A model as it stands on disk, whatever the format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.bilm import BiLM, BiLMState
+from elmokit.errors import ModelNotFoundError
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.characters import encode_tokens
+from elmokit.text.vocabulary import Vocabulary
+
+
+@dataclass
+class StoredModel:
+    """A biLM with all that its files hold beside it."""
+
+    bilm: BiLM
+    family: str
+    """The format that it was read from: "elmokit" or "bilm-tf"."""
+    source: Path | None = None
+    softmax: FullSoftmax | None = None
+    """For perplexity and further training; old exports threw it away."""
+    vocabulary: Vocabulary | None = None
+    """The words of the softmax, and of a word-input model's table."""
+    warm_state: BiLMState | None = None
+    """The state of one row from which ``Elmo`` starts every sentence, where one was calibrated."""
+    card: dict[str, Any] = field(default_factory=dict)
+    """The model card: corpus, tokens seen, perplexities, command; free in form."""
+
+    def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
+        """What the token layer reads: char ids ``(tokens, chars)``, or word ids ``(tokens,)``.
+
+        Raises:
+            ModelNotFoundError: a word-input model came without its vocabulary.
+        """
+        if self.bilm.config.char_cnn is not None:
+            return encode_tokens(tokens, self.bilm.config.char_cnn.max_chars)
+        if self.vocabulary is None:
+            raise ModelNotFoundError(
+                f"{self.source} takes word ids and has no vocabulary. Put its vocab.txt beside the weights."
+            )
+        return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"

@@ -1,0 +1,94 @@
+"""Which tensor of a file is which tensor of ours: one row per tensor, layout both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.errors import TensorMismatchError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in a file, and how it lies here."""
+
+    to_ours: Callable[[Tensor], Tensor]
+    to_theirs: Callable[[Tensor], Tensor]
+
+
+SAME = Layout(lambda theirs: theirs, lambda ours: ours)
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor by both names."""
+
+    ours: str
+    theirs: str
+    layout: Layout = SAME
+    also: tuple[str, ...] = ()
+    """Further names that the same tensor has in files in the wild; never written."""
+
+
+def same_rows(module: nn.Module, prefix: str = "") -> list[TensorRow]:
+    """The rows of a file that holds a module's tensors under their own names."""
+    return [TensorRow(name, prefix + name) for name in module.state_dict()]
+
+
+def fill(
+    module: nn.Module,
+    rows: Iterable[TensorRow],
+    shapes: Mapping[str, Shape],
+    read: Callable[[str], Tensor],
+    what: str,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Give a module that was built on the meta device the tensors of a file.
+
+    Nothing is read before every shape was found right.
+
+    Args:
+        shapes: the shape of every tensor in the file, by its name there.
+        read: a tensor by its name in the file.
+        what: the file, for the error.
+
+    Raises:
+        TensorMismatchError: tensors are missing, unexpected or misshapen; all of them, by both names.
+    """
+    wanted = module.state_dict()
+    missing: list[str] = []
+    misshapen: list[str] = []
+    found: list[tuple[TensorRow, str]] = []
+    for row in rows:
+        shape = tuple(row.layout.to_theirs(wanted[row.ours].to("meta")).shape)
+        name = next((name for name in (row.theirs, *row.also) if name in shapes), None)
+        if name is None:
+            missing.append(f"{row.theirs} {shape} (here {row.ours})")
+            continue
+        found.append((row, name))
+        if shapes[name] != shape:
+            misshapen.append(f"{name} (here {row.ours}) is {shapes[name]}, expected {shape}")
+    unexpected = sorted(set(shapes) - {name for _, name in found})
+    problems = [
+        f"{kind}: {'; '.join(names)}"
+        for kind, names in (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
+        if names
+    ]
+    if problems:
+        raise TensorMismatchError(
+            f"{what} does not hold the tensors that its configuration describes. {'. '.join(problems)}. "
+            "Check that the configuration belongs to these weights."
+        )
+    tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
+    module.load_state_dict(tensors, assign=True)
+
+
+def to_theirs(module: nn.Module, rows: Iterable[TensorRow]) -> dict[str, Tensor]:
+    """A module's tensors under the names and in the layout of a file."""
+    ours = module.state_dict()
+    return {row.theirs: row.layout.to_theirs(ours[row.ours].detach().cpu()).contiguous() for row in rows}
