@@ -16,7 +16,7 @@ from elmokit.files import read_lines, split_tokens
 from elmokit.probe.neighbours import nearest_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
-QUERIES = [("bank", 5), ("bank", 1), ("play", 9), ("play", 13)]  # a word, and the line (from 0) that it is asked in
+QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word, and the line (from 0) that it stands in
 WIDTH = 64
 
 
@@ -41,11 +41,8 @@ def main() -> None:
     for word, line in QUERIES:
         token = sentences[line].index(word)
         print(f"\nnearest to {word!r} in   {in_context(sentences[line], token)}")
-        for layer in (0, config.n_layers):
-            same_word = [
-                (n, t) for n, tokens in enumerate(sentences) for t, other in enumerate(tokens) if other == word
-            ]
-            for neighbour in nearest_tokens(vectors, line, token, layer, 3, same_word):
+        for layer in range(elmo.n_layers):
+            for neighbour in nearest_tokens(vectors, line, token, layer, n_neighbours=3):
                 shown = in_context(sentences[neighbour.sentence], neighbour.token)
                 print(f"  layer {layer}  {neighbour.similarity:5.2f}  {shown}")
 

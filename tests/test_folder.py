@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from elmokit.bilm import BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.weights import folder as folder_module
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import StoredModel
 from elmokit.weights.warm import boundary_state
@@ -101,3 +103,21 @@ def test_damaged_folders_are_clear_errors(model: StoredModel, tmp_path: Path) ->
         load_folder(folder)
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_folder(tmp_path)
+
+
+def test_files_may_be_read_by_whoever_may_read_other_files(model: StoredModel, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
+    assert len(modes) == 1
+
+
+def test_a_write_that_fails_is_an_output_error_and_leaves_nothing(
+    model: StoredModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(folder_module, "save_file", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_folder(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMState
@@ -22,7 +22,7 @@ from elmokit.files import written_whole
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.stream import WindowStream
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.folder import load_folder, save_folder, save_tensors
 from elmokit.weights.model import StoredModel
 
 N_KEPT = 2
@@ -60,10 +60,10 @@ def save_checkpoint(state: TrainingState, folder: Path) -> None:
         slots: dict[str, Tensor] = {}
         for name, parameter in state.named_parameters():
             for slot, value in state.optimizer.state[parameter].items():
-                slots[f"{slot}/{name}"] = torch.as_tensor(value).cpu()
-        save_file(slots, path / "optimizer.safetensors")
-        lstm = {name: part.cpu().contiguous() for name, part in state.lstm_state._asdict().items()}
-        save_file({**lstm, "random": torch.get_rng_state()}, path / "state.safetensors")
+                slots[f"{slot}/{name}"] = torch.as_tensor(value)
+        save_tensors(slots, path / "optimizer.safetensors")
+        lstm_state = state.lstm_state._asdict()
+        save_tensors({**lstm_state, "random": torch.get_rng_state()}, path / "state.safetensors")
         progress = {
             "n_steps": state.n_steps,
             "n_predictions": state.n_predictions,
