@@ -47,12 +47,9 @@ def main() -> None:
     arguments = parser.parse_args()
 
     model = open_model(arguments.model)
-    assert model.softmax is not None
-    assert model.vocabulary is not None
-    bilm = model.bilm.eval()
+    bilm = model.bilm
     text = sentences(arguments.text, arguments.sentences)
     calibration = sentences(arguments.calibration, arguments.sentences)
-    scored = (bilm, model.softmax, model.vocabulary, model.encode, text)
     carried = Elmo(model, start="carry").embed(text, batch_size=CARRIED_ROWS)
 
     names = " | ".join(f"distance, layer {layer}" for layer in range(1, bilm.config.n_layers + 1))
@@ -63,10 +60,10 @@ def main() -> None:
         ("boundary symbols only", boundary_state(model)),
         (f"mean state over {len(calibration)} sentences", calibrated_state(model, calibration)),
     ):
-        result = perplexity(*scored, start=start)
+        result = perplexity(model, text, start=start)
         far = " | ".join(f"{distance:.4f}" for distance in distances(model, start, text, carried))
         print(f"| {name} | {' | '.join(f'{p:.2f}' for p in (*result.per_direction, result.mean))} | {far} |")
-    result = perplexity(*scored, n_carried_rows=CARRIED_ROWS)
+    result = perplexity(model, text, n_carried_rows=CARRIED_ROWS)
     values = " | ".join(f"{p:.2f}" for p in (*result.per_direction, result.mean))
     print(f"| carried, {CARRIED_ROWS} rows | {values} |" + " 0 |" * bilm.config.n_layers)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.errors import TextError
+from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.train import perplexity as perplexity_module
 from elmokit.train.perplexity import Perplexity, perplexity
 from elmokit.weights.model import StoredModel
@@ -20,9 +20,7 @@ N_PREDICTIONS = sum(len(sentence) + 1 for sentence in TEXT)
 
 
 def scored(model: StoredModel, **settings: object) -> Perplexity:
-    assert model.softmax is not None
-    assert model.vocabulary is not None
-    return perplexity(model.bilm, model.softmax, model.vocabulary, model.encode, TEXT, **settings)  # type: ignore[arg-type]
+    return perplexity(model, TEXT, **settings)  # type: ignore[arg-type]
 
 
 def plain_nats(model: StoredModel, direction: int, carried: bool) -> list[float]:
@@ -74,7 +72,11 @@ def test_a_start_state_changes_the_first_words_only_through_the_state(model: Sto
 
 
 def test_an_empty_text_is_refused(model: StoredModel) -> None:
-    assert model.softmax is not None
-    assert model.vocabulary is not None
     with pytest.raises(TextError, match="No sentence to score"):
-        perplexity(model.bilm, model.softmax, model.vocabulary, model.encode, [])
+        perplexity(model, [])
+
+
+def test_a_model_without_its_softmax_is_refused(model: StoredModel) -> None:
+    model.softmax = None
+    with pytest.raises(ModelNotFoundError, match="has no softmax"):
+        perplexity(model, TEXT)

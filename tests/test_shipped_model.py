@@ -31,10 +31,8 @@ def test_it_is_small_and_says_where_it_comes_from() -> None:
 
 def test_it_predicts_english_and_less_well_scrambled_english() -> None:
     model = open_pretrained()
-    assert model.softmax is not None
-    assert model.vocabulary is not None
     scores = [
-        perplexity(model.bilm, model.softmax, model.vocabulary, model.encode, text, start=model.warm_state)
+        perplexity(model, text, start=model.warm_state)
         for text in (SENTENCES, [sorted(sentence) for sentence in SENTENCES])
     ]
     assert all(value < 150 for value in scores[0].per_direction)

@@ -14,7 +14,6 @@ import torch
 
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, TrainingError
-from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.train.state import checkpoints
 from elmokit.train.trainer import Progress, TrainConfig, train
@@ -33,10 +32,6 @@ CONFIG = TrainConfig(
 )
 
 
-def encode(tokens: Any) -> Any:
-    return encode_tokens(tokens, max_chars=50)
-
-
 def run_training(
     folder: Path, config: TrainConfig = CONFIG, report: Callable[[Progress], None] = lambda _: None, **settings: Any
 ) -> Any:
@@ -44,7 +39,7 @@ def run_training(
     text = folder / "text.txt"
     text.write_text(TEXT, encoding="utf-8")
     sentences = [line.split() for line in TEXT.splitlines() if line]
-    return train(config, [text], sentences, VOCABULARY, encode, folder, {"corpus": "toy"}, report, **settings)
+    return train(config, [text], sentences, VOCABULARY, folder, {"corpus": "toy"}, report, **settings)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -76,8 +71,7 @@ def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
     folder = tmp_path
     text = folder / "text.txt"
     text.write_text(TEXT, encoding="utf-8")
-    encoder = (lambda tokens: VOCABULARY.word_ids(tokens) + 1) if kind == "word input" else encode
-    result = train(config, [text], [["the", "cat"]], VOCABULARY, encoder, folder, {}, lambda _: None)
+    result = train(config, [text], [["the", "cat"]], VOCABULARY, folder, {}, lambda _: None)
     assert len(result.mean_nats) == model.n_directions
     assert math.isfinite(result.mean)
 
@@ -126,8 +120,13 @@ def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) 
         run_training(tmp_path, config)
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
     run_training(tmp_path)
+    longer = dataclasses.replace(CONFIG, n_predictions=140)
+    assert math.isfinite(run_training(tmp_path, longer).mean)
+    with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
+        run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
+    (tmp_path / "settings.json").unlink()
     other = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, n_layers=1), n_predictions=1000)
     with pytest.raises(TrainingError, match="a checkpoint of another model"):
         run_training(tmp_path, other)
