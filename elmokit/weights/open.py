@@ -88,6 +88,8 @@ def _open_archive(path: Path, options: str | Path | None) -> StoredModel:
 
 def _open_hdf5(weights: Path, options: str | Path | None) -> StoredModel:
     """An HDF5 file of weights, and what stands beside it: words and what the NLPL repository says of it."""
+    if not h5py.is_hdf5(weights) and (hint := _looks_like(weights)):
+        raise FormatError(f"{weights} is no HDF5 file.{hint}")
     if hint := _other_hdf5(weights):
         raise FormatError(f"{weights} is an HDF5 file but no ELMo. {hint}")
     model = bilm_tf.load(options or options_beside(weights), weights)
