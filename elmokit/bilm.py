@@ -17,6 +17,8 @@ from elmokit.nn.char_cnn import Activation, CharCNN, WordEmbedding
 from elmokit.nn.lstm import LSTMStack, LSTMState
 
 MIN_CHARS = 3  # a token's begin and end marks and one character between them
+# A damaged configuration should say so rather than fill the memory.
+MOST_CHARS, MOST_LAYERS, MOST_UNITS, MOST_ROWS = 10_000, 1_000, 1_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class CharCNNConfig:
             raise ConfigError(f"activation is {self.activation!r}; the char CNN knows 'relu' and 'tanh'.")
         for name, least in (("char_dim", 1), ("n_chars", 1), ("n_highway", 0)):
             _check_at_least(name, getattr(self, name), least)
+        _check_at_most("n_highway", self.n_highway, MOST_LAYERS)
+        _check_at_most("max_chars", self.max_chars, MOST_CHARS)
+        _check_at_most("char_dim", self.char_dim, MOST_UNITS)
+        _check_at_most("The number of all filters", self.n_features, MOST_UNITS)
+        _check_at_most("n_chars", self.n_chars, MOST_ROWS)
 
     @property
     def n_features(self) -> int:
@@ -75,8 +82,11 @@ class BiLMConfig:
             raise ConfigError("Tokens come in one way: give sizes in char_cnn, or char_cnn none and n_words, not both.")
         if self.n_words is not None:
             _check_at_least("n_words", self.n_words, 1)
+            _check_at_most("n_words", self.n_words, MOST_ROWS)
         for name in ("projection_dim", "hidden_dim", "n_layers"):
             _check_at_least(name, getattr(self, name), 1)
+        _check_at_most("n_layers", self.n_layers, MOST_LAYERS)
+        _check_at_most("hidden_dim", self.hidden_dim, MOST_UNITS)
         if self.projection_dim > self.hidden_dim:
             raise ConfigError(
                 f"projection_dim is {self.projection_dim} and hidden_dim {self.hidden_dim}: a projection goes down. "
@@ -103,6 +113,11 @@ class BiLMConfig:
 def _check_at_least(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} is {value!r}; it is a whole number, at least {least}.")
+
+
+def _check_at_most(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise ConfigError(f"{name} is {value:,}; at most {most:,} are built.")
 
 
 _SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 128), (6, 128))

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.batches import check_sentence, make_batch, plan_batches
 from elmokit.weights.model import StoredModel
 from elmokit.weights.open import open_model
+from elmokit.weights.source import open_source
 from elmokit.weights.warm import boundary_state
 
 Start = Literal["warm", "zero", "carry"]
@@ -100,9 +101,10 @@ class Elmo(nn.Module):
         """Open a model and wrap it.
 
         Args:
-            path_or_name: a folder of ours, a folder with options and HDF5 weights, or the HDF5 file; None for the
-                small English model inside the package.
-            options: the options file of an HDF5 file, where it does not stand beside it.
+            path_or_name: a folder of ours, a folder or archive with options and HDF5 weights, or the HDF5 file, by its
+                path or address (http, https); a published name such as "original"; "owner/name" on the Hugging Face
+                Hub; None for the small English model inside the package.
+            options: the options file of an HDF5 file, path or address, where it does not stand beside it.
             device: where to put it.
 
         Raises:
@@ -300,19 +302,15 @@ class _Chosen(NamedTuple):
 
 
 def open_pretrained(path_or_name: str | Path | None = None, options: str | Path | None = None) -> StoredModel:
-    """Open a model by path, or the one inside the package by None or its name.
+    """Open a model by path, published name, address or id, or the one inside the package by None or its name.
 
     Raises:
         ModelError: nothing stands there, or it cannot be opened.
     """
-    if path_or_name is None or path_or_name == DEFAULT_MODEL:
+    if path_or_name is None or str(path_or_name) == DEFAULT_MODEL:
         path_or_name = Path(str(resources.files("elmokit"))) / "models" / DEFAULT_MODEL
-    elif not Path(path_or_name).expanduser().exists():
-        raise ModelNotFoundError(
-            f"There is no model at {path_or_name}: no such file or folder. (The one inside the package is called "
-            f"{DEFAULT_MODEL}.)"
-        )
-    return open_model(path_or_name, options)
+        return open_model(path_or_name, options)
+    return open_source(path_or_name, options)
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:

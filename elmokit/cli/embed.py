@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--batch-size", default=64, show_default=True, help="Sentences per batch (carry).")
 @click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
 @click.option("--tokenize", is_flag=True, help="IN is raw text: split each line in the manner of the Penn Treebank.")
+@click.option("--fasta", is_flag=True, help="IN holds proteins in FASTA: one residue a token, datasets by identifier.")
 @click.option("--strict", is_flag=True, help="Refuse blank lines; else they become empty datasets.")
 @click.option("--forget-sentences", is_flag=True, help="Leave out the map from sentences to line numbers.")
 @click.option("--use-sentence-keys", is_flag=True, help="Name datasets by the sentences.")
@@ -58,6 +59,7 @@ def embed(
     batch_size: int,
     device: str | None,
     tokenize: bool,
+    fasta: bool,
     strict: bool,
     forget_sentences: bool,
     use_sentence_keys: bool,
@@ -75,6 +77,8 @@ def embed(
     from elmokit.text.tokenize import treebank_tokenizer
 
     refuse_existing(output, overwrite)
+    if fasta and (tokenize or use_sentence_keys or include_sentence_indices):
+        raise ConfigError("--fasta goes without --tokenize, --use-sentence-keys and --include-sentence-indices.")
     chosen: Layers = which  # type: ignore[assignment]
     if layers is not None:
         try:
@@ -82,7 +86,7 @@ def embed(
         except ValueError:
             raise ConfigError(f"--layers is {layers!r}; give layer numbers with commas between, such as 0,2.") from None
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
-    total = None if str(source) == "-" else survey(source).n_tokens
+    total = None if str(source) == "-" else survey(source, fasta).n_tokens
     elmo = Elmo.from_pretrained(model, options=options, start=state, device=device)  # type: ignore[arg-type]
     with _progress_bar(None if tokenize else total) as bar:
         summary = embed_file(
@@ -95,6 +99,7 @@ def embed(
             with_map=not forget_sentences,
             with_old_map=include_sentence_indices,
             strict=strict,
+            fasta=fasta,
             tokenize=tokenizer,
             batch_tokens=batch_tokens,
             batch_size=batch_size,

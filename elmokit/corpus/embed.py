@@ -14,6 +14,7 @@ from elmokit.embedder import Elmo, Layers
 from elmokit.errors import TextError
 from elmokit.files import read_lines, split_tokens, written_whole
 from elmokit.hdf5 import created_hdf5
+from elmokit.text.fasta import read_fasta
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,16 @@ class EmbedSummary:
         return self.n_tokens / max(self.seconds, 1e-9)
 
 
-def survey(source: str | Path) -> Survey:
-    """Read the whole input once: it is all there and all UTF-8, and this is how much it is.
+def survey(source: str | Path, fasta: bool = False) -> Survey:
+    """Read the whole input once: it is all there and all sound, and this is how much it is.
 
     Raises:
-        TextError: it cannot be read, or a line is not UTF-8.
+        TextError: it cannot be read, or a line is not UTF-8, or (``fasta``) not as FASTA has it.
     """
     n_sentences = n_tokens = n_blank = 0
+    if fasta:
+        lengths = [len(protein.residues) for protein in read_fasta(source)]
+        return Survey(len(lengths), sum(lengths), 0)
     for line in read_lines(source):
         n = len(split_tokens(line))
         n_sentences, n_tokens, n_blank = n_sentences + 1, n_tokens + n, n_blank + (n == 0)
@@ -64,6 +68,7 @@ def embed_file(
     with_map: bool = True,
     with_old_map: bool = False,
     strict: bool = False,
+    fasta: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
     batch_tokens: int = 2048,
     batch_size: int = 64,
@@ -80,6 +85,7 @@ def embed_file(
         layers, batch_tokens, batch_size: as in ``Elmo.embed``.
         dtype, keys, with_map, with_old_map: as in ``VectorWriter``.
         strict: refuse blank lines.
+        fasta: the input holds proteins, one residue a token; datasets are named by identifier.
         tokenize: from a line to its tokens.
         progress: called after each sentence with its number of tokens.
 
@@ -92,6 +98,11 @@ def embed_file(
     pending: deque[str] = deque()  # lines that are read and not yet written
 
     def sentences() -> Iterator[list[str]]:
+        if fasta:
+            for protein in read_fasta(source):
+                pending.append(protein.identifier)
+                yield protein.residues
+            return
         for number, line in enumerate(read_lines(source)):
             tokens = tokenize(line)
             if strict and not tokens:
@@ -100,7 +111,7 @@ def embed_file(
             yield tokens
 
     with written_whole(output, overwrite) as beside, created_hdf5(beside) as (file, check):
-        writer = VectorWriter(file, keys, with_map, with_old_map, dtype)
+        writer = VectorWriter(file, "sentences" if fasta else keys, with_map, with_old_map, dtype)
         for array in elmo.embed(sentences(), layers=layers, batch_tokens=batch_tokens, batch_size=batch_size):
             n_here = array.shape[-2]
             writer.write(pending.popleft(), array)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.files import written_whole
 from elmokit.hdf5 import created_hdf5
+from elmokit.weights.datasets import check_dataset, read_dataset
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
 
@@ -36,6 +36,7 @@ WITHOUT_ZERO_ROW = Layout(
 
 # What a whole training checkpoint may leave in a file beside the biLM.
 _LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
+_MAX_OPTIONS_CHARS = 1 << 20
 _LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
 
 
@@ -132,10 +133,11 @@ def read_options(path: str | Path) -> dict[str, Any]:
         ModelNotFoundError, FormatError: it is missing, or no options file.
     """
     try:
-        options = json.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open(encoding="utf-8") as file:
+            options = json.loads(file.read(_MAX_OPTIONS_CHARS))
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no options file {path}.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path} is no readable JSON file: {error}.") from None
     if not isinstance(options, dict) or not isinstance(options.get("lstm"), dict):
         raise FormatError(f"{path} is JSON but no ELMo options file: it has no table 'lstm'.")
@@ -227,11 +229,12 @@ def _clip(value: Any) -> float | None:
 
 
 def _shapes(file: h5py.File) -> dict[str, Shape]:
-    """The shape of each dataset by its name, training leftovers apart."""
+    """The shape of each dataset by its name, training leftovers apart; each must be stored as large as it says."""
     shapes: dict[str, Shape] = {}
 
     def note(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not name.startswith(_LEFTOVERS) and not name.endswith(_LEFTOVER_SUFFIXES):
+            check_dataset(item, file.filename)
             shapes[name] = item.shape
 
     file.visititems(note)
@@ -240,9 +243,6 @@ def _shapes(file: h5py.File) -> dict[str, Shape]:
 
 def _reader(file: h5py.File, path: str | Path) -> Callable[[str], Tensor]:
     def read(name: str) -> Tensor:
-        try:
-            return torch.from_numpy(np.asarray(file[name], dtype=np.float32))
-        except (OSError, ValueError) as error:
-            raise FormatError(f"{path}: dataset {name} cannot be read ({error}). Download or copy it again.") from None
+        return torch.from_numpy(read_dataset(file[name], path))
 
     return read

@@ -28,6 +28,7 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import fill, same_rows
+from elmokit.weights.words import row_vocabulary
 
 FORMAT = "elmokit"
 FORMAT_VERSION = 1
@@ -96,7 +97,13 @@ def load_folder(path: str | Path) -> StoredModel:
     warm_file = folder / "model.safetensors"
     warm = _Warm(warm_shape) if _has_warm_state(warm_file) else None
     _fill_from(warm_file, {"": bilm} if warm is None else {"": bilm, _WARM: warm})
-    vocabulary = Vocabulary.from_file(folder / "vocab.txt") if (folder / "vocab.txt").exists() else None
+    vocabulary: Vocabulary | None = None
+    if (words := folder / "vocab.txt").exists():
+        # The list of a published word-input model may lack <UNK>.
+        n_words = config.n_words
+        vocabulary = (
+            Vocabulary.from_file(words) if n_words is None else row_vocabulary(words, n_words, f"the table of {folder}")
+        )
     softmax = None
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:

@@ -5,22 +5,37 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from elmokit.errors import FormatError, ModelNotFoundError
+import h5py
+
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError
 from elmokit.weights import bilm_tf
+from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
 from elmokit.weights.model import StoredModel
+from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_KNOWN = "a folder of elmokit, a folder or file with options.json and HDF5 weights"
+_KNOWN = "a folder of elmokit, a folder, archive or file with options.json and HDF5 weights"
 
 
-def open_model(path: str | Path, options: str | Path | None = None) -> StoredModel:
+def open_model(
+    path: str | Path,
+    options: str | Path | None = None,
+    *,
+    token_embeddings: str | Path | None = None,
+    vocabulary: str | Path | None = None,
+) -> StoredModel:
     """Open a model by its path.
 
     Args:
-        path: a folder of ours; a folder with an options file and an HDF5 file; or the HDF5 file itself.
+        path: a folder of ours; a folder or an archive (zip, tar, tar.gz) with an options file and an HDF5 file, as
+            the NLPL repository has them; or the HDF5 file itself.
         options: the options file of an HDF5 file, where it does not stand beside it.
+        token_embeddings: an HDF5 file of bilm-tf's with token vectors computed before, one row a word; tokens that
+            are not in it are computed from their characters.
+        vocabulary: the words of those rows, or of a word-input model's, where they do not stand beside as
+            ``vocab.txt`` or ``vocab.txt.gz``.
 
     Raises:
         ModelNotFoundError: nothing stands at the path, or a part of the model is missing.
@@ -29,28 +44,68 @@ def open_model(path: str | Path, options: str | Path | None = None) -> StoredMod
     path = Path(path).expanduser()
     if not path.exists():
         raise ModelNotFoundError(f"There is no model at {path}: no such file or folder.")
-    if path.is_file():
-        weights = path
+    if path.is_file() and is_archive(path):
+        model = _open_archive(path, options)
+    elif path.is_file():
         if not _starts_with(path, _HDF5_MAGIC) and path.suffix not in HDF5_SUFFIXES:
             raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
-    elif is_folder(path):
-        return load_folder(path)
+        model = _open_hdf5(path, options)
     else:
-        found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
-        if not found:
-            raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
+        model = _open_folder(path, options)
+    if token_embeddings is not None:
+        return with_token_embeddings(model, token_embeddings, vocabulary)
+    return model if vocabulary is None else with_words(model, Path(vocabulary))
+
+
+def _open_folder(path: Path, options: str | Path | None) -> StoredModel:
+    if is_folder(path):
+        return load_folder(path)
+    found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
+    if found:
         named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
         if len(found) > 1 and len(named_weights) != 1:
             names = ", ".join(file.name for file in found)
             raise FormatError(f"{path} holds several HDF5 files ({names}). Name the one to open.")
-        weights = found[0] if len(found) == 1 else named_weights[0]
-    return bilm_tf.load(options or options_beside(weights), weights)
+        return _open_hdf5(found[0] if len(found) == 1 else named_weights[0], options)
+    if kept := sorted(path.glob("fta/*weight_file")):  # what AllenNLP's archives of task models keep of an ELMo
+        weights = kept[0]
+        return _open_hdf5(
+            weights, options or weights.with_name(f"{weights.name.removesuffix('weight_file')}options_file")
+        )
+    raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
+
+
+def _open_archive(path: Path, options: str | Path | None) -> StoredModel:
+    with unpacked(path) as archive:
+        try:
+            model = _open_folder(archive.folder, options)
+        except ModelError as error:
+            hint = _names_look_like(archive.names) if isinstance(error, FormatError) else ""
+            raise type(error)(str(error).replace(str(archive.folder), str(path)) + hint) from None
+    model.source = path
+    return model
+
+
+def _open_hdf5(weights: Path, options: str | Path | None) -> StoredModel:
+    """An HDF5 file of weights, and what stands beside it: words and what the NLPL repository says of it."""
+    if not h5py.is_hdf5(weights) and (hint := _looks_like(weights)):
+        raise FormatError(f"{weights} is no HDF5 file.{hint}")
+    if hint := _other_hdf5(weights):
+        raise FormatError(f"{weights} is an HDF5 file but no ELMo. {hint}")
+    model = bilm_tf.load(options or options_beside(weights), weights)
+    return with_meta(with_words(model, words_beside(weights.parent)), weights.parent)
 
 
 def options_beside(weights: Path) -> Path:
-    """Where a weight file's options stand: ``X_options.json`` for ``X_weights.hdf5``, or ``options.json``."""
-    named = named_options(weights)
-    return named if named.exists() else weights.with_name("options.json")
+    """Where a weight file's options stand: ``X_options.json`` for ``X_weights.hdf5``, or ``options.json``.
+
+    Where neither is there, the only file beside it that calls itself options.
+    """
+    named, plain = named_options(weights), weights.with_name("options.json")
+    others = sorted(weights.parent.glob("*options*.json"))
+    if named.exists():
+        return named
+    return others[0] if not plain.exists() and len(others) == 1 else plain
 
 
 def named_options(weights: Path) -> Path:
@@ -79,10 +134,62 @@ def _looks_like(path: Path) -> str:
         }
         found = next((hint for name, hint in hints.items() if name in names and hint), None)
         return f" It looks like {found}." if found else ""
-    for magic, hint in ((b"PK\x03\x04", "a zip archive"), (b"\x1f\x8b", "a gzip file"), (b"\x80", "a Python pickle")):
+    for magic, hint in _MAGICS:
         if _starts_with(path, magic):
             return f" It looks like {hint}."
+    with path.open("rb") as file:
+        start = file.read(512).lstrip().lower()
+    if start.startswith((b"<!doctype html", b"<html", b"<?xml", b"<error")):
+        return " It looks like a web page: a download that failed."
     return ""
+
+
+_MAGICS = (
+    (b"\x1f\x8b", "a gzip file that holds no tar archive"),
+    (b"\x80", "a Python pickle"),
+    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded (git lfs pull)"),
+    (b"GGUF", "a GGUF language model"),
+    (b"\x93NUMPY", "a NumPy array"),
+)
+
+
+def _names_look_like(names: list[str]) -> str:
+    """A hint at what an archive that holds no ELMo is instead, by the names in it."""
+    ends = {name.rsplit("/", 1)[-1] for name in names}
+    if "data.pkl" in ends:
+        return " It looks like a PyTorch checkpoint."
+    if "weights.th" in ends:
+        return (
+            " It looks like an AllenNLP model that keeps its ELMo, if it has one, among its own weights; "
+            "open the ELMo that it was made with."
+        )
+    if names and all(name.endswith(".npy") for name in names):
+        return " It looks like NumPy arrays (npz)."
+    return ""
+
+
+_ELMO_GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
+
+
+def _other_hdf5(path: Path) -> str:
+    """What an HDF5 file that is no ELMo looks like; nothing if it may be one, or cannot be read at all."""
+    try:
+        with h5py.File(path, "r") as file:
+            names = set(file)
+            is_keras = "keras_version" in file.attrs or "model_weights" in names
+    except (OSError, RuntimeError, KeyError):
+        return ""
+    if names == {"embedding"}:
+        return "It looks like cached token embeddings: open the model itself, and give this file as token_embeddings."
+    if names & _ELMO_GROUPS:
+        return ""
+    if "sentence_to_index" in names or (names and all(name.isdecimal() for name in names)):
+        return "It looks like vectors that elmokit embed or allennlp elmo wrote."
+    if is_keras:
+        return "It looks like a Keras model."
+    if names == {"softmax"}:
+        return "It looks like the softmax of an ELMo, without the rest."
+    return f"It holds {', '.join(sorted(names)[:5]) or 'nothing'}."
 
 
 def _config_hint(path: Path) -> str | None:

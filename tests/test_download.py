@@ -1,0 +1,344 @@
+"""Downloads: whole or not at all, taken up where they broke, checked whenever they are opened again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
+from elmokit.weights import download
+from elmokit.weights.download import cache_folder, fetch, is_address, name_in, unfolded
+
+BODY = bytes(range(256)) * 1000
+MAX_REQUESTS = 50
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers each path with the function that a test set for it; never more than ``MAX_REQUESTS``."""
+
+    answers: dict[str, Answer]
+    seen: list[tuple[str, str | None]]  # path and Range of each request
+    protocol_version = "HTTP/1.0"
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers.get("Range")))
+        if len(self.seen) > MAX_REQUESTS:
+            raise AssertionError("too many requests")
+        self.answers.get(self.path, lambda handler: handler.send_error(404))(self)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+    def give(
+        self,
+        body: bytes = BODY,
+        length: int | None = None,
+        status: int = 200,
+        with_length: bool = True,
+        **headers: str,
+    ) -> None:
+        self.send_response(status)
+        if with_length:
+            self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.seen: list[tuple[str, str | None]] = []
+        handler = type("TestHandler", (Handler,), {"answers": self.answers, "seen": self.seen})
+        super().__init__(("127.0.0.1", 0), handler)
+
+    def address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is part of the tests."""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server on this machine, an empty cache, and no waiting between tries."""
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(download, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 5.0)
+    with Server() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def files_in_cache() -> list[str]:
+    return sorted(path.name for path in cache_folder().rglob("*") if path.is_file())
+
+
+def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> None:
+    server.answers["/models/weights.hdf5"] = Handler.give
+    first, second = (fetch(server.address("/models/weights.hdf5")) for _ in range(2))
+    assert first == second
+    assert first.name == "weights.hdf5"
+    assert first.read_bytes() == BODY
+    assert cache_folder() in first.parents
+    assert len(server.seen) == 1
+    assert files_in_cache() == ["download.json", "weights.hdf5"]
+
+
+def test_the_same_name_at_two_addresses_is_two_files(server: Server) -> None:
+    server.answers["/a/options.json"] = lambda handler: handler.give(b"a")
+    server.answers["/b/options.json"] = lambda handler: handler.give(b"b")
+    assert [fetch(server.address(f"/{place}/options.json")).read_bytes() for place in "ab"] == [b"a", b"b"]
+
+
+def test_the_checksum_is_remembered_and_checked(server: Server) -> None:
+    server.answers["/w"] = Handler.give
+    path = fetch(server.address("/w"))
+    note = json.loads((path.parent / "download.json").read_text())
+    assert note["sha256"] == hashlib.sha256(BODY).hexdigest()
+    assert note["n_bytes"] == len(BODY)
+    path.write_bytes(BODY[:-1] + b"!")
+    with pytest.raises(FormatError, match=r"changed since it was downloaded\. Delete the folder"):
+        fetch(server.address("/w"))
+    (path.parent / "download.json").write_text("{")
+    with pytest.raises(FormatError, match="cannot be read"):
+        fetch(server.address("/w"))
+
+
+def test_a_file_without_its_note_is_downloaded_anew(server: Server) -> None:
+    server.answers["/w"] = Handler.give
+    path = fetch(server.address("/w"))
+    (path.parent / "download.json").unlink()
+    path.write_bytes(b"half")
+    assert fetch(server.address("/w")).read_bytes() == BODY
+
+
+def test_a_checksum_in_the_address_is_checked(server: Server) -> None:
+    server.answers["/w"] = Handler.give
+    right, wrong = hashlib.sha256(BODY).hexdigest(), "0" * 64
+    with pytest.raises(FormatError, match=f"expected {wrong}"):
+        fetch(server.address(f"/w#sha256={wrong}"))
+    assert files_in_cache() == []
+    assert fetch(server.address(f"/w#sha256={right}")).read_bytes() == BODY
+    with pytest.raises(FormatError, match="not the file that was asked for"):
+        fetch(server.address(f"/w#sha256={wrong}"))
+    with pytest.raises(ConfigError, match="after '#'"):
+        fetch(server.address("/w#md5=1"))
+
+
+@pytest.mark.parametrize("status", [403, 404, 410, 500, 503])
+def test_a_dead_address_says_so_and_leaves_nothing(server: Server, status: int) -> None:
+    server.answers["/w"] = lambda handler: handler.send_error(status)
+    with pytest.raises(ModelNotFoundError, match=f"answers {status}.*by hand"):
+        fetch(server.address("/w"))
+    assert len(server.seen) == (1 if status < 500 else download.N_TRIES)
+    assert files_in_cache() == []
+
+
+def test_a_server_that_is_not_there_says_so(server: Server) -> None:
+    with Server() as other:
+        address = other.address("/w")
+    with pytest.raises(ModelNotFoundError, match="no connection"):
+        fetch(address)
+
+
+def test_a_truncated_answer_is_never_kept(server: Server) -> None:
+    server.answers["/w"] = lambda handler: handler.give(BODY[:1000], length=len(BODY))
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded whole: 1,000 of 256,000 bytes"):
+        fetch(server.address("/w"))
+    assert len(server.seen) == download.N_TRIES
+    assert files_in_cache() == []
+
+
+def test_an_answer_of_chunks_that_breaks_off_is_never_kept(server: Server) -> None:
+    def answer(handler: Handler) -> None:
+        handler.protocol_version = "HTTP/1.1"
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"3e8\r\n" + BODY[:500])
+        handler.close_connection = True
+
+    server.answers["/w"] = answer
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded whole"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_an_interrupted_download_goes_on_where_it_broke(server: Server) -> None:
+    def answer(handler: Handler) -> None:
+        wanted = handler.headers.get("Range")
+        if wanted is None:
+            handler.give(BODY[:70_000], length=len(BODY), ETag='"one"')
+            return
+        start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        assert handler.headers["If-Range"] == '"one"'
+        part = BODY[start : start + 100_000]
+        rest = {"Content_Range": f"bytes {start}-{len(BODY) - 1}/{len(BODY)}", "ETag": '"one"'}
+        handler.give(part, length=len(BODY) - start, status=206, **rest)
+
+    server.answers["/w"] = answer
+    assert fetch(server.address("/w")).read_bytes() == BODY
+    assert [wanted for _, wanted in server.seen] == [None, "bytes=70000-", "bytes=170000-"]
+
+
+def test_a_file_that_changed_between_two_tries_is_not_patched_together(server: Server) -> None:
+    old, new = b"o" * 5000, b"n" * 6000
+
+    def answer(handler: Handler) -> None:
+        if len(server.seen) == 1:
+            handler.give(old[:2000], length=5000, ETag='"old"')
+        else:
+            assert handler.headers["If-Range"] == '"old"'
+            handler.give(new, ETag='"new"')  # a whole answer, as If-Range asks for
+
+    server.answers["/w"] = answer
+    assert fetch(server.address("/w")).read_bytes() == new
+
+
+@pytest.mark.parametrize("mark", [{}, {"ETag": 'W/"weak"'}])
+def test_without_an_exact_name_for_the_version_a_broken_download_starts_anew(
+    server: Server, mark: dict[str, str]
+) -> None:
+    def answer(handler: Handler) -> None:
+        if len(server.seen) == 1:
+            handler.give(BODY[:1000], length=len(BODY), **mark)
+        else:
+            handler.give(BODY, **mark)
+
+    server.answers["/w"] = answer
+    assert fetch(server.address("/w")).read_bytes() == BODY
+    assert [wanted for _, wanted in server.seen] == [None, None]
+
+
+def test_another_part_than_was_asked_for_is_refused(server: Server) -> None:
+    def answer(handler: Handler) -> None:
+        if handler.headers.get("Range") is None:
+            handler.give(BODY[:1000], length=len(BODY), ETag='"one"')
+        else:
+            handler.give(BODY[:10], status=206, Content_Range="bytes 0-9/256000", ETag='"one"')
+
+    server.answers["/w"] = answer
+    with pytest.raises(ModelNotFoundError, match="another part of the file"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_a_length_that_no_model_has_is_refused_before_a_byte_is_read(server: Server) -> None:
+    server.answers["/w"] = lambda handler: handler.give(b"", length=10**15)
+    with pytest.raises(FormatError, match="no ELMo is that large"):
+        fetch(server.address("/w"))
+    assert len(server.seen) == 1
+
+
+def test_a_length_that_there_is_no_room_for_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    server.answers["/w"] = Handler.give
+    with pytest.raises(OutputError, match="room for 1,000"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_an_answer_without_a_length_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers["/w"] = lambda handler: handler.give(with_length=False)
+    assert fetch(server.address("/w")).read_bytes() == BODY
+    monkeypatch.setattr(download, "MAX_BYTES", 1000)
+    server.answers["/v"] = server.answers["/w"]
+    with pytest.raises(FormatError, match="more than 1,000 bytes"):
+        fetch(server.address("/v"))
+
+
+def test_an_interrupt_leaves_nothing_behind(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    server.answers["/w"] = Handler.give
+    monkeypatch.setattr(download, "_receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
+def test_a_redirection_is_followed_but_not_to_a_file(server: Server, tmp_path: Path) -> None:
+    def to(address: str) -> Answer:
+        return lambda handler: handler.give(b"", status=302, Location=address)
+
+    (tmp_path / "secret").write_text("secret")
+    server.answers |= {
+        "/new": Handler.give,
+        "/old": to("/new"),
+        "/file": to((tmp_path / "secret").as_uri()),
+        "/ring": to("/ring"),
+    }
+    assert fetch(server.address("/old")).read_bytes() == BODY
+    for name in ("/file", "/ring"):
+        with pytest.raises(ModelNotFoundError):
+            fetch(server.address(name))
+
+
+def test_a_file_address_is_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a b.hdf5"
+    path.write_bytes(BODY)
+    assert fetch(path.as_uri()) == path
+    assert fetch(f"{path.as_uri()}#sha256={hashlib.sha256(BODY).hexdigest()}") == path
+    with pytest.raises(ModelNotFoundError, match="no file"):
+        fetch((tmp_path / "none").as_uri())
+    with pytest.raises(ConfigError, match="another machine"):
+        fetch("file://elsewhere/a.hdf5")
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1/w", "data:,x", "/a/path"])
+def test_other_kinds_of_address_are_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="http, https or file"):
+        fetch(address)
+
+
+def test_an_address_that_went_through_a_path_is_mended() -> None:
+    assert unfolded(Path("https://host/a/b")) == "https://host/a/b"
+    assert is_address(Path("http://host/a"))
+    assert is_address("file:///a")
+    assert not is_address("a/b")
+    assert not is_address("C:\\models\\a")
+
+
+def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
+    assert name_in("https://host/a/en_weights.hdf5?dl=1") == "en_weights.hdf5"
+    assert name_in("https://host/%2e%2e%2fetc%2fpasswd") == "passwd"
+    assert name_in("https://host/") == "download"
+    assert name_in("https://host/..") == "download"
+    assert name_in("https://host/a%20b%00.json") == "a_b_.json"
+
+
+def test_the_cache_stands_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("ELMOKIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(download.sys, "platform", "linux")
+    assert cache_folder() == tmp_path / "elmokit"
+    monkeypatch.setattr(download.sys, "platform", "darwin")
+    assert cache_folder().parts[-3:] == ("Library", "Caches", "elmokit")
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "file"))
+    server.answers["/w"] = Handler.give
+    with pytest.raises(OutputError, match="Set ELMOKIT_CACHE"):
+        fetch(server.address("/w"))

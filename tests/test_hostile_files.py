@@ -1,0 +1,187 @@
+"""Files that are no ELMo, damaged or made to do harm: one clear error, nothing run, nothing allocated."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit.bilm import MOST_LAYERS
+from elmokit.errors import ConfigError, FormatError, ModelError
+from elmokit.weights.open import open_model, save_model
+from tests.conftest import random_model
+
+TERABYTE = 10**12
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sound published model, to be spoilt."""
+    save_model(random_model(), tmp_path / "model" / "weights.hdf5")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def _little_memory() -> Iterator[None]:
+    """Fails the test if more than 100 MB were allocated at once."""
+    tracemalloc.start()
+    yield
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100e6
+
+
+def change_options(folder: Path, **lstm_or_cnn: Any) -> None:
+    options = json.loads((folder / "options.json").read_text())
+    for name, value in lstm_or_cnn.items():
+        part = options["lstm"] if name in options["lstm"] else options["char_cnn"]
+        part[name] = value
+    (folder / "options.json").write_text(json.dumps(options))
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("chunks", [None, (1 << 16, 8)])
+def test_a_dataset_that_declares_a_terabyte_is_not_allocated(folder: Path, chunks: tuple[int, int] | None) -> None:
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        char_dim = file["char_embed"].shape[1]
+        del file["char_embed"]
+        file.create_dataset("char_embed", (TERABYTE // 64, char_dim), "f4", chunks=chunks)
+    with pytest.raises(FormatError, match=r"char_embed declares the shape .* stored"):
+        open_model(folder)
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_dataset_that_unpacks_to_far_more_than_is_stored_is_refused(folder: Path) -> None:
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        del file["char_embed"]
+        file.create_dataset("char_embed", data=np.zeros((1 << 20, 8), "f4"), compression="gzip", chunks=(1 << 16, 8))
+    with pytest.raises(FormatError, match="declares the shape"):
+        open_model(folder)
+
+
+def test_compressed_weights_open(folder: Path) -> None:
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        numbers = file["CNN_proj/W_proj"][()]
+        del file["CNN_proj/W_proj"]
+        file.create_dataset("CNN_proj/W_proj", data=numbers, compression="gzip")
+    assert open_model(folder).family == "bilm-tf"
+
+
+def test_a_dataset_that_reads_another_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(1000))
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        shape = file["char_embed"].shape
+        del file["char_embed"]
+        file.create_dataset("char_embed", shape, "f4", external=[(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)])
+    with pytest.raises(FormatError, match="points to another file"):
+        open_model(folder)
+
+
+def test_a_dataset_of_text_is_refused(folder: Path) -> None:
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        del file["char_embed"]
+        file["char_embed"] = ["text"]
+    with pytest.raises(FormatError, match="not numbers"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+def test_truncated_weights_are_one_clear_error(folder: Path, share: float) -> None:
+    data = (folder / "weights.hdf5").read_bytes()
+    (folder / "weights.hdf5").write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(FormatError, match=r"weights\.hdf5"):
+        open_model(folder)
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("n_layers", 10**9, f"at most {MOST_LAYERS:,}"),
+        ("n_highway", 10**9, f"at most {MOST_LAYERS:,}"),
+        ("max_characters_per_token", 10**9, "at most"),
+        ("dim", 10**12, "at most"),
+        ("filters", [[1, 10**12]], "at most"),
+        ("filters", "none", "wrong kind"),
+        ("dim", "64", "whole number|wrong kind"),
+    ],
+)
+def test_options_that_lie_are_refused(folder: Path, name: str, value: Any, message: str) -> None:
+    change_options(folder, **{name: value})
+    with pytest.raises((ModelError, ConfigError), match=message):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("content", ["[" * 200_000, '{"lstm": ' * 50_000, "{}", "[]", "\0", '{"lstm": 1}'])
+def test_options_that_are_no_options_are_refused(folder: Path, content: str) -> None:
+    (folder / "options.json").write_text(content)
+    with pytest.raises(FormatError, match=r"options\.json"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"<!DOCTYPE html><html>Not found", "web page"),
+        (b'<?xml version="1.0"?><Error><Code>NoSuchKey', "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer"),
+        (b"GGUF\x03\x00", "GGUF"),
+        (b"\x93NUMPY\x01\x00", "NumPy array"),
+        (pickle.dumps({"a": 1}), "Python pickle"),
+        (struct.pack("<Q", 10**18) + b"{}", "no model that elmokit knows"),
+        (b"", "no model that elmokit knows"),
+    ],
+)
+def test_a_file_that_is_no_elmo_says_what_it_looks_like(tmp_path: Path, content: bytes, hint: str) -> None:
+    (tmp_path / "file.bin").write_bytes(content)
+    with pytest.raises(FormatError, match=hint):
+        open_model(tmp_path / "file.bin")
+
+
+def test_a_web_page_saved_as_weights_is_named(folder: Path) -> None:
+    (folder / "weights.hdf5").write_text("<html>404</html>")
+    with pytest.raises(FormatError, match="web page"):
+        open_model(folder)
+
+
+def test_a_pickle_with_code_is_named_and_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(FormatError, match="Python pickle"):
+        open_model(tmp_path / "model.pkl")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (["0", "1", "sentence_to_index"], "vectors that elmokit embed"),
+        (["model_weights"], "Keras"),
+        (["softmax"], "softmax of an ELMo"),
+        (["train", "test"], "It holds test, train"),
+        ([], "It holds nothing"),
+    ],
+)
+def test_an_hdf5_file_of_something_else_says_what_it_looks_like(tmp_path: Path, names: list[str], hint: str) -> None:
+    with h5py.File(tmp_path / "file.hdf5", "w") as file:
+        for name in names:
+            file[name] = np.zeros(3)
+    with pytest.raises(FormatError, match=hint):
+        open_model(tmp_path / "file.hdf5")
+
+
+def test_the_only_options_file_beside_is_taken(folder: Path) -> None:
+    (folder / "options.json").rename(folder / "elmo_2x_options.json")
+    (folder / "weights.hdf5").rename(folder / "elmo_2x_weights_PubMed_only.hdf5")
+    assert open_model(folder / "elmo_2x_weights_PubMed_only.hdf5").family == "bilm-tf"

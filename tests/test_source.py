@@ -1,0 +1,199 @@
+"""Whatever names a model: paths, addresses, published names, ids on the Hub."""
+
+from __future__ import annotations
+
+import sys
+import types
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.bilm import PRESETS, BiLM
+from elmokit.embedder import Elmo, open_pretrained
+from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
+from elmokit.weights import published, source
+from elmokit.weights.open import save_model
+from elmokit.weights.published import MANY_LANGUAGES, TABLE, Place, Published, find
+from tests.conftest import random_model
+from tests.test_download import Server, server  # noqa: F401 (a fixture)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, bytes]:
+    """A small published model's files by name."""
+    folder = tmp_path / "made"
+    save_model(random_model(), folder / "elmo_weights.hdf5")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def serve(server: Server, folder: str, files: dict[str, bytes]) -> str:  # noqa: F811
+    for name, content in files.items():
+        server.answers[f"{folder}/{name}"] = lambda handler, content=content: handler.give(content)
+    return server.address(folder)
+
+
+def assert_is_the_model(model: object) -> None:
+    assert [p.shape for p in model.bilm.parameters()] == [p.shape for p in random_model().bilm.parameters()]  # type: ignore[attr-defined]
+
+
+def test_an_address_opens_with_the_options_that_stand_beside_it(server: Server, files: dict[str, bytes]) -> None:  # noqa: F811
+    there = serve(server, "/named", files)
+    assert_is_the_model(open_pretrained(f"{there}/elmo_weights.hdf5"))
+    plain = {"elmo_weights.hdf5": files["elmo_weights.hdf5"], "options.json": files["elmo_options.json"]}
+    assert_is_the_model(open_pretrained(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"))
+    with pytest.raises(ModelNotFoundError, match=r"options\.json"):
+        open_pretrained(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
+
+
+def test_two_addresses_open_and_so_does_one_that_a_path_has_folded(server: Server, files: dict[str, bytes]) -> None:  # noqa: F811
+    there = serve(server, "/a", files)
+    elmo = Elmo.from_pretrained(Path(f"{there}/elmo_weights.hdf5"), options=f"{there}/elmo_options.json")
+    expected = Elmo(random_model()).embed([["a", "cat"]])[0]
+    np.testing.assert_allclose(elmo.embed([["a", "cat"]])[0], expected, atol=1e-5, rtol=0)
+
+
+def test_an_archive_at_an_address_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:  # noqa: F811
+    with zipfile.ZipFile(tmp_path / "210.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    there = serve(server, "/20", {"210.zip": (tmp_path / "210.zip").read_bytes()})
+    assert_is_the_model(open_pretrained(f"{there}/210.zip"))
+
+
+def test_a_file_address_and_a_home_path_open(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_is_the_model(open_pretrained((tmp_path / "made" / "elmo_weights.hdf5").as_uri()))
+    assert_is_the_model(open_pretrained((tmp_path / "made").as_uri()))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert_is_the_model(open_pretrained("~/made", options="~/made/elmo_options.json"))
+
+
+def test_a_published_name_opens_from_the_first_place_that_has_it(
+    server: Server,  # noqa: F811
+    files: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead, alive = server.address("/dead"), serve(server, "/mirror", files)
+    places = tuple(Place(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (dead, alive))
+    monkeypatch.setattr(published, "TABLE", (Published("tiny-test", "nothing", places, "this test"),))
+    model = open_pretrained("Tiny-Test")
+    assert_is_the_model(model)
+    assert model.card["name"] == "tiny-test"
+    assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
+
+
+def test_a_dead_published_name_says_what_was_tried_and_what_to_do(
+    server: Server,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = tuple(Place(server.address(f"/{there}.hdf5"), server.address(f"/{there}.json")) for there in "ab")
+    monkeypatch.setattr(published, "TABLE", (Published("gone", "nothing", places, "this test"),))
+    with pytest.raises(ModelNotFoundError, match=r"Download the weights .* by hand") as error:
+        open_pretrained("gone")
+    assert all(place.options in str(error.value) for place in places if place.options)
+    assert "--options" in str(error.value)
+
+
+def test_a_path_comes_before_a_published_name(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").rename(tmp_path / "original")
+    monkeypatch.chdir(tmp_path)
+    assert_is_the_model(open_pretrained("original"))
+
+
+def test_an_unknown_name_says_so_and_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"no such file or folder.*Did you mean 'portuguese'"):
+        open_pretrained("portugese")
+    with pytest.raises(ModelNotFoundError, match="no such file or folder"):
+        open_pretrained(tmp_path / "none")
+
+
+def test_a_published_name_takes_no_options() -> None:
+    with pytest.raises(ConfigError, match="its own options"):
+        open_pretrained("original", "options.json")
+
+
+def test_the_table_is_whole() -> None:
+    taken = published.names()
+    assert len(taken) == len(set(taken))
+    for model in TABLE:
+        assert find(model.name) is model
+        assert all(find(name) is model for name in model.also)
+        assert model.about
+        assert model.read_on
+        for place in model.places:
+            addresses = [place.weights, *([place.options] if place.options else [])]
+            assert all(address.startswith(("https://", "http://")) for address in addresses)
+            assert place.options or place.weights.endswith((".zip", ".tar.gz"))
+    wanted = {"small", "medium", "original", "original-5.5b", "portuguese", "japanese", "german", "basque", "pubmed"}
+    assert wanted <= set(taken)
+
+
+@pytest.mark.parametrize("name", ["small", "medium", "original"])
+def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
+    import torch
+
+    model = find(name)
+    assert model is not None
+    with torch.device("meta"):
+        n_parameters = BiLM(PRESETS[name]).n_parameters
+    assert model.n_megabytes == pytest.approx(n_parameters * 4 / 1e6, abs=1)
+
+
+def test_models_of_the_nlpl_repository_have_names() -> None:
+    assert (MANY_LANGUAGES["arabic"], MANY_LANGUAGES["dutch"], MANY_LANGUAGES["chinese"]) == (136, 164, 179)
+    found = find("nlpl:210")
+    assert found is not None
+    assert found.places == (Place("http://vectors.nlpl.eu/repository/20/210.zip"),)
+    finnish, number = find("many-langs:finnish"), find("nlpl:149")
+    assert finnish is not None
+    assert number is not None
+    assert finnish.places == number.places
+    assert len(finnish.places) == 2
+    assert find("nlpl:x") is find("many-langs:klingon") is find("nothing") is None
+
+
+def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[tuple[str, str | None]]:
+    """A stand-in for ``huggingface_hub`` that answers with a folder or an error."""
+    asked: list[tuple[str, str | None]] = []
+
+    def snapshot_download(repo_id: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((repo_id, revision))
+        assert "*.hdf5" in allow_patterns
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    hub = types.ModuleType("huggingface_hub")
+    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    return asked
+
+
+def test_a_hub_id_opens_the_folder_that_huggingface_hub_gives(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = fake_hub(monkeypatch, tmp_path / "made")
+    for name in ("hf:owner/name", "owner/name", "hf:owner/name@v1"):
+        assert_is_the_model(open_pretrained(name))
+    assert asked == [("owner/name", None), ("owner/name", None), ("owner/name", "v1")]
+
+
+def test_a_hub_id_that_cannot_be_had_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_hub(monkeypatch, OSError("401 Client Error.\nRepository Not Found"))
+    with pytest.raises(ModelNotFoundError, match=r"401 Client Error\. .*download its files by hand"):
+        open_pretrained("hf:owner/name")
+
+
+def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[hub\]'"):
+        open_pretrained("hf:owner/name")
+
+
+def test_local_path_leaves_a_path_alone(tmp_path: Path) -> None:
+    assert source.local_path(tmp_path / "a") == tmp_path / "a"
