@@ -6,21 +6,26 @@ import json
 from pathlib import Path
 
 from elmokit.errors import FormatError, ModelNotFoundError
-from elmokit.weights import bilm_tf
+from elmokit.weights import bilm_tf, tf_archive, tf_checkpoint, tf_hub
 from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
 from elmokit.weights.model import StoredModel
+from elmokit.weights.tf_bundle import INDEX_SUFFIX
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_KNOWN = "a folder of elmokit, a folder or file with options.json and HDF5 weights"
+_KNOWN = (
+    "a folder of elmokit, a folder or file with options.json and HDF5 weights, a TensorFlow checkpoint of bilm-tf, "
+    "a TF-Hub module"
+)
 
 
 def open_model(path: str | Path, options: str | Path | None = None) -> StoredModel:
     """Open a model by its path.
 
     Args:
-        path: a folder of ours; a folder with an options file and an HDF5 file; or the HDF5 file itself.
-        options: the options file of an HDF5 file, where it does not stand beside it.
+        path: a folder of ours; a folder with an options file and an HDF5 file; or the HDF5 file itself; a folder with
+            a TensorFlow checkpoint, or its ``.index`` file; a TF-Hub module; a tar archive of one of these two.
+        options: the options file of weights, where it does not stand beside them.
 
     Raises:
         ModelNotFoundError: nothing stands at the path, or a part of the model is missing.
@@ -29,6 +34,15 @@ def open_model(path: str | Path, options: str | Path | None = None) -> StoredMod
     path = Path(path).expanduser()
     if not path.exists():
         raise ModelNotFoundError(f"There is no model at {path}: no such file or folder.")
+    if path.is_file() and tf_archive.is_archive(path):
+        with tf_archive.unpacked(path) as unpacked:
+            model = open_model(unpacked, options)
+        model.source = path
+        return model
+    if tf_hub.is_module(path):
+        return tf_hub.load(path, options)
+    if path.is_file() and (path.name == "checkpoint" or path.suffix == INDEX_SUFFIX):
+        return tf_checkpoint.load(path, options)
     if path.is_file():
         weights = path
         if not _starts_with(path, _HDF5_MAGIC) and path.suffix not in HDF5_SUFFIXES:
@@ -37,6 +51,8 @@ def open_model(path: str | Path, options: str | Path | None = None) -> StoredMod
         return load_folder(path)
     else:
         found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
+        if not found and tf_checkpoint.find(path) is not None:
+            return tf_checkpoint.load(path, options)
         if not found:
             raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
         named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
