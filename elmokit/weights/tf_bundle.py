@@ -17,13 +17,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.weights.crc32c import masked_crc32c
-from elmokit.weights.table import Shape
+
+if TYPE_CHECKING:
+    from elmokit.weights.table import Shape
 
 INDEX_SUFFIX = ".index"
 MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")

@@ -15,6 +15,7 @@ Inferred: ``weights`` and ``biases`` for ``kernel`` and ``bias``, which TensorFl
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -133,7 +134,9 @@ def read(
         model.card["softmax"] = "left out: there is no vocabulary beside the checkpoint"
     else:
         model.vocabulary = _vocabulary(Path(vocabulary))
-        if f"{_SOFTMAX}b" in names:
+        if f"{_SOFTMAX}b" not in names:
+            model.card["softmax"] = "left out: the checkpoint holds none"
+        else:
             model.softmax = _softmax(model, names, shapes, read_tensor, f"{prefix} (words from {vocabulary})")
     sums: dict[str, Tensor] = {}
     if adagrad:
@@ -235,7 +238,10 @@ def _published_names(bundle: TensorBundle) -> dict[str, str]:
 
 def _step(bundle: TensorBundle, prefix: Path) -> int | None:
     entry = bundle.entries.get("global_step")
-    return int(bundle.read("global_step")) if entry is not None and entry.shape == () else _number(prefix.name)
+    if entry is None or entry.shape != ():
+        return _number(prefix.name)
+    step = float(bundle.read("global_step"))
+    return int(step) if math.isfinite(step) else None
 
 
 def _vocabulary(path: Path) -> Vocabulary:
