@@ -196,8 +196,8 @@ def _index_bytes(path: Path) -> bytes:
 def _table(data: bytes, path: Path) -> Iterator[tuple[bytes, bytes]]:
     """The entries of a sorted table: of each block that its index block names, in order."""
     footer = _Reader(data[-_FOOTER_SIZE : -len(MAGIC)], path)
-    for _ in range(2):
-        footer.varint()  # the place of a block that bundles leave empty
+    for _ in _block(data, footer.varint(), footer.varint(), path):
+        raise FormatError(f"{path} is no index of a TensorFlow bundle: it has a filter, which those have not.")
     offset, size = footer.varint(), footer.varint()
     last: bytes | None = None
     n_entries = end = 0
