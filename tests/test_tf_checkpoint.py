@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.cli.main import main
+from elmokit.cli.main import elmokit
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.files import split_tokens
@@ -94,7 +94,7 @@ def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> Non
     assert found.step == 207
     assert model.softmax is not None
     ours = dict(model.bilm.named_parameters()) | {f"softmax.{n}": p for n, p in model.softmax.named_parameters()}
-    assert list(found.adagrad) == list(ours)
+    assert set(found.adagrad) == set(ours)
     for name, parameter in ours.items():
         expected = 2 * parameter.detach()
         if name == "token_layer.char_embedding.weight":
@@ -212,11 +212,11 @@ def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
 
 def test_the_shell_tells_and_converts_a_checkpoint(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path / "run")
-    told = CliRunner().invoke(main, ["info", str(folder)])
+    told = CliRunner().invoke(elmokit, ["info", str(folder)])
     assert told.exit_code == 0, told.output
     assert "tf-checkpoint" in told.output
     for target in (tmp_path / "ours", tmp_path / "theirs.hdf5"):
-        done = CliRunner().invoke(main, ["convert", str(folder), str(target)])
+        done = CliRunner().invoke(elmokit, ["convert", str(folder), str(target)])
         assert done.exit_code == 0, done.output
         assert_same(open_model(target), open_model(folder))
     assert open_model(tmp_path / "ours").softmax is not None
@@ -225,9 +225,10 @@ def test_the_shell_tells_and_converts_a_checkpoint(tmp_path: Path) -> None:
 def test_a_checkpoint_embeds(tmp_path: Path) -> None:
     model = random_model()
     sentences = [["the", "cat", "sat"], ["unseen"]]
-    expected = Elmo(model).embed(sentences)
-    found = Elmo.from_pretrained(write_checkpoint(model, tmp_path)).embed(sentences)
-    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+    expected = Elmo(model, start="zero").embed(sentences)
+    found = Elmo.from_pretrained(write_checkpoint(model, tmp_path), start="zero").embed(sentences)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(shared: Path) -> None:
