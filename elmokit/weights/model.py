@@ -26,7 +26,7 @@ class StoredModel:
 
     bilm: BiLM
     family: str
-    """The format that it was read from: "elmokit" or "bilm-tf"."""
+    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub"."""
     source: Path | None = None
     softmax: FullSoftmax | None = None
     """For perplexity and further training; old exports threw it away."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError
-from elmokit.weights import bilm_tf
+from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
 from elmokit.weights.model import StoredModel
@@ -16,7 +16,10 @@ from elmokit.weights.words import with_meta, with_token_embeddings, with_words, 
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_KNOWN = "a folder of elmokit, a folder, archive or file with options.json and HDF5 weights"
+_KNOWN = (
+    "a folder of elmokit, options.json and HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a folder "
+    "of ELMoForManyLangs, or an archive of one of these"
+)
 
 
 def open_model(
@@ -29,19 +32,22 @@ def open_model(
     """Open a model by its path.
 
     Args:
-        path: a folder of ours; a folder or an archive (zip, tar, tar.gz) with an options file and an HDF5 file, as
-            the NLPL repository has them; or the HDF5 file itself.
-        options: the options file of an HDF5 file, where it does not stand beside it.
+        path: a folder of ours; a folder with an options file and an HDF5 file, or the HDF5 file itself; a folder with
+            a TensorFlow checkpoint, its ``.index`` file, or what stands before ``.index``; a TF-Hub module; a folder
+            of ELMoForManyLangs; or an archive (zip, tar, tar.gz) of one of these, as the NLPL repository has them.
+        options: the options file of weights, where it does not stand beside them.
         token_embeddings: an HDF5 file of bilm-tf's with token vectors computed before, one row a word; tokens that
             are not in it are computed from their characters.
-        vocabulary: the words of those rows, or of a word-input model's, where they do not stand beside as
-            ``vocab.txt`` or ``vocab.txt.gz``.
+        vocabulary: the words of those rows, of a word-input model's, or of a checkpoint's softmax, where they do not
+            stand beside as ``vocab.txt`` or ``vocab.txt.gz``.
 
     Raises:
         ModelNotFoundError: nothing stands at the path, or a part of the model is missing.
         FormatError, TensorMismatchError, ConfigError: it is damaged or of another kind.
     """
     path = Path(path).expanduser()
+    if tf_checkpoint.is_named_by(path):
+        return tf_checkpoint.load(path, options, vocabulary=vocabulary)
     if not path.exists():
         raise ModelNotFoundError(f"There is no model at {path}: no such file or folder.")
     if path.is_file() and is_archive(path):
@@ -60,6 +66,10 @@ def open_model(
 def _open_folder(path: Path, options: str | Path | None) -> StoredModel:
     if is_folder(path):
         return load_folder(path)
+    if many_langs.is_folder(path):
+        return many_langs.load(path)
+    if tf_hub.is_module(path):
+        return tf_hub.load(path, options)
     found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
     if found:
         named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
@@ -67,6 +77,8 @@ def _open_folder(path: Path, options: str | Path | None) -> StoredModel:
             names = ", ".join(file.name for file in found)
             raise FormatError(f"{path} holds several HDF5 files ({names}). Name the one to open.")
         return _open_hdf5(found[0] if len(found) == 1 else named_weights[0], options)
+    if tf_checkpoint.find(path) is not None:
+        return tf_checkpoint.load(path, options)
     if kept := sorted(path.glob("fta/*weight_file")):  # what AllenNLP's archives of task models keep of an ELMo
         weights = kept[0]
         return _open_hdf5(

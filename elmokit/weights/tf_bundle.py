@@ -1,0 +1,317 @@
+"""TensorFlow's TensorBundle, read without TensorFlow.
+
+A bundle ``X`` is ``X.index`` and data files ``X.data-0000i-of-0000n``. The index is a sorted table of strings
+as LevelDB writes them: blocks of entries whose keys leave out what they share with the key before; after each block
+a byte for its compression and a CRC-32C; at the end of the file the places of two more blocks and a magic number.
+Its entries are protocol buffers: under the empty key the header, under each variable's name the type, shape, place
+and CRC-32C of its bytes, which stand row-major and little-endian in a data file. Field numbers as in TensorFlow's
+``tensor_bundle.proto``.
+
+Everything that a file declares is checked against the sizes of the files before any tensor is touched, and a
+tensor's bytes stay mapped until they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.weights.crc32c import masked_crc32c
+
+if TYPE_CHECKING:
+    from elmokit.weights.table import Shape
+
+INDEX_SUFFIX = ".index"
+MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
+_FOOTER_SIZE = 48
+_TRAILER_SIZE = 5  # compression byte and CRC
+
+# Generous for an ELMo (some dozens of variables, some kilobytes of index), and what a hostile index may cost.
+_MAX_INDEX_SIZE = 16 << 20
+_MAX_ENTRIES = 50_000
+_MAX_KEY_SIZE = 1024
+_MAX_DIMENSIONS = 32
+
+DTYPES: dict[int, np.dtype[np.generic]] = {
+    number: np.dtype(name)
+    for number, name in {
+        1: "<f4", 2: "<f8", 3: "<i4", 4: "<u1", 5: "<i2", 6: "<i1", 9: "<i8", 10: "?", 17: "<u2", 19: "<f2",
+        22: "<u4", 23: "<u8",
+    }.items()
+}  # fmt: skip
+"""TensorFlow's numbers of the plain types."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the index says of one variable."""
+
+    dtype: int
+    shape: Shape
+    shard: int
+    offset: int
+    size: int
+    crc: int
+    sliced: bool
+
+
+class TensorBundle:
+    """The variables of one bundle.
+
+    Args:
+        prefix: what stands before ``.index``.
+
+    Raises:
+        ModelNotFoundError: the index or a data file is missing.
+        FormatError: a file is damaged or of another kind, or they do not belong together.
+    """
+
+    def __init__(self, prefix: str | Path) -> None:
+        self.prefix = Path(prefix)
+        self.index_path = _beside(self.prefix, INDEX_SUFFIX)
+        entries = dict(_table(_index_bytes(self.index_path), self.index_path))
+        header = entries.pop(b"", None)
+        if header is None:
+            raise FormatError(f"{self.index_path} has no header: it is no index of a TensorFlow bundle.")
+        self._n_shards = _header(header, self.index_path)
+        self._sizes: dict[int, int] = {}
+        names = ((key.decode("utf-8", "backslashreplace"), value) for key, value in entries.items())
+        self.entries = {name: self._entry(name, value) for name, value in names}
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of each variable by its name."""
+        return {name: entry.shape for name, entry in self.entries.items()}
+
+    def read(self, name: str) -> NDArray[np.generic]:
+        """A variable, mapped from the file and not to be written to; its checksum was found right.
+
+        Raises:
+            FormatError: the checksum is wrong, or the variable is of a type that has no plain array (text), or is
+                stored in slices.
+        """
+        entry = self.entries[name]
+        dtype = DTYPES.get(entry.dtype)
+        if entry.sliced or dtype is None:
+            kind = "in slices" if entry.sliced else f"with TensorFlow's type number {entry.dtype}"
+            raise FormatError(f"{self.prefix}: variable {name} is stored {kind}, which elmokit does not read.")
+        octets = self._octets(entry)
+        if masked_crc32c(octets) != entry.crc:
+            raise FormatError(
+                f"{self._shard_path(entry.shard)}: the checksum of variable {name} is wrong, so the file is damaged. "
+                "Download or copy it again."
+            )
+        try:
+            return octets.view(dtype).reshape(entry.shape)
+        except ValueError:  # no bytes at all, beside sizes that no array can have
+            raise FormatError(f"{self.prefix}: variable {name} is said to have shape {entry.shape}.") from None
+
+    def _octets(self, entry: Entry) -> NDArray[np.uint8]:
+        if not entry.size:
+            return np.empty(0, dtype=np.uint8)
+        return np.memmap(self._shard_path(entry.shard), np.uint8, "r", entry.offset, (entry.size,))
+
+    def _entry(self, name: str, value: bytes) -> Entry:
+        """One entry, checked against the data file that it points into."""
+        where = f"{self.index_path}: variable {name}"
+        numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)
+        shape: Shape = ()
+        sliced = False
+        for field, content in _fields(value, where):
+            if field in numbers and isinstance(content, int):
+                numbers[field] = content
+            elif field == 2 and isinstance(content, bytes):
+                shape = _shape(content, where)
+            sliced = sliced or field == 7
+        entry = Entry(numbers[1], shape, numbers[3], numbers[4], numbers[5], numbers[6], sliced)
+        if sliced:
+            return entry
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is not None and entry.size != math.prod(shape) * dtype.itemsize:
+            raise FormatError(
+                f"{where} is said to have shape {shape} and {entry.size} bytes, which do not agree. The file is "
+                "damaged: download or copy it again."
+            )
+        if entry.shard >= self._n_shards:
+            raise FormatError(f"{where} is said to stand in data file {entry.shard} of {self._n_shards}.")
+        if entry.offset + entry.size > self._shard_size(entry.shard):
+            raise FormatError(
+                f"{where} is said to end at byte {entry.offset + entry.size} of {self._shard_path(entry.shard)}, which "
+                f"has {self._shard_size(entry.shard)}. The files do not belong together, or the data file was cut "
+                "short: download or copy both again."
+            )
+        return entry
+
+    def _shard_path(self, shard: int) -> Path:
+        return _beside(self.prefix, f".data-{shard:05d}-of-{self._n_shards:05d}")
+
+    def _shard_size(self, shard: int) -> int:
+        if shard not in self._sizes:
+            path = self._shard_path(shard)
+            if not path.is_file():
+                raise ModelNotFoundError(f"{path} is missing; {self.index_path.name} says that it holds tensors.")
+            self._sizes[shard] = path.stat().st_size
+        return self._sizes[shard]
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file is a sorted table of strings, as the index of a bundle is."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-_FOOTER_SIZE, 2)
+            return file.read().endswith(MAGIC)
+    except OSError:
+        return False
+
+
+def _beside(prefix: Path, suffix: str) -> Path:
+    return prefix.with_name(prefix.name + suffix)
+
+
+def _index_bytes(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _MAX_INDEX_SIZE:
+            raise FormatError(f"{path} has {size} bytes, far too many for the index of a TensorFlow bundle.")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(data) < _FOOTER_SIZE or not data.endswith(MAGIC):
+        raise FormatError(
+            f"{path} is no index of a TensorFlow bundle: it does not end as one. It is of another kind, or was cut "
+            "short: download or copy it again."
+        )
+    return data
+
+
+def _table(data: bytes, path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a sorted table: of each block that its index block names, in order."""
+    footer = _Reader(data[-_FOOTER_SIZE : -len(MAGIC)], path)
+    for _ in _block(data, footer.varint(), footer.varint(), path):
+        raise FormatError(f"{path} is no index of a TensorFlow bundle: it has a filter, which those have not.")
+    offset, size = footer.varint(), footer.varint()
+    last: bytes | None = None
+    n_entries = end = 0
+    for _, handle in _block(data, offset, size, path):
+        place = _Reader(handle, path)
+        offset, size = place.varint(), place.varint()
+        if offset < end:
+            raise FormatError(f"{path} is damaged: its blocks are not in order. Download or copy it again.")
+        end = offset + size
+        for key, value in _block(data, offset, size, path):
+            n_entries += 1
+            if n_entries > _MAX_ENTRIES:
+                raise FormatError(f"{path} names more than {_MAX_ENTRIES} variables: no ELMo does.")
+            if last is not None and key <= last:
+                raise FormatError(f"{path} is damaged: its names are not in order. Download or copy it again.")
+            yield key, value
+            last = key
+
+
+def _block(data: bytes, offset: int, size: int, path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of one block."""
+    if offset + size + _TRAILER_SIZE > len(data) - _FOOTER_SIZE:
+        raise FormatError(f"{path} is damaged: a block reaches beyond the end. Download or copy it again.")
+    content = data[offset : offset + size]
+    compression = data[offset + size]
+    crc = int.from_bytes(data[offset + size + 1 : offset + size + _TRAILER_SIZE], "little")
+    if masked_crc32c(data[offset : offset + size + 1]) != crc:
+        raise FormatError(f"{path} is damaged: a checksum is wrong. Download or copy it again.")
+    if compression:
+        raise FormatError(f"{path} is compressed (kind {compression}), which TensorFlow's bundles are not.")
+    n_restarts = int.from_bytes(content[-4:], "little")
+    end = size - 4 * (n_restarts + 1)
+    if end < 0:
+        raise FormatError(f"{path} is damaged: a block is shorter than it says. Download or copy it again.")
+    block = _Reader(content[:end], path)
+    key = b""
+    while block.more:
+        n_shared, n_own, n_value = block.varint(), block.varint(), block.varint()
+        if n_shared > len(key) or n_shared + n_own > _MAX_KEY_SIZE:
+            raise FormatError(f"{path} is damaged: a name has an impossible length. Download or copy it again.")
+        key = key[:n_shared] + block.take(n_own)
+        yield key, block.take(n_value)
+
+
+class _Reader:
+    """Bytes, read from the front; never past their end."""
+
+    def __init__(self, data: bytes, where: object) -> None:
+        self._data = data
+        self._where = where
+        self._at = 0
+
+    @property
+    def more(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise FormatError(f"{self._where} is damaged: it ends too early. Download or copy it again.")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def varint(self) -> int:
+        """A number in groups of seven bits, lowest first, each byte but the last with its top bit set."""
+        number = 0
+        for shift in range(0, 70, 7):
+            octet = self.take(1)[0]
+            number |= (octet & 0x7F) << shift
+            if octet < 0x80:
+                return number
+        raise FormatError(f"{self._where} is damaged: a number does not end. Download or copy it again.")
+
+
+def _fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer: number, and value or bytes."""
+    message = _Reader(data, where)
+    while message.more:
+        tag = message.varint()
+        kind = tag & 7
+        if kind == 0:
+            yield tag >> 3, message.varint()
+        elif kind in (1, 5):
+            yield tag >> 3, int.from_bytes(message.take(8 if kind == 1 else 4), "little")
+        elif kind == 2:
+            yield tag >> 3, message.take(message.varint())
+        else:
+            raise FormatError(f"{where} is damaged: a field is of no known kind. Download or copy it again.")
+
+
+def _header(data: bytes, path: Path) -> int:
+    """The number of data files."""
+    numbers = {1: 1, 2: 0}
+    for field, content in _fields(data, f"{path}: header"):
+        if field in numbers and isinstance(content, int):
+            numbers[field] = content
+        if field == 3 and isinstance(content, bytes):
+            needed = dict(_fields(content, f"{path}: header")).get(2, 0)
+            if not isinstance(needed, int) or needed > 1:
+                raise FormatError(f"{path} is of a newer version of TensorFlow's format than elmokit reads.")
+    if numbers[2]:
+        raise FormatError(f"{path} was written on a big-endian machine, which elmokit does not read.")
+    return numbers[1]
+
+
+def _shape(data: bytes, where: str) -> Shape:
+    sizes = []
+    for field, content in _fields(data, where):
+        if field == 3 and content:
+            raise FormatError(f"{where} has no known shape.")
+        if field == 2 and isinstance(content, bytes):
+            size = dict(_fields(content, where)).get(1, 0)
+            if not isinstance(size, int) or size >= 1 << 63:
+                raise FormatError(f"{where} has a dimension that is no size. Download or copy the file again.")
+            sizes.append(size)
+    if len(sizes) > _MAX_DIMENSIONS:
+        raise FormatError(f"{where} is said to have {len(sizes)} dimensions.")
+    return tuple(sizes)

@@ -1,0 +1,167 @@
+"""TF-Hub modules of ELMo, read without TensorFlow: Google's ``elmo/1`` to ``elmo/3`` and DeepPavlov's exports.
+
+A module is a folder with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed here) and
+``variables/variables.index`` with its data files, a TensorBundle.
+
+Known, from a log of ``google/elmo`` being loaded (tensorflow/hub, issue 88): the variables ``bilm/CNN/...``,
+``bilm/RNN_D/RNN/MultiRNNCell/CellL/rnn/lstm_cell/{bias,kernel,projection/kernel}``, ``aggregation/weights`` and
+``aggregation/scaling``. From the description of DeepPavlov's exports: the 262-row character table whose first row is
+zero, the mixing scalars ``aggregation/elmo_output_ELMo_W`` and ``..._gamma``, nameless variables that hold the state.
+Inferred: that Google's other names and all layouts are bilm-tf's, of which both are exports; that Google's weights go
+through a softmax, as the paper's do; how many rows Google's character table has (261 and 262 are both read); and what
+no variable tells, unless an ``options.json`` stands beside: the original model's relu, clips of 3, skip connections and
+50 characters a token. No real module was at hand.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elmokit.bilm import BiLM
+from elmokit.errors import FormatError, TensorMismatchError
+from elmokit.text.characters import N_CHARS
+from elmokit.weights import bilm_tf
+from elmokit.weights.model import StoredModel
+from elmokit.weights.table import Shape, fill
+from elmokit.weights.tf_bundle import INDEX_SUFFIX, TensorBundle
+from elmokit.weights.tf_checkpoint import as_tensor, lstm_name
+
+FAMILY = "tf-hub"
+GRAPHS = ("saved_model.pb", "tfhub_module.pb")
+MIX = "mix"
+"""In the card: ``{"weights": [...], "gamma": ...}``, the module's own scalar mix before its softmax."""
+
+_VARIABLES = Path("variables") / "variables"
+_SCOPE = re.compile(r"(.*/)?bilm/")
+_MIX_WEIGHTS = ("aggregation/weights", "_ELMo_W")
+_MIX_GAMMA = ("aggregation/scaling", "_ELMo_gamma")
+_CHAR_TABLE = "char_embed"
+
+
+def is_module(path: Path) -> bool:
+    """Whether a folder is a TF-Hub module or another SavedModel."""
+    return (path / f"{_VARIABLES}{INDEX_SUFFIX}").is_file() and any((path / name).is_file() for name in GRAPHS)
+
+
+def load(path: str | Path, options: str | Path | None = None) -> StoredModel:
+    """Open a module.
+
+    The card holds its scalar mix under ``mix``, and under ``skipped`` the variables that are no part of the biLM.
+
+    Args:
+        path: the module's folder.
+        options: an options file of the biLM; else ``options.json`` in the folder, else the original model's values for
+            what the variables do not tell.
+
+    Raises:
+        ModelNotFoundError: a file is missing.
+        FormatError, TensorMismatchError, ConfigError: a file is damaged or of another kind.
+    """
+    folder = Path(path)
+    bundle = TensorBundle(folder / _VARIABLES)
+    names = _published_names(bundle, folder)
+    shapes = {name: bundle.entries[variable].shape for name, variable in names.items()}
+    has_zero_row = shapes[_CHAR_TABLE][:1] == (N_CHARS + 1,)
+    if has_zero_row:
+        shapes[_CHAR_TABLE] = (N_CHARS, *shapes[_CHAR_TABLE][1:])
+
+    def read(name: str) -> Tensor:
+        tensor = as_tensor(bundle, names[name])
+        if name != _CHAR_TABLE or not has_zero_row:
+            return tensor
+        if tensor[0].any():
+            raise FormatError(
+                f"{folder}: the character table has {N_CHARS + 1} rows and the first is not zero, so it is not the one "
+                "that stands for no token. This module is laid out in a way that elmokit does not know."
+            )
+        return tensor[1:]
+
+    if options is None and (folder / "options.json").is_file():
+        options = folder / "options.json"
+    content = _options_from(shapes, folder) if options is None else bilm_tf.read_options(options)
+    config = bilm_tf.config_from_options(content, shapes, str(options or folder))
+    rows = bilm_tf.table(config)
+    known = {row.theirs for row in rows}
+    with torch.device("meta"):
+        bilm = BiLM(config)
+    own_shapes = {name: shape for name, shape in shapes.items() if name in known}
+    fill(bilm, rows, own_shapes, read, f"{folder} (sizes from {options or 'its variables'})")
+    used = {names[name] for name in own_shapes}
+    mix = _mix(bundle, config.n_layers + 1, used)
+    card: dict[str, Any] = {} if mix is None else {MIX: mix}
+    if skipped := sorted(set(bundle.entries) - used):
+        card["skipped"] = skipped
+    return StoredModel(bilm, FAMILY, source=folder, card=card)
+
+
+def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
+    """The variable of each published name, all under the scope ``bilm``."""
+    names: dict[str, str] = {}
+    for variable in bundle.entries:
+        if match := _SCOPE.match(variable):
+            inner = variable[match.end() :]
+            names[lstm_name(inner) or inner] = variable
+    if _CHAR_TABLE not in names:
+        some = ", ".join(list(bundle.entries)[:3]) or "no variable"
+        raise FormatError(f"{folder} is a TensorFlow SavedModel, but not of an ELMo: it holds {some} ...")
+    return names
+
+
+def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
+    """Options as a training run would have written them: sizes from the shapes, the rest as the original model's."""
+    filters: list[list[int]] = []
+    while (shape := shapes.get(f"CNN/W_cnn_{len(filters)}")) is not None:
+        if len(shape) != 4:
+            raise TensorMismatchError(f"{folder}: CNN/W_cnn_{len(filters)} is {shape}, expected four dimensions.")
+        filters.append([shape[1], shape[3]])
+    n_layers = sum(name.startswith("RNN_0/") and name.endswith("/W_0") for name in shapes)
+    cell = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/"
+    kernel, table = shapes.get(cell + "W_0", ()), shapes[_CHAR_TABLE]
+    projection = shapes.get(cell + "W_P_0", kernel)
+    if not filters or len(kernel) != 2 or len(projection) != 2 or len(table) != 2:
+        raise TensorMismatchError(
+            f"{folder} holds no char CNN and LSTMs from which to tell the sizes. Give an options file."
+        )
+    hidden_dim = kernel[1] // 4
+    return {
+        "bidirectional": any(name.startswith("RNN_1/") for name in shapes),
+        "lstm": {
+            "dim": hidden_dim,
+            "projection_dim": projection[1] if cell + "W_P_0" in shapes else hidden_dim,
+            "n_layers": n_layers,
+            "cell_clip": 3,
+            "proj_clip": 3,
+            "use_skip_connections": True,
+        },
+        "char_cnn": {
+            "activation": "relu",
+            "embedding": {"dim": table[1]},
+            "filters": filters,
+            "max_characters_per_token": 50,
+            "n_highway": sum(name.startswith("CNN_high_") and name.endswith("/W_carry") for name in shapes),
+        },
+    }
+
+
+def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] | None:
+    """The module's scalar mix: its weights before the softmax, and gamma."""
+    found: list[list[float]] = []
+    for endings, size in ((_MIX_WEIGHTS, n_layers), (_MIX_GAMMA, 1)):
+        names = [name for name in bundle.entries if name.endswith(endings)]
+        if len(names) != 1:
+            return None
+        values = as_tensor(bundle, names[0]).flatten().tolist()
+        if len(values) != size:
+            raise TensorMismatchError(
+                f"{bundle.prefix}: {names[0]} holds {len(values)} numbers, expected {size}: one for each layer, and "
+                "one for all."
+            )
+        found.append(values)
+        used.add(names[0])
+    weights, gamma = found
+    return {"weights": weights, "gamma": gamma[0]}

@@ -1,0 +1,49 @@
+"""The tensors of a model of ours under the names that TensorFlow programs gave them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.weights.bilm_tf import table
+from elmokit.weights.model import StoredModel
+from elmokit.weights.table import to_theirs
+
+Tensors = dict[str, NDArray[Any]]
+_CELL = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d)/LSTMCell/(.*)")
+_PARTS = {"W_0": "kernel", "B": "bias", "W_P_0": "projection/kernel"}
+
+
+def checkpoint_tensors(model: StoredModel) -> Tensors:
+    """As in bilm-tf's checkpoints: shorter names where there is one layer or one direction."""
+    config = model.bilm.config
+    tensors: Tensors = {"global_step": np.float32(207) * np.ones((), np.float32)}
+    for name, tensor in to_theirs(model.bilm, table(config)).items():
+        if match := _CELL.fullmatch(name):
+            direction = f"RNN_{match[1]}/" if config.bidirectional else ""
+            layer = f"multi_rnn_cell/cell_{match[2]}/" if config.n_layers > 1 else ""
+            name = f"{direction}rnn/{layer}lstm_cell/{_PARTS[match[3]]}"
+        tensors[f"lm/{name}"] = tensor.numpy()
+    if model.softmax is not None:
+        tensors["lm/softmax/W"] = model.softmax.weight.detach().numpy()
+        tensors["lm/softmax/b"] = model.softmax.bias.detach().numpy()
+    return tensors
+
+
+def module_tensors(model: StoredModel, zero_row: bool = False) -> Tensors:
+    """As in TF-Hub modules, without mixing scalars.
+
+    Args:
+        zero_row: with the row that stands for no token, as in DeepPavlov's exports.
+    """
+    tensors: Tensors = {}
+    for name, tensor in to_theirs(model.bilm, table(model.bilm.config)).items():
+        if match := _CELL.fullmatch(name):
+            name = f"RNN_{match[1]}/RNN/MultiRNNCell/Cell{match[2]}/rnn/lstm_cell/{_PARTS[match[3]]}"
+        tensors[f"bilm/{name}"] = tensor.numpy()
+    if zero_row:
+        tensors["bilm/char_embed"] = np.pad(tensors["bilm/char_embed"], ((1, 0), (0, 0)))
+    return tensors
