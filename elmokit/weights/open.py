@@ -6,20 +6,21 @@ import json
 from pathlib import Path
 
 from elmokit.errors import FormatError, ModelNotFoundError
-from elmokit.weights import bilm_tf
+from elmokit.weights import bilm_tf, many_langs
 from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
 from elmokit.weights.model import StoredModel
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_KNOWN = "a folder of elmokit, a folder or file with options.json and HDF5 weights"
+_KNOWN = "a folder of elmokit, a folder or file with options.json and HDF5 weights, a folder of ELMoForManyLangs"
 
 
 def open_model(path: str | Path, options: str | Path | None = None) -> StoredModel:
     """Open a model by its path.
 
     Args:
-        path: a folder of ours; a folder with an options file and an HDF5 file; or the HDF5 file itself.
+        path: a folder of ours or of ELMoForManyLangs; a folder with an options file and an HDF5 file; or the HDF5
+            file itself.
         options: the options file of an HDF5 file, where it does not stand beside it.
 
     Raises:
@@ -35,6 +36,8 @@ def open_model(path: str | Path, options: str | Path | None = None) -> StoredMod
             raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
     elif is_folder(path):
         return load_folder(path)
+    elif many_langs.is_folder(path):
+        return many_langs.load(path)
     else:
         found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
         if not found:
