@@ -42,7 +42,7 @@ def is_folder(path: Path) -> bool:
     """Whether a model of ours stands at the path."""
     try:
         return bool(json.loads((path / "config.json").read_text(encoding="utf-8"))["format"] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
