@@ -88,8 +88,8 @@ class BiLMConfig:
     def __post_init__(self) -> None:
         if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
             raise ConfigError(
-                "Tokens come in one way: give sizes in char_cnn, in word_features or in both; or give n_words alone, "
-                "with char_cnn none."
+                "Tokens come in one way: give sizes in char_cnn, word_features or these two; or char_cnn none and "
+                "n_words, not both."
             )
         if self.n_words is not None:
             _check_at_least("n_words", self.n_words, 1)

@@ -25,6 +25,26 @@ from elmokit.weights.model import StoredModel
 from elmokit.weights.open import open_model, save_model
 from tests.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
+# What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
+# the context-free layer, once, then the two LSTM layers with forward and backward side by side.
+RELEASED_LAYER_0 = [
+    [-1.01384, -4.99626, -4.46943, -4.07291],
+    [1.79178, -2.48333, 1.52717, 0.62091],
+    [-1.25692, -4.57432, -4.34172, -1.16985],
+]
+RELEASED_LAYERS_1_AND_2 = [
+    [
+        [0.5, -0.19643, -0.5, 0.09968, -0.0775, -0.02386, -0.16811, 0.04914],
+        [0.2058, -0.03922, -0.5, -0.10535, 0.12346, 0.04494, -0.5, 0.03636],
+        [0.5, -0.17738, -0.5, 0.0881, -0.01824, -0.04282, -0.04528, 0.06107],
+    ],
+    [
+        [1.0, 0.00991, -0.39807, 0.59968, -0.42828, -0.19565, -0.14163, -0.45086],
+        [0.7058, 0.19385, -0.56149, 0.39465, -0.24784, -0.22575, -0.49961, -0.46364],
+        [1.0, 0.07238, -0.49374, 0.5881, -0.35959, -0.25203, -0.04345, -0.43893],
+    ],
+]
+
 
 def vectors(model: StoredModel) -> list[Any]:
     return Elmo(model, start="zero").embed(SENTENCES)
@@ -52,6 +72,13 @@ def test_every_layer_equals_the_formulas(changes: dict[str, Any], tmp_path: Path
     model = open_model(toy.write(tmp_path / "toy"))
     assert model.family == "ELMoForManyLangs"
     assert_equals_the_formulas(toy, model)
+
+
+def test_vectors_equal_those_of_the_released_package(tmp_path: Path) -> None:
+    model = open_model(toy_model(0).write(tmp_path / "toy"))
+    (found,) = Elmo(model, start="zero").embed([["Überläufer", "ist", "zzz"]])
+    np.testing.assert_allclose(found[0], np.tile(RELEASED_LAYER_0, 2), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[1:], RELEASED_LAYERS_1_AND_2, rtol=0, atol=1e-5)
 
 
 def test_clips_are_at_work_in_these_tests() -> None:
