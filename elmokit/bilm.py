@@ -1,6 +1,6 @@
 """The biLM: one network, used for training and for embedding.
 
-Characters (or word ids) -> token vectors -> L layers of LSTM in each direction. The network knows no
+Characters (or word ids, or both) -> token vectors -> L layers of LSTM in each direction. The network knows no
 files, no strings and no special ids; sentence boundaries are tokens like any other.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.errors import ConfigError
-from elmokit.nn.char_cnn import Activation, CharCNN, WordEmbedding
+from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.nn.lstm import LSTMStack, LSTMState
 
 MIN_CHARS = 3  # a token's begin and end marks and one character between them
@@ -58,16 +58,31 @@ class CharCNNConfig:
 
 
 @dataclass(frozen=True)
+class WordFeaturesConfig:
+    """Sizes of a word table whose vectors stand before the char CNN's features; as in ELMoForManyLangs."""
+
+    n_words: int
+    word_dim: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("n_words", "word_dim"):
+            _check_at_least(name, getattr(self, name), 1)
+
+
+@dataclass(frozen=True)
 class BiLMConfig:
     """Sizes and switches of a biLM; the defaults are those of the original English ELMo.
 
-    Tokens come in as characters (``char_cnn``), or as ids of ``n_words`` words when ``char_cnn`` is None.
+    Tokens come in as characters (``char_cnn``), or as ids of ``n_words`` words when ``char_cnn`` is None. With
+    ``word_features`` they come in as a word id and, where ``char_cnn`` is given too, characters: one projection
+    brings both to ``projection_dim``.
     ``cell_clip`` and ``projection_clip`` bound magnitudes inside the LSTM cell, None for no bound.
     ``dropout`` acts in training only.
     """
 
     char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)
     n_words: int | None = None
+    word_features: WordFeaturesConfig | None = None
     projection_dim: int = 512
     hidden_dim: int = 4096
     n_layers: int = 2
@@ -78,8 +93,11 @@ class BiLMConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if (self.char_cnn is None) == (self.n_words is None):
-            raise ConfigError("Tokens come in one way: give sizes in char_cnn, or char_cnn none and n_words, not both.")
+        if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
+            raise ConfigError(
+                "Tokens come in one way: give sizes in char_cnn, word_features or these two; or char_cnn none and "
+                "n_words, not both."
+            )
         if self.n_words is not None:
             _check_at_least("n_words", self.n_words, 1)
             _check_at_most("n_words", self.n_words, MOST_ROWS)
@@ -187,15 +205,7 @@ class BiLM(nn.Module):
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         self.config = config
-        self.token_layer: CharCNN | WordEmbedding
-        if config.char_cnn is not None:
-            cnn = config.char_cnn
-            self.token_layer = CharCNN(
-                cnn.n_chars, cnn.char_dim, cnn.filters, cnn.activation, cnn.n_highway, config.projection_dim
-            )
-        else:
-            assert config.n_words is not None
-            self.token_layer = WordEmbedding(config.n_words, config.projection_dim)
+        self.token_layer = _token_layer(config)
         self.directions = nn.ModuleList(
             LSTMStack(
                 config.n_layers,
@@ -221,10 +231,9 @@ class BiLM(nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Trainable numbers as the field counts them: without the zero row that stands for "no token"."""
-        cnn = self.config.char_cnn
-        zero_row = self.config.projection_dim if cnn is None else cnn.char_dim
-        return sum(parameter.numel() for parameter in self.parameters()) - zero_row
+        """Trainable numbers as the field counts them: without the zero rows that stand for "no token"."""
+        tables = [module for module in self.token_layer.modules() if isinstance(module, nn.Embedding)]
+        return sum(parameter.numel() for parameter in self.parameters()) - sum(table.embedding_dim for table in tables)
 
     def reset_parameters(self, seed: int | None = None) -> None:
         """Draw all weights as bilm-tf does, from the seed or from torch's own generator."""
@@ -247,7 +256,8 @@ class BiLM(nn.Module):
         """Context-free vectors, each distinct token computed once.
 
         Args:
-            ids: char ids ``(..., chars)``, or word ids ``(...)`` for a word-input model; 0 where there is no token.
+            ids: char ids ``(..., chars)``, a word id and char ids ``(..., 1 + chars)`` with word features, or word ids
+                ``(...)`` for a word-input model; 0 where there is no token.
 
         Returns:
             ``(..., projection_dim)``
@@ -259,9 +269,10 @@ class BiLM(nn.Module):
         return vectors[index].view(*ids.shape[:-1], -1)
 
     def forward(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
-        """All layers of a batch of char ids ``(batch, time, chars)`` or word ids ``(batch, time)``.
+        """All layers of a batch.
 
         Args:
+            ids: ``(batch, time, chars)`` or ``(batch, time)``, as in ``token_vectors``.
             mask: ``(batch, time)`` bool, True on a real token.
             state: what both directions start from.
         """
@@ -292,6 +303,21 @@ class BiLM(nn.Module):
         """One direction alone: 0 the forward LSTM, 1 the backward one; training feeds each its own stream."""
         outputs, new_states = self.directions[direction](vectors, states, mask, reverse)
         return outputs, new_states
+
+
+def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:
+    cnn, words = config.char_cnn, config.word_features
+    chars = None
+    if cnn is not None:
+        # Without a projection of its own where one over words and characters follows.
+        output_dim = config.projection_dim if words is None else cnn.n_features
+        chars = CharCNN(cnn.n_chars, cnn.char_dim, cnn.filters, cnn.activation, cnn.n_highway, output_dim)
+    if words is not None:
+        return WordCharLayer(words.n_words, words.word_dim, chars, config.projection_dim)
+    if chars is not None:
+        return chars
+    assert config.n_words is not None
+    return WordEmbedding(config.n_words, config.projection_dim)
 
 
 def stack_states(states: list[list[LSTMState]]) -> BiLMState:

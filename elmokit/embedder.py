@@ -148,7 +148,8 @@ class Elmo(nn.Module):
         """Char ids of tokenised sentences, boundaries added: what ``forward`` reads.
 
         Returns:
-            ``(batch, time, chars)``, or ``(batch, time)`` for a word-input model, 0 where there is no token.
+            ``(batch, time, chars)``, ``(batch, time, 1 + chars)`` with word features, or ``(batch, time)`` for a
+            word-input model; 0 where there is no token.
         """
         batch = make_batch(sentences, self.model.encode)
         tokens, mask = torch.from_numpy(batch.tokens), torch.from_numpy(batch.mask)
@@ -165,7 +166,7 @@ class Elmo(nn.Module):
         Raises:
             ValueError: there is padding between tokens.
         """
-        mask = (ids > 0).any(dim=-1) if self.bilm.config.char_cnn is not None else ids > 0
+        mask = (ids > 0).any(dim=-1) if self.bilm.config.n_words is None else ids > 0
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("There is padding before or between tokens; pad ids on the right, as Elmo.ids does.")
         state = self.start_state(len(ids)) if state is None else state

@@ -41,7 +41,11 @@ def describe(model: StoredModel) -> dict[str, Any]:
         filters = " ".join(f"{count}x{width}" for width, count in cnn.filters)
         tokens = f"at most {cnn.max_chars} characters: filters {filters}, {cnn.activation}, {cnn.n_highway} highway"
     else:
-        tokens = f"words: a table of {config.n_words:,}"
+        tokens = f"words: a table of {config.n_words:,}" if config.n_words is not None else ""
+    if config.word_features is not None:
+        words = f"words: a table of {config.word_features.n_words:,} x {config.word_features.word_dim}"
+        tokens = f"{words}; {tokens}" if tokens else words
+    entries = () if model.lexicon is None else (("words", model.lexicon.words), ("characters", model.lexicon.chars))
     clips = " and ".join("none" if clip is None else f"{clip:g}" for clip in (config.cell_clip, config.projection_clip))
     softmax = model.softmax
     warm = "stored with the model" if model.warm_state is not None else "made from the sentence boundaries"
@@ -54,6 +58,7 @@ def describe(model: StoredModel) -> dict[str, Any]:
         "clips": f"{clips} (cell, projection)",
         "skip connections": "yes" if config.skip_connections else "no",
         "parameters": f"{model.bilm.n_parameters:,}",
+        "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
         "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
         "softmax": "none" if softmax is None else f"{softmax.weight.numel() + softmax.bias.numel():,} parameters",
         "warm state": warm,

@@ -1,4 +1,4 @@
-"""Characters to a token vector: convolutions over characters, highway layers, a projection."""
+"""Characters to a token vector: convolutions over characters, highway layers, a projection; and word tables."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ class CharCNN(nn.Module):
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = nn.Linear(n_features, output_dim) if n_features != output_dim else None
         self.widest = max(width for width, _ in filters)
+        self.output_dim = output_dim
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""
@@ -148,4 +149,48 @@ class WordEmbedding(nn.Module):
     def forward(self, word_ids: Tensor) -> Tensor:
         """``(...)`` word ids, shifted by one so that 0 is "no token", to ``(..., output_dim)``."""
         vectors: Tensor = self.embedding(word_ids)
+        return vectors
+
+
+class WordCharLayer(nn.Module):
+    """A token vector from a word table and the characters: their features side by side, then a projection.
+
+    The token layer of ELMoForManyLangs (Che et al. 2018). Row 0 of the word table is zero and stands for
+    "no token here".
+
+    Args:
+        chars: a char CNN without a projection of its own, or None for words alone.
+        output_dim: size of the token vector.
+    """
+
+    def __init__(self, n_words: int, word_dim: int, chars: CharCNN | None, output_dim: int) -> None:
+        super().__init__()
+        self.word_embedding = nn.Embedding(n_words + 1, word_dim, padding_idx=0)
+        self.chars = chars
+        self.projection = nn.Linear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights: word vectors of about length 1, as ELMoForManyLangs does; the rest as the char CNN's."""
+        for weight in (self.word_embedding.weight, self.projection.weight):
+            nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
+        nn.init.zeros_(self.projection.bias)
+        with torch.no_grad():
+            self.word_embedding.weight[0] = 0.0
+        if self.chars is not None:
+            self.chars.reset_parameters(generator)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Encode tokens.
+
+        Args:
+            ids: ``(tokens, 1 + chars)``: a word id, then the char ids; 0 for a row that is no token. Without a char
+                CNN, ``(tokens, 1)``.
+
+        Returns:
+            ``(tokens, output_dim)``
+        """
+        features = [self.word_embedding(ids[:, 0])]  # (tokens, word_dim)
+        if self.chars is not None:
+            features.append(self.chars(ids[:, 1:]))  # (tokens, n_features)
+        vectors: Tensor = self.projection(torch.cat(features, dim=1))
         return vectors

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.files import written_whole
 from elmokit.hdf5 import created_hdf5
 from elmokit.weights.datasets import check_dataset, read_dataset
@@ -116,9 +116,15 @@ def save(model: StoredModel, options_path: str | Path, weights_path: str | Path,
     """Write a model's biLM for AllenNLP's and bilm-tf's loaders; the format has no place for more.
 
     Raises:
-        OutputError: a file exists and may not be overwritten, or cannot be written.
+        OutputError: a file exists and may not be overwritten, or cannot be written; or the model has word and character
+            tables of its own, for which the format has no place.
     """
     config = model.bilm.config
+    if model.lexicon is not None or config.word_features is not None:
+        raise OutputError(
+            f"{weights_path}: the HDF5 format holds no word or character lexicon, and this model needs one. "
+            "Write a folder instead: a path without .hdf5 or .h5."
+        )
     with written_whole(options_path, overwrite) as options, written_whole(weights_path, overwrite) as weights:
         options.write_text(json.dumps(options_from_config(config)) + "\n", encoding="utf-8")
         with created_hdf5(weights) as (file, _):

@@ -1,10 +1,13 @@
 """Our own format: a folder of JSON and safetensors.
 
 =======================  ==============================================================================
-``config.json``          format, sizes and switches of the biLM, model card
+``config.json``          format, sizes and switches of the biLM, whether there is a lexicon, model card
 ``model.safetensors``    the biLM's tensors; ``warm_state.hidden`` and ``.cell`` where calibrated
 ``softmax.safetensors``  the softmax, where there is one (apart: only training and perplexity need it)
 ``vocab.txt``            the words of the softmax, one per line, where there are any
+``lexicon.json``         where the model has word or character tables of its own: ``words`` and ``chars``, each a
+                         list with the entry of each row (null: reached by no token) or null; ``max_chars``; and
+                         ``marks``, which says which entries mean begin, end, padding and unknown
 =======================  ==============================================================================
 """
 
@@ -22,9 +25,10 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLM, BiLMConfig, BiLMState
 from elmokit.configs import config_from, config_to
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.files import written_whole
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import fill, same_rows
@@ -40,7 +44,7 @@ def is_folder(path: Path) -> bool:
     """Whether a model of ours stands at the path."""
     try:
         return bool(json.loads((path / "config.json").read_text(encoding="utf-8"))["format"] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -56,6 +60,7 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
         "format_version": FORMAT_VERSION,
         "storage": storage,
         "bilm": config_to(model.bilm.config),
+        "lexicon": model.lexicon is not None,
         "card": model.card,
     }
     tensors = dict(model.bilm.state_dict())
@@ -68,6 +73,9 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
             save_tensors(model.softmax.state_dict(), folder / "softmax.safetensors", dtype)
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
+        if model.lexicon is not None:
+            lexicon = json.dumps(config_to(model.lexicon), indent=0, ensure_ascii=False)
+            (folder / "lexicon.json").write_text(lexicon + "\n", encoding="utf-8", newline="\n")
 
 
 def load_folder(path: str | Path) -> StoredModel:
@@ -97,6 +105,7 @@ def load_folder(path: str | Path) -> StoredModel:
     warm_file = folder / "model.safetensors"
     warm = _Warm(warm_shape) if _has_warm_state(warm_file) else None
     _fill_from(warm_file, {"": bilm} if warm is None else {"": bilm, _WARM: warm})
+    lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
         # The list of a published word-input model may lack <UNK>.
@@ -119,7 +128,27 @@ def load_folder(path: str | Path) -> StoredModel:
         vocabulary=vocabulary,
         warm_state=None if warm is None else BiLMState(warm.hidden, warm.cell),
         card=content.get("card") or {},
+        lexicon=lexicon,
     )
+
+
+def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
+    """The lexicon of a model that has one, checked against the model's tables."""
+    try:
+        lexicon = config_from(Lexicon, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{path} is missing; without it nothing says which row is which word.") from None
+    except (OSError, ValueError, FormatError) as error:
+        raise FormatError(f"{path} is no readable lexicon: {error}") from None
+    words, cnn = config.word_features, config.char_cnn
+    given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)
+    expected = (words.n_words if words else 0, cnn.n_chars if cnn else 0, cnn.max_chars if cnn else lexicon.max_chars)
+    if given != expected:
+        raise TensorMismatchError(
+            f"{path} holds {given[0]} words and {given[1]} characters, tokens cut to {given[2]}; config.json beside it "
+            f"says {expected[0]}, {expected[1]} and {expected[2]}. Put back the lexicon that belongs to the model."
+        )
+    return lexicon
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:

@@ -17,6 +17,7 @@ from elmokit.errors import ModelNotFoundError
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.batches import Batch, make_batch
 from elmokit.text.characters import encode_tokens
+from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
 
 
@@ -26,7 +27,7 @@ class StoredModel:
 
     bilm: BiLM
     family: str
-    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub"."""
+    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub" or "ELMoForManyLangs"."""
     source: Path | None = None
     softmax: FullSoftmax | None = None
     """For perplexity and further training; old exports threw it away."""
@@ -36,15 +37,26 @@ class StoredModel:
     """The state of one row from which ``Elmo`` starts every sentence, where one was calibrated."""
     card: dict[str, Any] = field(default_factory=dict)
     """The model card: corpus, tokens seen, perplexities, command; free in form."""
+    lexicon: Lexicon | None = None
+    """The rows of a model with word and character tables of its own; None where characters are UTF-8 bytes."""
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """What the token layer reads: char ids ``(tokens, chars)``, or word ids ``(tokens,)``.
+        """What the token layer reads.
+
+        Returns:
+            char ids ``(tokens, chars)``; word ids ``(tokens,)`` for a word-input model; with a lexicon, a word id and
+            char ids ``(tokens, 1 + chars)``, or those of the two that the model has.
 
         Raises:
-            ModelNotFoundError: a word-input model came without its vocabulary.
+            ModelNotFoundError: a word-input model came without its vocabulary, or a word table without its lexicon.
         """
-        if self.bilm.config.char_cnn is not None:
-            return encode_tokens(tokens, self.bilm.config.char_cnn.max_chars)
+        config = self.bilm.config
+        if self.lexicon is not None:
+            return self.lexicon.encode(tokens)
+        if config.word_features is not None:
+            raise ModelNotFoundError(f"{self.source} has a word table and no lexicon that says which row is which.")
+        if config.char_cnn is not None:
+            return encode_tokens(tokens, config.char_cnn.max_chars)
         if self.vocabulary is None:
             raise ModelNotFoundError(
                 f"{self.source} takes word ids and has no vocabulary. Put its vocab.txt beside the weights."

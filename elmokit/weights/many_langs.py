@@ -1,0 +1,198 @@
+"""ELMoForManyLangs (Che et al. 2018): a folder with two lexicons and two pickled state dicts.
+
+======================  ==================================================================================
+``config.json``         the arguments of a training run; of use is ``config_path``, the model's sizes, which
+                        often names a file on the author's machine
+``word.dic``            ``word<TAB>row`` per line; absent where ``word_dim`` is 0
+``char.dic``            ``character<TAB>row`` per line; absent where ``char_dim`` is 0
+``token_embedder.pkl``  word table, char CNN, projection
+``encoder.pkl``         the LSTMs
+``classifier.pkl``      the softmax over the words seen in training; not read
+``meta.json``           in the NLPL repository: corpus and author; goes into the model card
+======================  ==================================================================================
+
+Against the network here: gates lie in the order i, f, g, o and the forget bias holds the 1 that the network
+adds; input and recurrent weights are two matrices, the highway's branches one; the highway's gate opens
+towards what is carried; the marks of a token's begin and end have each other's names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.nn.lstm import FORGET_OFFSET
+from elmokit.text.lexicon import Lexicon, Marks
+from elmokit.weights.bilm_tf import WITHOUT_ZERO_ROW
+from elmokit.weights.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_json, read_settings
+from elmokit.weights.model import StoredModel
+from elmokit.weights.pickles import read_state_dict
+from elmokit.weights.table import Layout, TensorRow, fill
+
+# The code that trained these models put the row of <eow> first and that of <bow> last, and so must a reader.
+MARKS = Marks(
+    unknown="<oov>",
+    begin_sentence="<bos>",
+    end_sentence="<eos>",
+    begin_token="<eow>",
+    end_token="<bow>",
+    padding="<pad>",
+)
+_NAMELESS = "\u3000"  # a .dic line without a token stands for the ideographic space
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    """The gate blocks i, f, g, o as i, g, f, o, and the other way round."""
+    first, second, third, fourth = tensor.chunk(4)
+    return torch.cat([first, third, second, fourth])
+
+
+def _raised_forget(bias: Tensor, offset: float) -> Tensor:
+    """A bias of blocks i, g, f, o with the forget block raised."""
+    i, g, f, o = bias.chunk(4)
+    return torch.cat([i, g, f + offset, o])
+
+
+GATES = Layout(_swapped, _swapped)
+GATE_BIAS = Layout(
+    lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
+    lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
+)
+NEGATED = Layout(torch.neg, torch.neg)
+
+
+def is_folder(path: Traversable) -> bool:
+    """Whether a model of this family stands at the path (a part of it may be missing)."""
+    companions = ("token_embedder.pkl", "word.dic", "char.dic")
+    return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
+
+
+def load(folder: Traversable) -> StoredModel:
+    """Open a model; nothing in the folder is run.
+
+    Args:
+        folder: on disk, or inside an archive (``zipfile.Path``).
+
+    Raises:
+        ModelNotFoundError: a file is missing.
+        FormatError: a file is damaged, holds code, or describes a network that is not supported.
+        TensorMismatchError: configuration, lexicons and tensors are not of one model.
+        ConfigError: a size is missing or cannot be.
+    """
+    settings = read_settings(folder)
+    tensors = _parts_by_name(
+        {
+            f"{part}.{name}": tensor
+            for part in ("token_embedder", "encoder")
+            for name, tensor in read_state_dict(folder / f"{part}.pkl").items()
+        }
+    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    config = bilm_config(settings, shapes)
+    try:
+        with torch.device("meta"):
+            bilm = BiLM(config)
+    except RuntimeError as error:
+        raise TensorMismatchError(f"{settings.where}: no tensors of such sizes can be ({error}).") from None
+    fill(bilm, table(config), shapes, tensors.__getitem__, f"{folder} (sizes from {settings.where})")
+    words, cnn = config.word_features, config.char_cnn
+    lexicon = Lexicon(
+        MARKS,
+        settings.max_chars,
+        words=_entries(folder / "word.dic", words.n_words) if words is not None else None,
+        chars=_entries(folder / "char.dic", cnn.n_chars) if cnn is not None else None,
+    )
+    card: dict[str, Any] = {}
+    if settings.is_stock:
+        card["sizes"] = settings.where
+    if (folder / "meta.json").is_file():
+        card["meta"] = read_json(folder / "meta.json")
+    if (folder / "classifier.pkl").is_file():
+        card["left out"] = "classifier.pkl, the softmax: its column for all unlisted words has no place here"
+    return StoredModel(bilm, FAMILY, source=Path(str(folder)), card=card, lexicon=lexicon)
+
+
+def table(config: BiLMConfig) -> list[TensorRow]:
+    """The tensors of a biLM by our names and theirs; for joined and split ones see ``_parts_by_name``."""
+    rows: list[TensorRow] = []
+    cnn, place = config.char_cnn, "token_layer"
+    if config.word_features is not None:
+        rows.append(TensorRow("token_layer.word_embedding.weight", WORD_TABLE, WITHOUT_ZERO_ROW))
+        place = "token_layer.chars"
+    if cnn is not None:
+        rows.append(TensorRow(f"{place}.char_embedding.weight", CHAR_TABLE, WITHOUT_ZERO_ROW))
+        for k in range(len(cnn.filters)):
+            for kind in ("weight", "bias"):
+                rows.append(TensorRow(f"{place}.convolutions.{k}.{kind}", f"token_embedder.convolutions.{k}.{kind}"))
+        for k in range(cnn.n_highway):
+            theirs = f"token_embedder.highways._layers.{k}"
+            for kind in ("weight", "bias"):
+                rows.append(TensorRow(f"{place}.highways.{k}.transform.{kind}", f"{theirs}.{kind}[first half]"))
+                rows.append(TensorRow(f"{place}.highways.{k}.gate.{kind}", f"{theirs}.{kind}[second half]", NEGATED))
+    for kind in ("weight", "bias"):
+        rows.append(TensorRow(f"token_layer.projection.{kind}", f"token_embedder.projection.{kind}"))
+    for d, direction in enumerate(("forward", "backward")):
+        for k in range(config.n_layers):
+            ours, theirs = f"directions.{d}.layers.{k}", f"encoder.{direction}_layer_{k}"
+            rows.append(TensorRow(f"{ours}.weight", f"{theirs}.[input|state]_linearity.weight", GATES))
+            rows.append(TensorRow(f"{ours}.bias", f"{theirs}.state_linearity.bias", GATE_BIAS))
+            rows.append(TensorRow(f"{ours}.projection", f"{theirs}.state_projection.weight"))
+    return rows
+
+
+def _parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors cut and joined as ours are: ``x[first half]``, ``[input|state]_linearity``.
+
+    What does not fit together keeps its name, so that it is reported as unexpected.
+    """
+    parts = dict(tensors)
+    for name, tensor in tensors.items():
+        if re.fullmatch(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)", name) and tensor.ndim:
+            parts |= zip((f"{name}[first half]", f"{name}[second half]"), parts.pop(name).tensor_split(2), strict=True)
+        elif name.endswith(".input_linearity.weight"):
+            state_name = name.replace(".input_linearity.", ".state_linearity.")
+            state = tensors.get(state_name)
+            if state is not None and tensor.ndim == state.ndim == 2 and len(tensor) == len(state):
+                joined = torch.cat([parts.pop(name), parts.pop(state_name)], dim=1)
+                parts[name.replace(".input_linearity.", ".[input|state]_linearity.")] = joined
+    return parts
+
+
+def _entries(path: Traversable, n_rows: int) -> tuple[str | None, ...]:
+    """The entry of each row of a table, from a .dic file, which must name every row.
+
+    A line is stripped and split at tabs as in the code that trained the models, so that several tokens with spaces
+    in them may become one; the last of them counts, and the rows of the others are reached by none.
+    """
+    rows: dict[str, int] = {}
+    named: set[int] = set()
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{path} is missing: nothing says which row of the table is which.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} is no readable text in UTF-8 ({error}).") from None
+    if not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        *token, row = line.strip().split("\t")
+        if len(token) > 1 or not re.fullmatch(r"[0-9]{1,9}", row):
+            raise FormatError(f"{path}, line {number}: expected a token, a tab and its row; found {line[:40]!r}.")
+        named.add(int(row))
+        rows[token[0] if token else _NAMELESS] = int(row)
+    if named != set(range(n_rows)):
+        raise TensorMismatchError(
+            f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in "
+            f"token_embedder.pkl has {n_rows}, from 0 to {n_rows - 1}. The two are of different models: take all files "
+            "from one download."
+        )
+    by_row = {row: token for token, row in rows.items()}
+    return tuple(by_row.get(row) for row in range(n_rows))

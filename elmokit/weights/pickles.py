@@ -1,0 +1,84 @@
+"""Tensors out of a pickled PyTorch state dict, without running what a pickle may hold.
+
+Only torch's own ``weights_only`` reading is used, which knows tensors and plain containers and refuses all
+else, and always onto the CPU: old files were saved from a GPU. Both of PyTorch's containers are read, the
+zip archive of today and the bare pickle of PyTorch 0.4 to 1.5.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from elmokit.errors import FormatError, ModelNotFoundError
+
+_ZIP_MAGIC = b"PK\x03\x04"
+
+
+def read_state_dict(path: Traversable) -> dict[str, Tensor]:
+    """The tensors of a state dict by their names, on the CPU.
+
+    Args:
+        path: a file, on disk or inside an archive (``zipfile.Path``).
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        FormatError: it is damaged, holds anything but named tensors, or declares more numbers than it holds.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(file if isinstance(path, Path) else io.BytesIO(file.read()), path)
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"{path} is missing.") from None
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _read(file: IO[bytes], path: Traversable) -> dict[str, Tensor]:
+    n_bytes = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
+        _checked(_loaded(file, "meta", path), n_bytes, path)  # sizes alone, before anything is allocated
+    return _checked(_loaded(file, "cpu", path), n_bytes, path)
+
+
+def _loaded(file: IO[bytes], device: str, path: Traversable) -> Any:
+    file.seek(0)
+    try:
+        return torch.load(file, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as error:
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            raise FormatError(
+                f"{path} asks for {found[1]}, which is no tensor: it holds code or objects, and nothing of it was run. "
+                "Take the file from its first source, or save the model's state_dict() alone."
+            ) from None
+        raise FormatError(f"{path} is no readable state dict of PyTorch. {_MEND}") from None
+    except Exception as error:  # what a reader raises on damaged bytes has no common kind
+        reason = str(error).splitlines()[0].split(". ")[0] if str(error) else type(error).__name__
+        raise FormatError(f"{path} is no readable state dict of PyTorch ({reason}). {_MEND}") from None
+
+
+_MEND = "It may be cut short: download or copy it again."
+
+
+def _checked(content: Any, n_bytes: int, path: Traversable) -> dict[str, Tensor]:
+    """The content, if it is named tensors and no more of them than a file of ``n_bytes`` holds."""
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        for name, tensor in content.items()
+    ):
+        raise FormatError(f"{path} is a pickle, but no state dict: expected plain tensors by name.")
+    declared = sum(tensor.numel() * tensor.element_size() for tensor in content.values())
+    if declared > n_bytes:
+        raise FormatError(
+            f"{path} declares tensors of {declared:,} bytes and is itself {n_bytes:,} bytes long. "
+            "It is cut short or forged: download or copy it again."
+        )
+    return content
