@@ -107,6 +107,7 @@ class Elmo(nn.Module):
 
         Raises:
             ModelError: nothing stands there, or it cannot be opened.
+            ConfigError: the device cannot be used.
         """
         elmo = cls(
             open_pretrained(path_or_name, options),
@@ -117,7 +118,13 @@ class Elmo(nn.Module):
             trainable=trainable,
             keep_boundaries=keep_boundaries,
         )
-        return elmo if device is None else elmo.to(device)
+        try:
+            return elmo if device is None else elmo.to(torch.device(device))
+        except (RuntimeError, AssertionError) as error:  # torch says "not compiled with CUDA" by an assertion
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"device {str(device)!r} cannot be used: {reason}. Leave it out to use the CPU."
+            ) from None
 
     @property
     def n_layers(self) -> int:

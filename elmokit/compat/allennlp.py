@@ -38,8 +38,9 @@ from elmokit.compat.allennlp_layers import (
     Source,
     _ElmoCharacterEncoder,
     add_sentence_boundary_token_ids,
-    fill_from,
+    fill,
     lengths_of,
+    opened,
     remove_sentence_boundaries,
 )
 from elmokit.compat.allennlp_text import (
@@ -48,10 +49,10 @@ from elmokit.compat.allennlp_text import (
     batch_to_ids,
     create_elmo_embeddings_from_vocab,
 )
-from elmokit.embedder import open_pretrained
 from elmokit.files import written_whole
+from elmokit.hdf5 import created_hdf5
 from elmokit.text.characters import encode_tokens
-from elmokit.weights.allennlp import LSTM, from_allennlp, to_allennlp
+from elmokit.weights.allennlp import from_allennlp, lstm_to_allennlp
 from elmokit.weights.model import StoredModel
 
 __all__ = [
@@ -105,7 +106,7 @@ class _ElmoBiLm(nn.Module):
         stateful: bool = True,
     ) -> None:
         super().__init__()
-        bilm = open_pretrained(weight_file, options_file).bilm
+        bilm = opened(options_file, weight_file).bilm
         self.config = config = bilm.config
         if not config.skip_connections:
             raise ConfigurationError(
@@ -129,7 +130,7 @@ class _ElmoBiLm(nn.Module):
                 state_projection_clip_value=clip,
                 stateful=stateful,
             )
-        fill_from(self._elmo_lstm, to_allennlp(bilm), f"{LSTM}.", requires_grad)
+        fill(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
         self.num_layers = config.n_layers + 1
         self._requires_grad = requires_grad
         self._word_embedding: nn.Embedding | None = None
@@ -253,12 +254,11 @@ class Elmo(nn.Module):
         self._has_cached_vocab = vocab_to_cache is not None
         self._keep_sentence_boundaries = keep_sentence_boundaries
         self._dropout = nn.Dropout(p=dropout)
-        self._scalar_mixes: list[ScalarMix] = []
+        self._num_output_representations = num_output_representations
         for k in range(num_output_representations):
             trainable = scalar_mix_parameters is None
             mix = ScalarMix(int(module.num_layers), do_layer_norm, scalar_mix_parameters, trainable)  # type: ignore[arg-type]
             self.add_module(f"scalar_mix_{k}", mix)
-            self._scalar_mixes.append(mix)
 
     def get_output_dim(self) -> int:
         """Size of a vector."""
@@ -296,8 +296,8 @@ class Elmo(nn.Module):
         activations, mask = output["activations"], output["mask"]
         representations = []
         kept = mask
-        for mix in self._scalar_mixes:
-            mixed = mix(activations, mask)
+        for k in range(self._num_output_representations):
+            mixed = getattr(self, f"scalar_mix_{k}")(activations, mask)
             if not self._keep_sentence_boundaries:
                 mixed, kept = remove_sentence_boundaries(mixed, mask)
             representations.append(self._dropout(mixed.unflatten(0, leading)))
@@ -442,7 +442,7 @@ class ElmoEmbedder:
         if use_sentence_keys and len(set(sentences)) < len(sentences):
             raise ConfigurationError("A sentence stands on several lines, and each key can be in the file once.")
         stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
-        with written_whole(output_file_path, overwrite=True) as beside, h5py.File(beside, "w") as file:
+        with written_whole(output_file_path, overwrite=True) as beside, created_hdf5(beside) as (file, check):
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)
                 try:
@@ -452,6 +452,7 @@ class ElmoEmbedder:
                         f"Sentence {number}, {sentence!r}, cannot be a key in an HDF5 file ({error}). "
                         "Leave out use_sentence_keys."
                     ) from None
+                check()
             if not (forget_sentences or use_sentence_keys):
                 numbers = {sentence: str(number) for number, sentence in enumerate(sentences)}
                 text = h5py.string_dtype("utf-8")

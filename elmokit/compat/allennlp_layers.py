@@ -17,12 +17,25 @@ from elmokit.embedder import open_pretrained
 from elmokit.errors import ConfigError
 from elmokit.nn.lstm import STEPS_AT_ONCE
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
-from elmokit.weights.allennlp import DIRECTIONS, ENCODER, LSTM, char_cnn_of, to_allennlp
+from elmokit.weights.allennlp import DIRECTIONS, char_cnn_of, encoder_to_allennlp, lstm_to_allennlp
+from elmokit.weights.model import StoredModel
 
 ConfigurationError = ConfigError  # AllenNLP's name
 
 Source = str | None
 State = tuple[Tensor, Tensor]
+
+
+def opened(options_file: Source, weight_file: Source) -> StoredModel:
+    """A model by AllenNLP's two arguments; the weights may be whatever elmokit opens, and the options then None.
+
+    Raises:
+        ModelError: it cannot be opened.
+        ConfigurationError: there is no weight file.
+    """
+    if weight_file is None:
+        raise ConfigError(f"Which model? weight_file is None (and options_file {options_file!r}).")
+    return open_pretrained(weight_file, options_file)
 
 
 def add_sentence_boundary_token_ids(
@@ -281,8 +294,7 @@ class ElmoLstm(nn.Module):
         Raises:
             ModelError: the files cannot be opened.
         """
-        tensors = to_allennlp(open_pretrained(weight_file, options_file).bilm)
-        fill_from(self, tensors, f"{LSTM}.", self._requires_grad)
+        fill(self, lstm_to_allennlp(opened(options_file, weight_file).bilm), self._requires_grad)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """All LSTM layers of a batch.
@@ -379,7 +391,7 @@ class _ElmoCharacterEncoder(nn.Module):
         self, options_file: Source, weight_file: Source, requires_grad: bool = False, *, bilm: BiLM | None = None
     ) -> None:
         super().__init__()
-        bilm = open_pretrained(weight_file, options_file).bilm if bilm is None else bilm
+        bilm = opened(options_file, weight_file).bilm if bilm is None else bilm
         cnn = char_cnn_of(bilm.config)
         self.output_dim = bilm.config.projection_dim
         self.max_chars = cnn.max_chars
@@ -392,7 +404,7 @@ class _ElmoCharacterEncoder(nn.Module):
                 self._convolutions.append(f"char_conv_{k}")
             self._highways = _Highway(cnn.n_features, cnn.n_highway)
             self._projection = nn.Linear(cnn.n_features, self.output_dim)
-        fill_from(self, to_allennlp(bilm), f"{ENCODER}.", requires_grad)
+        fill(self, encoder_to_allennlp(bilm), requires_grad)
 
     def get_output_dim(self) -> int:
         """Size of a token vector."""
@@ -438,8 +450,7 @@ class _ElmoCharacterEncoder(nn.Module):
         return ids.to(like.device)
 
 
-def fill_from(module: nn.Module, tensors: dict[str, Tensor], prefix: str, requires_grad: bool) -> None:
-    """Give a module that was built on the meta device the tensors whose names begin so."""
-    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    module.load_state_dict(own, assign=True)
+def fill(module: nn.Module, tensors: dict[str, Tensor], requires_grad: bool) -> None:
+    """Give a module, which may stand on the meta device, these tensors for its own."""
+    module.load_state_dict(tensors, assign=True)
     module.requires_grad_(requires_grad)

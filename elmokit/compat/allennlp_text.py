@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.compat.allennlp_layers import ConfigurationError, Source
-from elmokit.embedder import open_pretrained
+from elmokit.compat.allennlp_layers import ConfigurationError, Source, opened
 from elmokit.errors import OutputError
-from elmokit.files import written_whole
+from elmokit.files import read_lines, written_whole
 from elmokit.text.batches import check_sentence
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
@@ -68,8 +67,6 @@ class ELMoCharacterMapper:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ELMoCharacterMapper) and self.__dict__ == other.__dict__
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class ELMoTokenCharactersIndexer:
     """Tokens (strings, or anything with a ``text``) to lists of character ids, in the manner of 2.10 and of 0.9.
@@ -107,8 +104,10 @@ class ELMoTokenCharactersIndexer:
             raise ConfigurationError(f"Token {texts.index(None)} has no text; use a tokenizer that keeps the text.")
         return {index_name: [self._mapper.convert_word_to_char_ids(str(text)) for text in texts]}
 
-    def get_padding_lengths(self, indexed_tokens: dict[str, list[list[int]]]) -> dict[str, int]:
-        """How many tokens there are, at least ``token_min_padding_length``."""
+    def get_padding_lengths(self, indexed_tokens: dict[str, list[list[int]]] | list[int]) -> dict[str, int]:
+        """2.10: how many tokens there are, at least ``token_min_padding_length``. 0.9, of one token: nothing."""
+        if isinstance(indexed_tokens, list):
+            return {}
         return {name: max(len(ids), self._token_min_padding_length) for name, ids in indexed_tokens.items()}
 
     def as_padded_tensor_dict(
@@ -178,12 +177,14 @@ def create_elmo_embeddings_from_vocab(
         use_custom_oov_token: the first word need not be ``@@UNKNOWN@@``.
 
     Raises:
-        ConfigurationError: the first word is another, a line is blank, or the output would replace the vocabulary.
-        ModelError: the model cannot be opened.
-        OutputError: the files cannot be written.
+        ConfigurationError: the first word is another, a line is blank, or ``batch_size`` is below 1.
+        TextError, ModelError: the vocabulary or the model cannot be opened.
+        OutputError: the files cannot be written, or the new vocabulary would replace the old one.
     """
     vocab_path, output_dir = Path(vocab_path), Path(output_dir)
-    words = [line.strip() for line in vocab_path.read_text(encoding="utf-8").strip().split("\n")]
+    if batch_size < 1:
+        raise ConfigurationError(f"batch_size is {batch_size}; at least 1.")
+    words = [line.strip() for line in "\n".join(read_lines(vocab_path)).strip().split("\n")]
     if words[0] != DEFAULT_OOV_TOKEN and not use_custom_oov_token:
         raise ConfigurationError(
             f"{vocab_path} begins with {words[0]!r}; its first line must be {DEFAULT_OOV_TOKEN}, the word for unknown "
@@ -193,7 +194,7 @@ def create_elmo_embeddings_from_vocab(
         raise ConfigurationError(f"Line {words.index('') + 1} of {vocab_path} is blank. Take it out.")
     if (output_dir / vocab_path.name).resolve() == vocab_path.resolve():
         raise OutputError(f"The new vocabulary would replace {vocab_path}. Choose another output folder.")
-    model = open_pretrained(elmo_weights_path, elmo_config_path)
+    model = opened(elmo_config_path, elmo_weights_path)
     char_cnn_of(model.bilm.config)
     bilm = model.bilm if device < 0 else model.bilm.cuda(device)
     words = [words[0], BEGIN_SENTENCE, END_SENTENCE, *words[1:]]

@@ -35,8 +35,8 @@ def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
     return config.char_cnn
 
 
-def to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
-    """A biLM's tensors as AllenNLP's ``_ElmoBiLm`` names and lays them out.
+def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
+    """The char CNN's tensors as AllenNLP's ``_ElmoCharacterEncoder`` names and lays them out.
 
     Raises:
         ConfigError: AllenNLP's ELMo has no place for such a model.
@@ -44,29 +44,43 @@ def to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
     config = bilm.config
     cnn = char_cnn_of(config)
     ours = bilm.state_dict()
-    theirs = {f"{ENCODER}._char_embedding_weights": ours["token_layer.char_embedding.weight"]}
+    theirs = {"_char_embedding_weights": ours["token_layer.char_embedding.weight"]}
     for part in ("weight", "bias"):
         for k in range(len(cnn.filters)):
-            theirs[f"{ENCODER}.char_conv_{k}.{part}"] = ours[f"token_layer.convolutions.{k}.{part}"]
+            theirs[f"char_conv_{k}.{part}"] = ours[f"token_layer.convolutions.{k}.{part}"]
         for k in range(cnn.n_highway):
             place = f"token_layer.highways.{k}"
             both = [ours[f"{place}.transform.{part}"], -ours[f"{place}.gate.{part}"]]
-            theirs[f"{ENCODER}._highways._layers.{k}.{part}"] = torch.cat(both)
-    like = ours["token_layer.char_embedding.weight"]
-    identity = torch.eye(config.projection_dim, dtype=like.dtype, device=like.device)
-    theirs[f"{ENCODER}._projection.weight"] = ours.get("token_layer.projection.weight", identity)
-    theirs[f"{ENCODER}._projection.bias"] = ours.get("token_layer.projection.bias", torch.zeros_like(identity[0]))
+            theirs[f"_highways._layers.{k}.{part}"] = torch.cat(both)
+    if cnn.n_features != config.projection_dim:
+        theirs["_projection.weight"] = ours["token_layer.projection.weight"]
+        theirs["_projection.bias"] = ours["token_layer.projection.bias"]
+    else:
+        theirs["_projection.weight"] = torch.eye(config.projection_dim).to(bilm.device, bilm.dtype)
+        theirs["_projection.bias"] = torch.zeros_like(theirs["_projection.weight"][0])
+    return theirs
+
+
+def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
+    """The LSTM layers' tensors as AllenNLP's ``ElmoLstm`` names and lays them out."""
+    config = bilm.config
+    ours = bilm.state_dict()
+    theirs: dict[str, Tensor] = {}
     for cell, place in _cells(config):
         weight = _blocks_swapped(ours[f"{place}.weight"])
+        bias = ours[f"{place}.bias"]
         theirs[f"{cell}.input_linearity.weight"] = weight[:, : config.projection_dim].contiguous()
         theirs[f"{cell}.state_linearity.weight"] = weight[:, config.projection_dim :].contiguous()
-        theirs[f"{cell}.state_linearity.bias"] = _blocks_swapped(ours[f"{place}.bias"] + _forget_offset(config, like))
-        theirs[f"{cell}.state_projection.weight"] = ours.get(f"{place}.projection", identity)
+        theirs[f"{cell}.state_linearity.bias"] = _blocks_swapped(bias + _forget_offset(config, bias))
+        if config.hidden_dim != config.projection_dim:
+            theirs[f"{cell}.state_projection.weight"] = ours[f"{place}.projection"]
+        else:
+            theirs[f"{cell}.state_projection.weight"] = torch.eye(config.hidden_dim).to(bilm.device, bilm.dtype)
     return theirs
 
 
 def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
-    """A biLM from the tensors of AllenNLP's ``_ElmoBiLm``; the way back from ``to_allennlp``.
+    """A biLM from the tensors of AllenNLP's ``_ElmoBiLm``; the way back from the two above.
 
     Raises:
         ConfigError: AllenNLP's ELMo has no place for such a model.
@@ -88,7 +102,7 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
             _check_identity(projection, f"{ENCODER}._projection.weight")
         elif projection.count_nonzero():
             raise TensorMismatchError(f"{ENCODER}._projection.bias is not zero, and this model has no such projection.")
-    for cell, place in _cells(config):
+    for cell, place in ((f"{LSTM}.{cell}", place) for cell, place in _cells(config)):
         parts = [theirs[f"{cell}.{name}_linearity.weight"] for name in ("input", "state")]
         bias = _blocks_swapped(theirs[f"{cell}.state_linearity.bias"])
         ours[f"{place}.weight"] = _blocks_swapped(torch.cat(parts, dim=1))
@@ -106,8 +120,8 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
 def _cells(config: BiLMConfig) -> list[tuple[str, str]]:
     """Each LSTM layer by their name and ours."""
     return [
-        (f"{LSTM}.{direction}_layer_{k}", f"directions.{d}.layers.{k}")
-        for d, direction in enumerate(DIRECTIONS)
+        (f"{direction}_layer_{k}", f"directions.{d}.layers.{k}")
+        for d, direction in enumerate(DIRECTIONS[: config.n_directions])
         for k in range(config.n_layers)
     ]
 
