@@ -447,6 +447,11 @@ def test_empty_sentences_have_the_model_s_own_shape(files: Files) -> None:
     assert embedder.embed_batch([]) == []
 
 
+def test_a_device_that_is_not_there_is_an_error_of_configuration(files: Files) -> None:
+    with pytest.raises(ConfigurationError, match="CUDA device 99 cannot be used"):
+        ElmoEmbedder(files.options, files.weights, cuda_device=99)
+
+
 def test_embedder_reads_words_as_long_as_its_model_does(tmp_path: Path) -> None:
     assert CONFIG.char_cnn is not None
     shorter = dataclasses.replace(CONFIG, char_cnn=dataclasses.replace(CONFIG.char_cnn, max_chars=8))

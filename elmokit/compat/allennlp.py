@@ -40,6 +40,7 @@ from elmokit.compat.allennlp_layers import (
     add_sentence_boundary_token_ids,
     fill,
     lengths_of,
+    on_cuda_device,
     opened,
     remove_sentence_boundaries,
 )
@@ -362,10 +363,8 @@ class ElmoEmbedder:
         stateful: bool = True,
     ) -> None:
         self.indexer = ELMoTokenCharactersIndexer()
-        self.elmo_bilm = _ElmoBiLm(options_file, weight_file, stateful=stateful).eval()
+        self.elmo_bilm = on_cuda_device(_ElmoBiLm(options_file, weight_file, stateful=stateful).eval(), cuda_device)
         self.cuda_device = cuda_device
-        if cuda_device >= 0:
-            self.elmo_bilm = self.elmo_bilm.cuda(cuda_device)
 
     def reset_states(self) -> None:
         """Forget the carried state."""

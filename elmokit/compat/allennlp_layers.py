@@ -7,6 +7,8 @@ those of an AllenNLP model (the layout is told in ``elmokit.weights.allennlp``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +24,9 @@ from elmokit.weights.model import StoredModel
 
 ConfigurationError = ConfigError  # AllenNLP's name
 
-Source = str | None
+Source = str | Path | None
 State = tuple[Tensor, Tensor]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def opened(options_file: Source, weight_file: Source) -> StoredModel:
@@ -36,6 +39,19 @@ def opened(options_file: Source, weight_file: Source) -> StoredModel:
     if weight_file is None:
         raise ConfigError(f"Which model? weight_file is None (and options_file {options_file!r}).")
     return open_pretrained(weight_file, options_file)
+
+
+def on_cuda_device(module: Module, number: int) -> Module:
+    """The module on a CUDA device, or as it is for -1.
+
+    Raises:
+        ConfigurationError: the device cannot be used.
+    """
+    try:
+        return module if number < 0 else module.to(torch.device("cuda", number))
+    except (RuntimeError, AssertionError) as error:  # torch says "not compiled with CUDA" by an assertion
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"CUDA device {number} cannot be used: {reason}. Give -1 to use the CPU.") from None
 
 
 def add_sentence_boundary_token_ids(
@@ -288,7 +304,7 @@ class ElmoLstm(nn.Module):
                 )
                 self.add_module(f"{direction}_layer_{k}", cell)
 
-    def load_weights(self, weight_file: str, options_file: Source = None) -> None:
+    def load_weights(self, weight_file: Source, options_file: Source = None) -> None:
         """Take the LSTM weights of a published model; as told by ``requires_grad`` they train or not.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.compat.allennlp_layers import ConfigurationError, Source, opened
+from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, opened
 from elmokit.errors import OutputError
 from elmokit.files import read_lines, written_whole
 from elmokit.text.batches import check_sentence
@@ -177,7 +177,8 @@ def create_elmo_embeddings_from_vocab(
         use_custom_oov_token: the first word need not be ``@@UNKNOWN@@``.
 
     Raises:
-        ConfigurationError: the first word is another, a line is blank, or ``batch_size`` is below 1.
+        ConfigurationError: the first word is another, a line is blank, ``batch_size`` is below 1, or there is no such
+            device.
         TextError, ModelError: the vocabulary or the model cannot be opened.
         OutputError: the files cannot be written, or the new vocabulary would replace the old one.
     """
@@ -196,7 +197,7 @@ def create_elmo_embeddings_from_vocab(
         raise OutputError(f"The new vocabulary would replace {vocab_path}. Choose another output folder.")
     model = opened(elmo_config_path, elmo_weights_path)
     char_cnn_of(model.bilm.config)
-    bilm = model.bilm if device < 0 else model.bilm.cuda(device)
+    bilm = on_cuda_device(model.bilm, device)
     words = [words[0], BEGIN_SENTENCE, END_SENTENCE, *words[1:]]
     with (
         written_whole(output_dir / "elmo_embeddings.txt.gz", overwrite=True) as beside,
