@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from elmokit.cli.allennlp_elmo import allennlp_elmo, allennlp_vocab
 from elmokit.cli.common import PROGRAM
 from elmokit.cli.convert import convert
 from elmokit.cli.embed import embed
@@ -25,7 +26,7 @@ def elmokit() -> None:
     """ELMo on today's Python: embed text, open and convert published models, pre-train your own."""
 
 
-for command in (embed, info, convert, train, probe):
+for command in (embed, info, convert, train, probe, allennlp_elmo, allennlp_vocab):
     elmokit.add_command(command)
 
 

@@ -1,0 +1,463 @@
+"""AllenNLP's ELMo under its old names, for scripts of AllenNLP 0.4 to 2.10.
+
+Change the import line and nothing else::
+
+    from elmokit.compat.allennlp import Elmo, batch_to_ids  # was: from allennlp.modules.elmo import Elmo, batch_to_ids
+    from elmokit.compat.allennlp import ElmoEmbedder  # was: from allennlp.commands.elmo import ElmoEmbedder
+
+Names, arguments, defaults, shapes, ``state_dict`` and numbers are AllenNLP's; masks are bool, as in 2.10. State
+too behaves as there: row r of a batch goes on from where row r of the batch before ended, so that vectors depend
+on what was read before. ``stateful=False`` starts every batch afresh, and ``reset_states()`` forgets. (New work is
+better served by ``elmokit.Elmo``, whose sentences do not depend on each other and start warm.)
+
+A ``weight_file`` may be whatever elmokit opens, with or without an ``options_file``. Where AllenNLP's behaviour was
+a defect, the docstring says what happens instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from elmokit.compat.allennlp_layers import (
+    ConfigurationError,
+    ElmoLstm,
+    LstmCellWithProjection,
+    ScalarMix,
+    Source,
+    _ElmoCharacterEncoder,
+    add_sentence_boundary_token_ids,
+    fill,
+    lengths_of,
+    on_cuda_device,
+    opened,
+    remove_sentence_boundaries,
+)
+from elmokit.compat.allennlp_text import (
+    ELMoCharacterMapper,
+    ELMoTokenCharactersIndexer,
+    batch_to_ids,
+    create_elmo_embeddings_from_vocab,
+)
+from elmokit.files import written_whole
+from elmokit.hdf5 import created_hdf5
+from elmokit.text.characters import encode_tokens
+from elmokit.weights.allennlp import from_allennlp, lstm_to_allennlp
+from elmokit.weights.model import StoredModel
+
+__all__ = [
+    "ConfigurationError",
+    "ELMoCharacterMapper",
+    "ELMoTokenCharactersIndexer",
+    "Elmo",
+    "ElmoEmbedder",
+    "ElmoLstm",
+    "ElmoTokenEmbedder",
+    "LstmCellWithProjection",
+    "ScalarMix",
+    "_ElmoBiLm",
+    "_ElmoCharacterEncoder",
+    "add_sentence_boundary_token_ids",
+    "batch_to_ids",
+    "create_elmo_embeddings_from_vocab",
+    "remove_sentence_boundaries",
+]
+
+DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway
+TOKENS_AT_ONCE = 1024  # through the char CNN, when the cache is made
+_PADDING_ENTRY = re.compile(r"[\W_]*(pad(ding)?)?[\W_]*", re.IGNORECASE)
+
+OutputFormat = Literal["all", "top", "average"]
+Vectors = NDArray[np.float32]
+
+
+class _ElmoBiLm(nn.Module):
+    """All layers of a batch, boundaries still in: AllenNLP's ``_ElmoBiLm``.
+
+    Args:
+        options_file, weight_file: as for ``Elmo``.
+        requires_grad: whether the biLM trains.
+        vocab_to_cache: words whose context-free vectors are computed once. The first entry stands for padding and
+            gets a zero vector; unlike there, a list that begins with a word is refused.
+        stateful: carry the LSTM's state from batch to batch.
+
+    Raises:
+        ModelError: the files cannot be opened.
+        ConfigurationError: the model has no skip connections, or AllenNLP's ELMo has no place for it.
+    """
+
+    def __init__(
+        self,
+        options_file: Source,
+        weight_file: Source,
+        requires_grad: bool = False,
+        vocab_to_cache: list[str] | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        bilm = opened(options_file, weight_file).bilm
+        self.config = config = bilm.config
+        if not config.skip_connections:
+            raise ConfigurationError(
+                f"{weight_file} has no skip connections (lstm.use_skip_connections in its options), and AllenNLP's "
+                "ELMo only reads models that have them. Open it with elmokit.Elmo.from_pretrained."
+            )
+        if requires_grad and vocab_to_cache:
+            warnings.warn(
+                "With vocab_to_cache the cached vectors train, and the char CNN that made them does not.", stacklevel=2
+            )
+        self._token_embedder = _ElmoCharacterEncoder(None, None, requires_grad, bilm=bilm)
+        # Without a projection there is no second clip, and the identity that stands for it needs none.
+        clip = config.projection_clip if config.hidden_dim != config.projection_dim else None
+        with torch.device("meta"):
+            self._elmo_lstm = ElmoLstm(
+                config.projection_dim,
+                config.projection_dim,
+                config.hidden_dim,
+                config.n_layers,
+                memory_cell_clip_value=config.cell_clip,
+                state_projection_clip_value=clip,
+                stateful=stateful,
+            )
+        fill(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
+        self.num_layers = config.n_layers + 1
+        self._requires_grad = requires_grad
+        self._word_embedding: nn.Embedding | None = None
+        if vocab_to_cache:
+            self.create_cached_cnn_embeddings(vocab_to_cache)
+
+    def get_output_dim(self) -> int:
+        """Size of a vector: both directions side by side."""
+        return self.config.output_dim
+
+    def reset_states(self, mask: Tensor | None = None) -> None:
+        """Forget the carried state, of all rows or of those in ``mask``."""
+        self._elmo_lstm.reset_states(mask)
+
+    @torch.no_grad()
+    def create_cached_cnn_embeddings(self, tokens: list[str]) -> None:
+        """Compute the context-free vectors of a list of words, whose places become their word ids.
+
+        Raises:
+            ConfigurationError: the first entry is a word, and would lose its vector to padding.
+        """
+        if not _PADDING_ENTRY.fullmatch(tokens[0]):
+            raise ConfigurationError(
+                f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding and gets a zero vector: put "
+                "'@@PADDING@@' in front, and count word ids from there."
+            )
+        device = self._token_embedder._char_embedding_weights.device
+        ids = torch.from_numpy(encode_tokens(tokens, self._token_embedder.max_chars)).to(device)
+        parts = [ids[start : start + TOKENS_AT_ONCE] for start in range(0, len(ids), TOKENS_AT_ONCE)]
+        vectors = torch.cat([self._token_embedder.token_vectors(part) for part in parts])
+        vectors[0] = 0.0
+        self._word_embedding = nn.Embedding(len(vectors), vectors.shape[1], padding_idx=0, _weight=vectors)
+        self._word_embedding.requires_grad_(self._requires_grad)
+
+    def forward(self, inputs: Tensor | None, word_inputs: Tensor | None = None) -> dict[str, Any]:
+        """All layers of a batch.
+
+        Args:
+            inputs: character ids ``(batch, time, chars)``; None where the cache holds every word.
+            word_inputs: places in the cached list, ``(batch, time)``, 0 on padding. If one lies outside the list,
+                the whole batch is read by its characters, on every device.
+
+        Returns:
+            ``activations``: a list of ``(batch, time + 2, 2 * dim)``, layer 0 first; ``mask``: ``(batch, time + 2)``.
+
+        Raises:
+            ValueError: ids of another shape, padding before or between tokens, or neither kind of ids is of use.
+        """
+        cached = None if word_inputs is None else self._cached_vectors(word_inputs)
+        if cached is not None:
+            vectors, mask = cached
+        elif inputs is not None:
+            encoded = self._token_embedder(inputs)
+            vectors, mask = encoded["token_embedding"], encoded["mask"]
+        else:
+            raise ValueError("Give inputs, the character ids: there is no cache, or it does not hold every word.")
+        lstm_layers = self._elmo_lstm(vectors, mask)
+        layer_0 = torch.cat([vectors, vectors], dim=-1) * mask[..., None]
+        return {"activations": [layer_0, *lstm_layers], "mask": mask}
+
+    def _cached_vectors(self, word_inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Vectors and mask with boundaries; None where the cache does not hold all words."""
+        table = self._word_embedding
+        if table is None or (word_inputs.numel() and int(word_inputs.max()) >= table.num_embeddings):
+            return None
+        begin, end = self._token_embedder.boundary_vectors()
+        return add_sentence_boundary_token_ids(table(word_inputs), word_inputs > 0, begin, end)
+
+    def to_model(self) -> StoredModel:
+        """The biLM as it is now, for ``elmokit.save_model`` (our folder, or HDF5 and options) and ``elmokit.Elmo``.
+
+        Raises:
+            TensorMismatchError: training has made something of it that the formats have no place for.
+        """
+        return StoredModel(from_allennlp(self.state_dict(), self.config), "allennlp")
+
+
+class Elmo(nn.Module):
+    """Learned mixes of a biLM's layers: AllenNLP's ``Elmo``, in train mode and with dropout 0.5, as there.
+
+    Args:
+        options_file, weight_file: a published model's two files; or None and whatever else elmokit opens.
+        num_output_representations: mixes.
+        requires_grad: whether the biLM trains; the mixes do.
+        do_layer_norm: normalise layers before mixing, over the whole batch.
+        dropout: on each mix.
+        vocab_to_cache: as in ``_ElmoBiLm``.
+        keep_sentence_boundaries: leave ``<S>`` and ``</S>`` in (unlike there, for inputs of more dimensions too).
+        scalar_mix_parameters: the weights of every mix before the softmax; they are frozen then, and gamma too.
+        module: in place of the files, a module with ``num_layers`` that gives ``activations`` and ``mask``.
+        stateful: carry the LSTM's state from batch to batch, row by row.
+
+    Raises:
+        ModelError: the files cannot be opened.
+        ConfigurationError: files and a module, no output, or a model that AllenNLP's ELMo has no place for.
+    """
+
+    def __init__(
+        self,
+        options_file: Source,
+        weight_file: Source,
+        num_output_representations: int,
+        requires_grad: bool = False,
+        do_layer_norm: bool = False,
+        dropout: float = 0.5,
+        vocab_to_cache: list[str] | None = None,
+        keep_sentence_boundaries: bool = False,
+        scalar_mix_parameters: list[float] | None = None,
+        module: nn.Module | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_output_representations < 1:
+            raise ConfigurationError(f"num_output_representations is {num_output_representations}; at least 1.")
+        if module is None:
+            module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache, stateful=stateful)
+        elif options_file is not None or weight_file is not None:
+            raise ConfigurationError("Give options_file and weight_file, or a module and None for both files.")
+        self._elmo_lstm = module
+        self._has_cached_vocab = vocab_to_cache is not None
+        self._keep_sentence_boundaries = keep_sentence_boundaries
+        self._dropout = nn.Dropout(p=dropout)
+        self._num_output_representations = num_output_representations
+        for k in range(num_output_representations):
+            trainable = scalar_mix_parameters is None
+            mix = ScalarMix(int(module.num_layers), do_layer_norm, scalar_mix_parameters, trainable)  # type: ignore[arg-type]
+            self.add_module(f"scalar_mix_{k}", mix)
+
+    def get_output_dim(self) -> int:
+        """Size of a vector."""
+        return int(self._elmo_lstm.get_output_dim())  # type: ignore[operator]
+
+    def reset_states(self, mask: Tensor | None = None) -> None:
+        """Forget the carried state, of all rows or of those in ``mask``."""
+        self._elmo_lstm.reset_states(mask)  # type: ignore[operator]
+
+    def forward(self, inputs: Tensor | None, word_inputs: Tensor | None = None) -> dict[str, Any]:
+        """Mixes of a batch.
+
+        Args:
+            inputs: character ids ``(batch, ..., time, chars)``; None where the cache holds every word.
+            word_inputs: places in ``vocab_to_cache``, ``(batch, ..., time)``.
+
+        Returns:
+            ``elmo_representations``: a list of ``(batch, ..., time, 2 * dim)``, zero on padding; ``mask``:
+            ``(batch, ..., time)``.
+
+        Raises:
+            ValueError: ids of another shape, or padding before or between tokens.
+        """
+        if word_inputs is not None and not self._has_cached_vocab:
+            warnings.warn("word_inputs are not looked at: this Elmo was built without vocab_to_cache.", stacklevel=2)
+            word_inputs = None
+        if inputs is not None and inputs.dim() < 3:
+            raise ValueError(f"Character ids are (batch, ..., time, chars); given {tuple(inputs.shape)}.")
+        leading = word_inputs.shape[:-1] if inputs is None and word_inputs is not None else None
+        if inputs is not None:
+            leading, inputs = inputs.shape[:-2], inputs.flatten(0, -3)
+        if word_inputs is not None:
+            word_inputs = word_inputs.flatten(0, -2)
+        output = self._elmo_lstm(inputs, word_inputs)
+        activations, mask = output["activations"], output["mask"]
+        representations = []
+        kept = mask
+        for k in range(self._num_output_representations):
+            mixed = getattr(self, f"scalar_mix_{k}")(activations, mask)
+            if not self._keep_sentence_boundaries:
+                mixed, kept = remove_sentence_boundaries(mixed, mask)
+            representations.append(self._dropout(mixed.unflatten(0, leading)))
+        return {"elmo_representations": representations, "mask": kept.unflatten(0, leading)}
+
+
+class ElmoTokenEmbedder(nn.Module):
+    """One mix as a tensor, projected if asked for: AllenNLP's ``ElmoTokenEmbedder``; arguments as in ``Elmo``."""
+
+    def __init__(
+        self,
+        options_file: Source = None,
+        weight_file: Source = DEFAULT_MODEL,
+        do_layer_norm: bool = False,
+        dropout: float = 0.5,
+        requires_grad: bool = False,
+        projection_dim: int | None = None,
+        vocab_to_cache: list[str] | None = None,
+        scalar_mix_parameters: list[float] | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        self._elmo = Elmo(
+            options_file,
+            weight_file,
+            1,
+            requires_grad,
+            do_layer_norm,
+            dropout,
+            vocab_to_cache,
+            scalar_mix_parameters=scalar_mix_parameters,
+            stateful=stateful,
+        )
+        dim = self._elmo.get_output_dim()
+        self.output_dim = projection_dim or dim
+        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
+
+    def get_output_dim(self) -> int:
+        """Size of a vector."""
+        return self.output_dim
+
+    def forward(self, elmo_tokens: Tensor | None, word_inputs: Tensor | None = None) -> Tensor:
+        """``(batch, ..., time, chars)`` to ``(batch, ..., time, output_dim)``."""
+        mixed: Tensor = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
+        return mixed if self._projection is None else self._projection(mixed)
+
+
+class ElmoEmbedder:
+    """Sentences to NumPy arrays of all layers: the ``ElmoEmbedder`` of AllenNLP 0.4 to 0.9.
+
+    State is carried over all calls on one instance, unless ``stateful`` is False. Arrays own their memory, and an
+    empty sentence has the model's own shape, ``(layers, 0, dim)`` in float32.
+    """
+
+    def __init__(
+        self,
+        options_file: Source = None,
+        weight_file: Source = DEFAULT_MODEL,
+        cuda_device: int = -1,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        self.indexer = ELMoTokenCharactersIndexer()
+        self.elmo_bilm = on_cuda_device(_ElmoBiLm(options_file, weight_file, stateful=stateful).eval(), cuda_device)
+        self.cuda_device = cuda_device
+
+    def reset_states(self) -> None:
+        """Forget the carried state."""
+        self.elmo_bilm.reset_states()
+
+    @torch.no_grad()
+    def batch_to_embeddings(self, batch: list[list[str]]) -> tuple[Tensor, Tensor]:
+        """Tensors ``(batch, layers, time, dim)`` and their mask ``(batch, time)``, boundaries off."""
+        encoder = self.elmo_bilm._token_embedder
+        ids = batch_to_ids(batch, encoder.max_chars).to(encoder._char_embedding_weights.device)
+        output = self.elmo_bilm(ids)
+        layers, masks = zip(
+            *(remove_sentence_boundaries(layer, output["mask"]) for layer in output["activations"]), strict=True
+        )
+        return torch.stack(layers, dim=1), masks[0]
+
+    def embed_sentence(self, sentence: list[str]) -> Vectors:
+        """``(layers, tokens, dim)``."""
+        return self.embed_batch([sentence])[0]
+
+    def embed_batch(self, batch: list[list[str]]) -> list[Vectors]:
+        """One array per sentence, ``(layers, tokens, dim)``. As there, nothing is read where there is no token."""
+        if not any(batch):
+            shape = (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim())
+            return [np.zeros(shape, dtype=np.float32) for _ in batch]
+        layers, mask = self.batch_to_embeddings(batch)
+        rows = layers.float().cpu().numpy()
+        return [row[:, :length].copy() for row, length in zip(rows, lengths_of(mask).tolist(), strict=True)]
+
+    def embed_sentences(self, sentences: Iterable[list[str]], batch_size: int = 64) -> Iterator[Vectors]:
+        """The arrays of many sentences, read and embedded batch by batch, in their order.
+
+        Raises:
+            ConfigurationError: ``batch_size`` is below 1.
+        """
+        if batch_size < 1:
+            raise ConfigurationError(f"batch_size is {batch_size}; at least 1.")
+        return self._embed_sentences(iter(sentences), batch_size)
+
+    def _embed_sentences(self, sentences: Iterator[list[str]], batch_size: int) -> Iterator[Vectors]:
+        while batch := list(itertools.islice(sentences, batch_size)):
+            yield from self.embed_batch(batch)
+
+    def embed_file(
+        self,
+        input_file: IO[str] | Iterable[str],
+        output_file_path: str | Path,
+        output_format: OutputFormat = "all",
+        batch_size: int = 64,
+        forget_sentences: bool = False,
+        use_sentence_keys: bool = False,
+    ) -> None:
+        """Lines of tokens to an HDF5 file; unlike there it appears when it is complete.
+
+        Datasets are named by line numbers from 0, or by the sentences (in whose names a ``/`` opens a group, so
+        that ``file[sentence]`` finds it); ``sentence_to_index`` maps sentences to numbers, as JSON.
+
+        Args:
+            input_file: an open text file, or lines.
+            output_format: "all" ``(layers, tokens, dim)``; "top" or "average" ``(tokens, dim)``.
+            forget_sentences: leave out ``sentence_to_index``, as ``use_sentence_keys`` does.
+
+        Raises:
+            ConfigurationError: no such format, a batch size below 1, blank lines, or a sentence that cannot be a key.
+            OutputError: the file cannot be written.
+        """
+        combine = {"all": lambda layers: layers, "top": lambda layers: layers[-1], "average": _average}
+        if output_format not in combine:
+            raise ConfigurationError(f"output_format is {output_format!r}; one of {', '.join(combine)}.")
+        sentences = [line.strip() for line in input_file]
+        blank = [number for number, sentence in enumerate(sentences) if not sentence]
+        if blank:
+            raise ConfigurationError(f"Lines {blank} (counted from 0) are blank. Take them out.")
+        if use_sentence_keys and len(set(sentences)) < len(sentences):
+            raise ConfigurationError("A sentence stands on several lines, and each key can be in the file once.")
+        stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
+        with written_whole(output_file_path, overwrite=True) as beside, created_hdf5(beside) as (file, check):
+            for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
+                key = sentence if use_sentence_keys else str(number)
+                try:
+                    file.create_dataset(key, data=combine[output_format](layers))
+                except (TypeError, ValueError) as error:
+                    raise ConfigurationError(
+                        f"Sentence {number}, {sentence!r}, cannot be a key in an HDF5 file ({error}). "
+                        "Leave out use_sentence_keys."
+                    ) from None
+                check()
+            if not (forget_sentences or use_sentence_keys):
+                numbers = {sentence: str(number) for number, sentence in enumerate(sentences)}
+                text = h5py.string_dtype("utf-8")
+                file.create_dataset("sentence_to_index", (1,), dtype=text, data=[json.dumps(numbers)])
+
+
+def _average(layers: Vectors) -> Vectors:
+    mean: Vectors = layers.mean(axis=0)
+    return mean

@@ -1,0 +1,147 @@
+"""AllenNLP's names and layouts for an ELMo's parameters: what its checkpoints (``weights.th``) hold.
+
+Against ours: an LSTM cell's matrix is cut into ``input_linearity`` and ``state_linearity``, its gate blocks stand
+in the order i, f, g, o, and the 1 that TensorFlow adds to the forget gate is part of the stored bias; a highway
+layer is one matrix, first the transformed branch, then the gate of the *carried* branch (the negative of ours).
+A projection that our network leaves out because sizes are equal is the identity there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
+from elmokit.errors import ConfigError, TensorMismatchError
+from elmokit.nn.lstm import FORGET_OFFSET
+
+ENCODER = "_token_embedder"
+LSTM = "_elmo_lstm"
+DIRECTIONS = ("forward", "backward")
+
+
+def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
+    """The sizes of the char CNN.
+
+    Raises:
+        ConfigError: AllenNLP's ELMo has no place for such a model.
+    """
+    if config.char_cnn is None:
+        raise ConfigError("AllenNLP's ELMo reads characters, and this model reads words. Open it with elmokit.Elmo.")
+    if not config.bidirectional:
+        raise ConfigError("AllenNLP's ELMo reads in both directions, and this model in one. Open it with elmokit.Elmo.")
+    return config.char_cnn
+
+
+def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
+    """The char CNN's tensors as AllenNLP's ``_ElmoCharacterEncoder`` names and lays them out.
+
+    Raises:
+        ConfigError: AllenNLP's ELMo has no place for such a model.
+    """
+    config = bilm.config
+    cnn = char_cnn_of(config)
+    ours = bilm.state_dict()
+    theirs = {"_char_embedding_weights": ours["token_layer.char_embedding.weight"]}
+    for part in ("weight", "bias"):
+        for k in range(len(cnn.filters)):
+            theirs[f"char_conv_{k}.{part}"] = ours[f"token_layer.convolutions.{k}.{part}"]
+        for k in range(cnn.n_highway):
+            place = f"token_layer.highways.{k}"
+            both = [ours[f"{place}.transform.{part}"], -ours[f"{place}.gate.{part}"]]
+            theirs[f"_highways._layers.{k}.{part}"] = torch.cat(both)
+    if cnn.n_features != config.projection_dim:
+        theirs["_projection.weight"] = ours["token_layer.projection.weight"]
+        theirs["_projection.bias"] = ours["token_layer.projection.bias"]
+    else:
+        theirs["_projection.weight"] = torch.eye(config.projection_dim).to(bilm.device, bilm.dtype)
+        theirs["_projection.bias"] = torch.zeros_like(theirs["_projection.weight"][0])
+    return theirs
+
+
+def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
+    """The LSTM layers' tensors as AllenNLP's ``ElmoLstm`` names and lays them out."""
+    config = bilm.config
+    ours = bilm.state_dict()
+    theirs: dict[str, Tensor] = {}
+    for cell, place in _cells(config):
+        weight = _blocks_swapped(ours[f"{place}.weight"])
+        bias = ours[f"{place}.bias"]
+        theirs[f"{cell}.input_linearity.weight"] = weight[:, : config.projection_dim].contiguous()
+        theirs[f"{cell}.state_linearity.weight"] = weight[:, config.projection_dim :].contiguous()
+        theirs[f"{cell}.state_linearity.bias"] = _blocks_swapped(bias + _forget_offset(config, bias))
+        if config.hidden_dim != config.projection_dim:
+            theirs[f"{cell}.state_projection.weight"] = ours[f"{place}.projection"]
+        else:
+            theirs[f"{cell}.state_projection.weight"] = torch.eye(config.hidden_dim).to(bilm.device, bilm.dtype)
+    return theirs
+
+
+def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
+    """A biLM from the tensors of AllenNLP's ``_ElmoBiLm``; the way back from the two above.
+
+    Raises:
+        ConfigError: AllenNLP's ELMo has no place for such a model.
+        TensorMismatchError: a projection between equal sizes is not the identity, as training may have made it.
+    """
+    cnn = char_cnn_of(config)
+    ours = {"token_layer.char_embedding.weight": theirs[f"{ENCODER}._char_embedding_weights"]}
+    for part in ("weight", "bias"):
+        for k in range(len(cnn.filters)):
+            ours[f"token_layer.convolutions.{k}.{part}"] = theirs[f"{ENCODER}.char_conv_{k}.{part}"]
+        for k in range(cnn.n_highway):
+            transform, carry = theirs[f"{ENCODER}._highways._layers.{k}.{part}"].chunk(2)
+            ours[f"token_layer.highways.{k}.transform.{part}"] = transform
+            ours[f"token_layer.highways.{k}.gate.{part}"] = -carry
+        projection = theirs[f"{ENCODER}._projection.{part}"]
+        if cnn.n_features != config.projection_dim:
+            ours[f"token_layer.projection.{part}"] = projection
+        elif part == "weight":
+            _check_identity(projection, f"{ENCODER}._projection.weight")
+        elif projection.count_nonzero():
+            raise TensorMismatchError(f"{ENCODER}._projection.bias is not zero, and this model has no such projection.")
+    for cell, place in ((f"{LSTM}.{cell}", place) for cell, place in _cells(config)):
+        parts = [theirs[f"{cell}.{name}_linearity.weight"] for name in ("input", "state")]
+        bias = _blocks_swapped(theirs[f"{cell}.state_linearity.bias"])
+        ours[f"{place}.weight"] = _blocks_swapped(torch.cat(parts, dim=1))
+        ours[f"{place}.bias"] = bias - _forget_offset(config, bias)
+        if config.hidden_dim != config.projection_dim:
+            ours[f"{place}.projection"] = theirs[f"{cell}.state_projection.weight"]
+        else:
+            _check_identity(theirs[f"{cell}.state_projection.weight"], f"{cell}.state_projection.weight")
+    with torch.device("meta"):
+        bilm = BiLM(config)
+    bilm.load_state_dict({name: tensor.detach().clone() for name, tensor in ours.items()}, assign=True)
+    return bilm
+
+
+def _cells(config: BiLMConfig) -> list[tuple[str, str]]:
+    """Each LSTM layer by their name and ours."""
+    return [
+        (f"{direction}_layer_{k}", f"directions.{d}.layers.{k}")
+        for d, direction in enumerate(DIRECTIONS[: config.n_directions])
+        for k in range(config.n_layers)
+    ]
+
+
+def _blocks_swapped(tensor: Tensor) -> Tensor:
+    """Gate blocks i, g, f, o as i, f, g, o, and back."""
+    first, second, third, fourth = tensor.chunk(4)
+    return torch.cat([first, third, second, fourth])
+
+
+def _forget_offset(config: BiLMConfig, like: Tensor) -> Tensor:
+    """What TensorFlow adds to the bias, in our order of blocks."""
+    offset = torch.zeros(4 * config.hidden_dim, dtype=like.dtype, device=like.device)
+    offset[2 * config.hidden_dim : 3 * config.hidden_dim] = FORGET_OFFSET
+    return offset
+
+
+def _check_identity(projection: Tensor, name: str) -> None:
+    if not torch.equal(projection, torch.eye(len(projection), dtype=projection.dtype, device=projection.device)):
+        raise TensorMismatchError(
+            f"{name} is no longer the identity, and a model of equal sizes has no such projection. "
+            "Keep it as an AllenNLP checkpoint (state_dict)."
+        )

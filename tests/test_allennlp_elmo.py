@@ -1,0 +1,130 @@
+"""The argument lines of ``allennlp elmo`` and of AllenNLP's vocabulary script."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit.cli import allennlp_elmo
+from elmokit.cli.main import main
+from elmokit.compat.allennlp import ElmoEmbedder
+from tests.allennlp_files import DIM, Files, write_files
+
+LINES = ["The cat sat .", "one\u00a0two", "a / b :", "The cat sat .", "end"]
+Shell = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    monkeypatch.chdir(tmp_path)
+    Path("in.txt").write_text("".join(f" {line} \r\n" for line in LINES), encoding="utf-8")
+    return write_files(tmp_path / "model")
+
+
+@pytest.fixture
+def shell(files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["elmokit", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return int(exit_.value.code or 0), capsys.readouterr().err
+
+    return run
+
+
+def model_of(files: Files) -> tuple[str, ...]:
+    return ("--options-file", files.options, "--weight-file", files.weights)
+
+
+@pytest.mark.parametrize("mode", ["all", "top", "average"])
+def test_layers_are_those_of_the_old_embedder_batch_by_batch(shell: Shell, files: Files, mode: str) -> None:
+    code, err = shell("allennlp-elmo", "in.txt", "new/out.hdf5", f"--{mode}", "--batch-size", "2", *model_of(files))
+    assert (code, "5 sentences, 15 tokens" in err) == (0, True)
+    fresh = ElmoEmbedder(files.options, files.weights).embed_sentences([line.split() for line in LINES], 2)
+    with h5py.File("new/out.hdf5") as file:
+        assert set(file) == {*"01234", "sentence_to_index"}
+        for number, layers in enumerate(fresh):
+            expected = {"all": layers, "top": layers[2], "average": layers.mean(axis=0)}[mode]
+            np.testing.assert_allclose(file[str(number)][...], expected, rtol=1e-4, atol=1e-5)
+        sentences = json.loads(file["sentence_to_index"].asstr()[0])
+    assert sentences == {"The cat sat .": "3", "one\u00a0two": "1", "a / b :": "2", "end": "4"}
+
+
+def test_every_old_flag_is_taken_and_the_output_is_replaced(shell: Shell, files: Files) -> None:
+    Path("out.hdf5").write_text("old", encoding="utf-8")
+    flags = ["--vocab-path", "none.txt", "--cuda-device", "-1", "--file-friendly-logging", "--forget-sentences"]
+    more = ["--include-package", "my.package", "--include-package", "other"]
+    assert shell("allennlp-elmo", *flags, *more, "--all", "in.txt", "out.hdf5", *model_of(files))[0] == 0
+    with h5py.File("out.hdf5") as file:
+        assert set(file) == set("01234")
+        assert file["0"].shape == (3, 4, DIM)
+
+
+def test_the_flag_of_the_tutorials_writes_the_map_under_both_names(shell: Shell, files: Files) -> None:
+    assert shell("allennlp-elmo", "in.txt", "o.hdf5", "--top", "--include-sentence-indices", *model_of(files))[0] == 0
+    with h5py.File("o.hdf5") as file:
+        assert file["sentence_indices"].asstr()[0] == file["sentence_to_index"].asstr()[0]
+
+
+def test_sentences_as_keys(shell: Shell, files: Files) -> None:
+    Path("in.txt").write_text("one two\nthree :\n", encoding="utf-8")
+    assert shell("allennlp-elmo", "in.txt", "o.hdf5", "--top", "--use-sentence-keys", *model_of(files))[0] == 0
+    with h5py.File("o.hdf5") as file:
+        assert set(file) == {"one two", "three :"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["in.txt", "o.hdf5"], "Give one of --all, --top and --average; 0 given"),
+        (["in.txt", "o.hdf5", "--all", "--top"], "2 given"),
+        (["in.txt", "o.hdf5", "--all", "--batch-size", "0"], "--batch-size is 0"),
+        (["none.txt", "o.hdf5", "--all"], "none.txt"),
+        (["blank.txt", "o.hdf5", "--all"], "blank.txt has 2 blank lines, counted from 0: 1, 3."),
+        (["in.txt", "o.hdf5", "--all", "--cuda-device", "99"], "cuda:99"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(
+    shell: Shell, files: Files, arguments: list[str], message: str
+) -> None:
+    Path("blank.txt").write_text("a\n\nb\n \n", encoding="utf-8")
+    code, err = shell("allennlp-elmo", *arguments, *model_of(files))
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(Path().glob("*o.hdf5*"))
+
+
+def test_a_blank_line_in_standard_input_is_refused_too(
+    shell: Shell, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("blank.txt").open("w+", encoding="utf-8") as lines:
+        lines.write("a\n\n")
+        lines.seek(0)
+        monkeypatch.setattr(sys, "stdin", lines)
+        code, err = shell("allennlp-elmo", "-", "o.hdf5", "--all", *model_of(files))
+    assert (code, "blank line" in err) == (2, True)
+    assert not list(Path().glob("*o.hdf5*"))
+
+
+def test_progress_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 4.0, 11.0, 11.0, 12.0])
+    with allennlp_elmo._Progress(1200, as_lines=True, clock=lambda: next(times)) as progress:
+        for _ in range(3):
+            progress(7)
+    assert capsys.readouterr().err == "2 of 1,200 sentences\n"
+
+
+def test_vocabulary_script_from_the_shell(shell: Shell, files: Files) -> None:
+    Path("words.txt").write_text("the\ncat\n", encoding="utf-8")
+    old = ["--vocab_path", "words.txt", "--elmo_config", files.options, "--elmo_weights", files.weights]
+    code, err = shell("allennlp-vocab", *old, "--output_dir", "out", "--use_custom_oov_token", "False")
+    assert (code, "@@UNKNOWN@@" in err) == (2, True)
+    assert shell("allennlp-vocab", *old, "--output_dir", "out", "--use_custom_oov_token", "True")[0] == 0
+    assert {path.name for path in Path("out").iterdir()} == {"words.txt", "elmo_embeddings.txt.gz"}
