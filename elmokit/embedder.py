@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.bilm import BiLMOutput, BiLMState
+from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.text.batches import Batch, check_sentence, make_batch, plan_batches
+from elmokit.text.batches import check_sentence, make_batch, plan_batches
 from elmokit.weights.model import StoredModel
 from elmokit.weights.open import open_model
 from elmokit.weights.warm import boundary_state
@@ -107,6 +107,7 @@ class Elmo(nn.Module):
 
         Raises:
             ModelError: nothing stands there, or it cannot be opened.
+            ConfigError: the device cannot be used.
         """
         elmo = cls(
             open_pretrained(path_or_name, options),
@@ -117,7 +118,13 @@ class Elmo(nn.Module):
             trainable=trainable,
             keep_boundaries=keep_boundaries,
         )
-        return elmo if device is None else elmo.to(device)
+        try:
+            return elmo if device is None else elmo.to(torch.device(device))
+        except (RuntimeError, AssertionError) as error:  # torch says "not compiled with CUDA" by an assertion
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"device {str(device)!r} cannot be used: {reason}. Leave it out to use the CPU."
+            ) from None
 
     @property
     def n_layers(self) -> int:
@@ -252,19 +259,11 @@ class Elmo(nn.Module):
     def _run(
         self, sentences: Sequence[Sequence[str]], state: BiLMState, chosen: _Chosen
     ) -> tuple[list[Vectors], BiLMState]:
-        batch = make_batch(sentences, self.model.encode)
-        layers, state = self._contextualize(batch, state)
+        (layers, state), batch = self.model.contextualize(sentences, state)
         wanted = chosen.of(self, layers)  # (..., batch, time, dim)
         rows = wanted.movedim(-3, 0).float().cpu().numpy()
         lengths = batch.mask.sum(axis=1)
         return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, lengths, strict=True)], state
-
-    def _contextualize(self, batch: Batch, state: BiLMState) -> BiLMOutput:
-        tokens, index, mask = (
-            torch.from_numpy(part).to(self.bilm.device) for part in (batch.tokens, batch.index, batch.mask)
-        )
-        output: BiLMOutput = self.bilm.contextualize(self.bilm.token_layer(tokens)[index], mask, state)
-        return output
 
     def _chosen(self, layers: Layers) -> _Chosen:
         if layers == "all":

@@ -9,7 +9,7 @@ import elmokit
 
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
-    {"errors", "files", "configs"},
+    {"errors", "files", "configs", "hdf5"},
     {"nn", "text"},
     {"bilm"},
     {"weights"},

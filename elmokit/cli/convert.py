@@ -47,5 +47,6 @@ def convert(
     if calibrate is not None:
         sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]
         model.warm_state = calibrated_state(model, sentences)
+        model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {calibrate.name}"
     for path in save_model(model, target, storage, overwrite):
         click.echo(f"wrote {path}", err=True)

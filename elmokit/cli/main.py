@@ -11,6 +11,7 @@ from elmokit.cli.common import PROGRAM
 from elmokit.cli.convert import convert
 from elmokit.cli.embed import embed
 from elmokit.cli.info import info
+from elmokit.cli.probe import probe
 from elmokit.cli.train import train
 from elmokit.errors import ElmoError
 
@@ -24,7 +25,7 @@ def elmokit() -> None:
     """ELMo on today's Python: embed text, open and convert published models, pre-train your own."""
 
 
-for command in (embed, info, convert, train):
+for command in (embed, info, convert, train, probe):
     elmokit.add_command(command)
 
 
@@ -35,11 +36,13 @@ def main() -> None:
     except (ElmoError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _fail(message, BAD_INPUT)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
+            sys.exit(1)
+        _fail(str(error), BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted; nothing that stood there before was changed", INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
-        sys.exit(1)
 
 
 def _fail(message: str, code: int) -> None:

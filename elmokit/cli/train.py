@@ -7,7 +7,6 @@ import json
 import random
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,6 @@ def train(texts: tuple[Path, ...], run: Path, held_out: tuple[Path, ...], resume
     """Pre-train a biLM on TEXTS: tokenised sentences, one per line (.txt, .gz, .xz)."""
     from elmokit.bilm import PRESETS
     from elmokit.files import read_lines, split_tokens
-    from elmokit.text.characters import encode_tokens
     from elmokit.text.vocabulary import Vocabulary, WordCounts
     from elmokit.train.trainer import TrainConfig
     from elmokit.train.trainer import train as run_training
@@ -81,14 +79,12 @@ def train(texts: tuple[Path, ...], run: Path, held_out: tuple[Path, ...], resume
     sentences = [split_tokens(line) for path in expand_paths(held_out) for line in read_lines(path)]
     sentences = [sentence for sentence in sentences if sentence]
     sentences = random.Random(0).sample(sentences, min(HELD_OUT_SENTENCES, len(sentences)))
-    assert model.char_cnn is not None
     card = {"corpus": corpus, "vocabulary_size": len(vocabulary), "command": _command(), "train": _plain(config)}
     click.echo(
         f"{corpus['n_sentences']:,} sentences, {corpus['n_tokens']:,} tokens, {corpus['n_types']:,} types; "
         f"{corpus['unknown_share']:.1%} of the tokens are outside the vocabulary of {len(vocabulary):,}"
     )
-    encode = partial(encode_tokens, max_chars=model.char_cnn.max_chars)
-    result = run_training(config, shards, sentences, vocabulary, encode, run, card, _print_progress)
+    result = run_training(config, shards, sentences, vocabulary, run, card, _print_progress)
     click.echo(f"Held-out perplexity {result.mean:.2f}. The model is in {run / 'model'}.")
 
 

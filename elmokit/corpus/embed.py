@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import h5py
-
 from elmokit.corpus.hdf5 import Keys, VectorWriter
 from elmokit.embedder import Elmo, Layers
-from elmokit.errors import OutputError, TextError
+from elmokit.errors import TextError
 from elmokit.files import read_lines, split_tokens, written_whole
+from elmokit.hdf5 import created_hdf5
 
 
 @dataclass(frozen=True)
@@ -100,17 +99,13 @@ def embed_file(
             pending.append(line.strip())
             yield tokens
 
-    with written_whole(output, overwrite) as beside:
-        try:
-            with h5py.File(beside, "w") as file:
-                writer = VectorWriter(file, keys, with_map, with_old_map, dtype)
-                vectors = elmo.embed(sentences(), layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)
-                for array in vectors:
-                    n_here = array.shape[-2]
-                    writer.write(pending.popleft(), array)
-                    n_tokens, n_blank = n_tokens + n_here, n_blank + (n_here == 0)
-                    progress(n_here)
-                writer.finish()
-        except RuntimeError as error:
-            raise OutputError(f"Writing {output} failed: {error}.") from error
+    with written_whole(output, overwrite) as beside, created_hdf5(beside) as (file, check):
+        writer = VectorWriter(file, keys, with_map, with_old_map, dtype)
+        for array in elmo.embed(sentences(), layers=layers, batch_tokens=batch_tokens, batch_size=batch_size):
+            n_here = array.shape[-2]
+            writer.write(pending.popleft(), array)
+            check()
+            n_tokens, n_blank = n_tokens + n_here, n_blank + (n_here == 0)
+            progress(n_here)
+        writer.finish()
     return EmbedSummary(writer.n_sentences, n_tokens, n_blank, time.monotonic() - started)

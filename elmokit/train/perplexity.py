@@ -10,11 +10,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMState, stack_states
-from elmokit.errors import TextError
+from elmokit.bilm import BiLMState, stack_states
+from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.batches import TokenEncoder, make_batch, plan_batches
+from elmokit.text.batches import plan_batches
 from elmokit.text.vocabulary import Vocabulary
+from elmokit.weights.model import StoredModel
 
 BATCH_TOKENS = 2048
 POOL_SENTENCES = 2000  # read ahead, so that sentences of similar length can be scored together
@@ -48,21 +49,27 @@ class Perplexity:
 
 @torch.no_grad()
 def perplexity(
-    bilm: BiLM,
-    softmax: FullSoftmax,
-    vocabulary: Vocabulary,
-    encode: TokenEncoder,
+    model: StoredModel,
     sentences: Iterable[Sequence[str]],
     start: BiLMState | None = None,
     n_carried_rows: int | None = None,
 ) -> Perplexity:
-    """Score a text with the model as it is (call ``eval()`` first to switch dropout off).
+    """Score a text with a model, dropout off.
 
     Args:
         start: the state of one row that every sentence starts from; None for zero.
         n_carried_rows: instead, cut the text into so many rows and carry each row's state from sentence to
             sentence, as in training; the sentences are then held in memory.
+
+    Raises:
+        ModelNotFoundError: the model came without its softmax or vocabulary.
+        TextError: there is no sentence.
     """
+    if model.softmax is None or model.vocabulary is None:
+        raise ModelNotFoundError(
+            f"{model.source} has no softmax and vocabulary, so it predicts no words: old exports threw them away."
+        )
+    bilm = model.bilm.eval()
     total = torch.zeros(bilm.config.n_directions, dtype=torch.float64)
     n_predictions = n_tokens = n_unknown = 0
     state = bilm.zero_state(1) if start is None else start
@@ -70,11 +77,11 @@ def perplexity(
     batches = _bucketed(sentences) if n_carried_rows is None else _in_rows(sentences, n_carried_rows)
     for batch in batches:
         rows = carried.repeat_row(len(batch)) if n_carried_rows is None else carried.first_rows(len(batch))
-        nats, after = _score(bilm, softmax, vocabulary, encode, batch, rows)
+        nats, after = _score(model, model.softmax, model.vocabulary, batch, rows)
         total += nats
         n_predictions += sum(len(sentence) + 1 for sentence in batch)
         n_tokens += sum(map(len, batch))
-        n_unknown += sum(token not in vocabulary.ids for sentence in batch for token in sentence)
+        n_unknown += sum(token not in model.vocabulary.ids for sentence in batch for token in sentence)
         if n_carried_rows is not None:
             carried = carried.with_first_rows(after)
     if not n_predictions:
@@ -83,26 +90,26 @@ def perplexity(
 
 
 def _score(
-    bilm: BiLM,
+    model: StoredModel,
     softmax: FullSoftmax,
     vocabulary: Vocabulary,
-    encode: TokenEncoder,
     sentences: Sequence[Sequence[str]],
     state: BiLMState,
 ) -> tuple[Tensor, BiLMState]:
     """Summed nats of each direction, and the state after the batch."""
-    batch = make_batch(sentences, encode)
-    vectors = bilm.token_layer(torch.from_numpy(batch.tokens).to(bilm.device))[torch.from_numpy(batch.index)]
-    words = torch.from_numpy(vocabulary.word_ids(batch.words)[batch.index])
+    vectors, batch = model.token_vectors(sentences)
+    words = torch.from_numpy(vocabulary.word_ids(batch.words)[batch.index]).to(vectors.device)
     # Position t predicts position t + 1 (forward), position t + 1 predicts position t (backward): one mask for both.
-    mask = torch.from_numpy(batch.mask[:, 1:])
+    mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)
     nats: list[Tensor] = []
     states = []
-    for direction in range(bilm.config.n_directions):
+    for direction in range(model.bilm.config.n_directions):
         forward = direction == 0
         inputs, targets = (vectors[:, :-1], words[:, 1:]) if forward else (vectors[:, 1:], words[:, :-1])
-        outputs, new_state = bilm.read(direction, inputs, state.of_direction(direction), mask, reverse=not forward)
-        nats.append(softmax.nats(outputs[-1][mask], targets[mask]).double().sum())
+        outputs, new_state = model.bilm.read(
+            direction, inputs, state.of_direction(direction), mask, reverse=not forward
+        )
+        nats.append(softmax.nats(outputs[-1][mask], targets[mask]).double().sum().cpu())
         states.append(new_state)
     return torch.stack(nats), stack_states(states)
 

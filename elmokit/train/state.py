@@ -10,19 +10,17 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMState
+from elmokit.bilm import BiLMState
 from elmokit.errors import TrainingError
 from elmokit.files import written_whole
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.stream import WindowStream
-from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.folder import load_folder, save_folder, save_tensors
 from elmokit.weights.model import StoredModel
 
 N_KEPT = 2
@@ -32,12 +30,12 @@ N_KEPT = 2
 class TrainingState:
     """Everything that the next step reads."""
 
-    bilm: BiLM
+    model: StoredModel
     softmax: FullSoftmax
+    """That of the model."""
     optimizer: torch.optim.Adam
     lstm_state: BiLMState
     stream: WindowStream
-    vocabulary: Vocabulary
     n_steps: int = 0
     n_predictions: int = 0
     """Per direction, since the start of the run."""
@@ -46,24 +44,21 @@ class TrainingState:
 
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """The trained parameters, in the optimizer's order."""
-        return [*self.bilm.named_parameters(), *(("softmax." + n, p) for n, p in self.softmax.named_parameters())]
-
-    def stored(self, card: dict[str, Any]) -> StoredModel:
-        """The model as files hold it."""
-        return StoredModel(self.bilm, "elmokit", softmax=self.softmax, vocabulary=self.vocabulary, card=card)
+        of_softmax = ((f"softmax.{name}", parameter) for name, parameter in self.softmax.named_parameters())
+        return [*self.model.bilm.named_parameters(), *of_softmax]
 
 
 def save_checkpoint(state: TrainingState, folder: Path) -> None:
     """Write ``folder/step-N`` and drop all but the newest few."""
     with written_whole(folder / f"step-{state.n_steps:08d}", overwrite=True, folder=True) as path:
-        save_folder(state.stored({}), path / "model")
+        save_folder(state.model, path / "model")
         slots: dict[str, Tensor] = {}
         for name, parameter in state.named_parameters():
             for slot, value in state.optimizer.state[parameter].items():
-                slots[f"{slot}/{name}"] = torch.as_tensor(value).cpu()
-        save_file(slots, path / "optimizer.safetensors")
-        lstm = {name: part.cpu().contiguous() for name, part in state.lstm_state._asdict().items()}
-        save_file({**lstm, "random": torch.get_rng_state()}, path / "state.safetensors")
+                slots[f"{slot}/{name}"] = torch.as_tensor(value)
+        save_tensors(slots, path / "optimizer.safetensors")
+        lstm_state = state.lstm_state._asdict()
+        save_tensors({**lstm_state, "random": torch.get_rng_state()}, path / "state.safetensors")
         progress = {
             "n_steps": state.n_steps,
             "n_predictions": state.n_predictions,
@@ -88,11 +83,9 @@ def load_checkpoint(state: TrainingState, path: Path) -> None:
         TrainingError: the checkpoint is of a run with other settings.
     """
     stored = load_folder(path / "model")
-    if stored.bilm.config != state.bilm.config or stored.vocabulary is None or stored.softmax is None:
+    if stored.vocabulary is None or stored.softmax is None or stored.bilm.config != state.model.bilm.config:
         raise TrainingError(f"{path} is a checkpoint of another model. Resume with the run's own settings.")
-    if stored.vocabulary.words != state.vocabulary.words:
-        raise TrainingError(f"{path} was trained with another vocabulary. Resume with the run's own vocab.txt.")
-    state.bilm.load_state_dict(stored.bilm.state_dict())
+    state.model.bilm.load_state_dict(stored.bilm.state_dict())
     state.softmax.load_state_dict(stored.softmax.state_dict())
     parameters = dict(state.named_parameters())
     for key, value in load_file(path / "optimizer.safetensors").items():

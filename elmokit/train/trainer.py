@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -11,19 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig, stack_states
+from elmokit.configs import config_to
 from elmokit.errors import ConfigError, TrainingError
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.batches import TokenEncoder
 from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.train.perplexity import Perplexity, perplexity
 from elmokit.train.state import TrainingState, checkpoints, load_checkpoint, save_checkpoint
 from elmokit.weights.folder import save_folder
+from elmokit.weights.model import StoredModel
 
 N_HELD_OUT_ROWS = 64
+MAY_CHANGE = ("n_predictions", "evaluate_every", "checkpoint_every")  # between a run and its resumption
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,6 @@ def train(
     shards: Sequence[Path],
     held_out: Sequence[Sequence[str]],
     vocabulary: Vocabulary,
-    encode: TokenEncoder,
     run: Path,
     card: dict[str, Any],
     report: Callable[[Progress], None],
@@ -95,66 +98,85 @@ def train(
     Args:
         shards: the training text, one tokenised sentence per line.
         held_out: sentences to judge by; the best model so far is kept in ``run/model``.
-        encode: distinct tokens to what the token layer reads.
-        run: the folder for checkpoints, the log (``metrics.jsonl``) and the model.
+        run: the folder for checkpoints, settings, the log (``metrics.jsonl``) and the model.
         card: what the model card says beside the results.
 
     Returns:
         the held-out perplexity at the end.
 
     Raises:
-        TrainingError: the loss is no longer a number; the last good checkpoint stays.
+        TrainingError: the folder's run has other settings; or the loss is no longer a number (the last good
+            checkpoint stays).
     """
-    state = _fresh_state(config, shards, vocabulary, encode)
+    _agree_on_settings(config, shards, run)
+    state = _fresh_state(config, shards, vocabulary)
     if earlier := checkpoints(run / "checkpoints"):
         load_checkpoint(state, earlier[-1])
-    losses = torch.zeros(config.model.n_directions)
-    started, last_report = time.monotonic() - state.seconds, (state.n_steps, time.monotonic())
+    meter = _Meter(config, state)
     result = None
     while state.n_predictions < config.n_predictions:
         learning_rate = _scheduled(config, state.n_predictions / config.n_predictions)
-        step_losses, gradient_norm = train_step(state, next(state.stream), learning_rate, config.clip_norm)
-        losses += step_losses
+        losses, gradient_norm = train_step(state, next(state.stream), learning_rate, config.clip_norm)
         state.n_steps += 1
         state.n_predictions += config.batch_size * config.n_steps
-        state.seconds = time.monotonic() - started
+        meter.add(losses)
         is_last = state.n_predictions >= config.n_predictions
         evaluated = is_last or state.n_steps % config.evaluate_every == 0
         if evaluated:
-            result = _evaluate(state, encode, held_out)
+            result = _evaluate(state, held_out)
             if result.mean < state.best_perplexity:
                 state.best_perplexity = result.mean
                 results = {"n_steps": state.n_steps, "n_predictions": state.n_predictions, "held_out": asdict(result)}
-                save_folder(state.stored({**card, **results}), run / "model", "float32", overwrite=True)
+                best = dataclasses.replace(state.model, card={**card, **results})
+                save_folder(best, run / "model", overwrite=True)
         if evaluated or state.n_steps % report_every == 0:
-            n_new, now = state.n_steps - last_report[0], time.monotonic()
-            rate = n_new * config.batch_size * config.n_steps / max(now - last_report[1], 1e-9)
-            progress = Progress(
-                state.n_steps,
-                min(1.0, state.n_predictions / config.n_predictions),
-                state.stream.n_passes,
-                rate,
-                max(0, config.n_predictions - state.n_predictions) / rate,
-                learning_rate,
-                gradient_norm,
-                tuple((losses / n_new).tolist()),
-                result.per_direction if result is not None and evaluated else None,
-            )
+            held_out_now = result.per_direction if evaluated and result is not None else None
+            progress = meter.progress(learning_rate, gradient_norm, held_out_now)
             with (run / "metrics.jsonl").open("a", encoding="utf-8") as log:
                 log.write(json.dumps(asdict(progress)) + "\n")
             report(progress)
-            losses.zero_()
-            last_report = (state.n_steps, time.monotonic())
         if is_last or state.n_steps % config.checkpoint_every == 0:
             save_checkpoint(state, run / "checkpoints")
-    return result if result is not None else _evaluate(state, encode, held_out)
+    return result if result is not None else _evaluate(state, held_out)
 
 
-def train_step(
-    state: TrainingState, window: Window, learning_rate: float, clip_norm: float
-) -> tuple[torch.Tensor, float]:
+class _Meter:
+    """What the steps since the last line of the log add up to."""
+
+    def __init__(self, config: TrainConfig, state: TrainingState) -> None:
+        self.config, self.state = config, state
+        self._start()
+
+    def _start(self) -> None:
+        self.losses = torch.zeros(self.config.model.n_directions)
+        self.n_steps, self.started = 0, time.monotonic()
+
+    def add(self, losses: Tensor) -> None:
+        self.losses += losses
+        self.n_steps += 1
+
+    def progress(self, learning_rate: float, gradient_norm: float, held_out: tuple[float, ...] | None) -> Progress:
+        config, state = self.config, self.state
+        n_predictions = self.n_steps * config.batch_size * config.n_steps
+        rate = n_predictions / max(time.monotonic() - self.started, 1e-9)
+        progress = Progress(
+            state.n_steps,
+            min(1.0, state.n_predictions / config.n_predictions),
+            state.stream.n_passes,
+            rate,
+            max(0, config.n_predictions - state.n_predictions) / rate,
+            learning_rate,
+            gradient_norm,
+            tuple((self.losses / self.n_steps).tolist()),
+            held_out,
+        )
+        self._start()
+        return progress
+
+
+def train_step(state: TrainingState, window: Window, learning_rate: float, clip_norm: float) -> tuple[Tensor, float]:
     """One window: the mean loss of each direction in nats, and the gradient's global norm before clipping."""
-    bilm, softmax = state.bilm.train(), state.softmax
+    bilm, softmax = state.model.bilm.train(), state.softmax
     vectors = bilm.token_layer(torch.from_numpy(window.tokens).to(bilm.device))
     inputs, targets = (torch.from_numpy(part).to(bilm.device) for part in (window.inputs, window.targets))
     losses, states = [], []
@@ -180,29 +202,43 @@ def train_step(
     return loss.detach(), norm.item()
 
 
-def _fresh_state(
-    config: TrainConfig, shards: Sequence[Path], vocabulary: Vocabulary, encode: TokenEncoder
-) -> TrainingState:
+def _fresh_state(config: TrainConfig, shards: Sequence[Path], vocabulary: Vocabulary) -> TrainingState:
     torch.manual_seed(config.seed)
     bilm = BiLM(config.model)
     bilm.reset_parameters()
     softmax = FullSoftmax(len(vocabulary), config.model.projection_dim)
     softmax.reset_parameters()
+    model = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
     return TrainingState(
-        bilm,
+        model,
         softmax,
         torch.optim.Adam([*bilm.parameters(), *softmax.parameters()], lr=config.learning_rate, fused=True),
         bilm.zero_state(config.batch_size),
         WindowStream(
-            shards, vocabulary, encode, config.batch_size, config.n_steps, config.model.n_directions, config.seed
+            shards, vocabulary, model.encode, config.batch_size, config.n_steps, config.model.n_directions, config.seed
         ),
-        vocabulary,
     )
 
 
-def _evaluate(state: TrainingState, encode: TokenEncoder, held_out: Sequence[Sequence[str]]) -> Perplexity:
-    n_rows = min(N_HELD_OUT_ROWS, len(held_out))
-    return perplexity(state.bilm.eval(), state.softmax, state.vocabulary, encode, held_out, n_carried_rows=n_rows)
+def _agree_on_settings(config: TrainConfig, shards: Sequence[Path], run: Path) -> None:
+    """Note a new run's settings in its folder; refuse to go on with a run of others."""
+    settings = {**config_to(config), "shards": [shard.name for shard in shards]}
+    path = run / "settings.json"
+    if not path.exists():
+        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        return
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    settings = json.loads(json.dumps(settings))
+    changed = [name for name in settings if name not in MAY_CHANGE and settings[name] != earlier.get(name)]
+    if changed:
+        was_and_is = ", ".join(f"{name} was {earlier.get(name)!r} and is {settings[name]!r}" for name in changed)
+        raise TrainingError(
+            f"{run} is a run with other settings: {was_and_is}. Resume with the same, or start a new run."
+        )
+
+
+def _evaluate(state: TrainingState, held_out: Sequence[Sequence[str]]) -> Perplexity:
+    return perplexity(state.model, held_out, n_carried_rows=min(N_HELD_OUT_ROWS, len(held_out)))
 
 
 def _scheduled(config: TrainConfig, share: float) -> float:

@@ -21,6 +21,7 @@ from torch import Tensor
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.files import written_whole
+from elmokit.hdf5 import created_hdf5
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
 
@@ -119,7 +120,7 @@ def save(model: StoredModel, options_path: str | Path, weights_path: str | Path,
     config = model.bilm.config
     with written_whole(options_path, overwrite) as options, written_whole(weights_path, overwrite) as weights:
         options.write_text(json.dumps(options_from_config(config)) + "\n", encoding="utf-8")
-        with h5py.File(weights, "w") as file:
+        with created_hdf5(weights) as (file, _):
             for name, tensor in to_theirs(model.bilm, table(config)).items():
                 file.create_dataset(name, data=tensor.float().numpy())
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,9 +62,9 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
         tensors |= {_WARM + name: part for name, part in model.warm_state._asdict().items()}
     with written_whole(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        _save_tensors(tensors, folder / "model.safetensors", dtype)
+        save_tensors(tensors, folder / "model.safetensors", dtype)
         if model.softmax is not None:
-            _save_tensors(model.softmax.state_dict(), folder / "softmax.safetensors", dtype)
+            save_tensors(model.softmax.state_dict(), folder / "softmax.safetensors", dtype)
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
 
@@ -114,6 +115,21 @@ def load_folder(path: str | Path) -> StoredModel:
     )
 
 
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
+    """Write a safetensors file, in another number type if one is given.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.touch()
+    mode = path.stat().st_mode  # safetensors replaces the file by one that only its owner may read
+    try:
+        save_file({name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    path.chmod(mode)
+
+
 class _Warm(nn.Module):
     """The warm state as a module, so that it is filled and checked like any other."""
 
@@ -153,7 +169,3 @@ def _opened(path: Path) -> Any:
         raise FormatError(
             f"{path} is no readable safetensors file ({error}). It may be cut short: copy it again."
         ) from None
-
-
-def _save_tensors(tensors: dict[str, Tensor], path: Path, dtype: torch.dtype) -> None:
-    save_file({name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}, path)

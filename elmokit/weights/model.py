@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMState
+from elmokit.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.errors import ModelNotFoundError
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.batches import Batch, make_batch
 from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import Vocabulary
 
@@ -47,3 +50,18 @@ class StoredModel:
                 f"{self.source} takes word ids and has no vocabulary. Put its vocab.txt beside the weights."
             )
         return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
+
+    def token_vectors(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Batch]:
+        """Context-free vectors of a batch of sentences, boundaries included, each distinct token computed once.
+
+        Returns:
+            ``(batch, time, projection_dim)``, and the batch.
+        """
+        batch = make_batch(sentences, self.encode)
+        vectors: Tensor = self.bilm.token_layer(torch.from_numpy(batch.tokens).to(self.bilm.device))
+        return vectors[torch.from_numpy(batch.index).to(vectors.device)], batch
+
+    def contextualize(self, sentences: Sequence[Sequence[str]], state: BiLMState) -> tuple[BiLMOutput, Batch]:
+        """All layers of a batch of sentences, boundaries included, and the batch."""
+        vectors, batch = self.token_vectors(sentences)
+        return self.bilm.contextualize(vectors, torch.from_numpy(batch.mask).to(vectors.device), state), batch

@@ -48,7 +48,7 @@ def open_model(path: str | Path, options: str | Path | None = None) -> StoredMod
 
 
 def options_beside(weights: Path) -> Path:
-    """Where a weight file's options stand: ``X_options.json`` for ``X_weights.hdf5`` if there, else ``options.json``."""
+    """Where a weight file's options stand: ``X_options.json`` for ``X_weights.hdf5``, or ``options.json``."""
     named = named_options(weights)
     return named if named.exists() else weights.with_name("options.json")
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from elmokit.bilm import BiLMState
-from elmokit.text.batches import make_batch
 from elmokit.weights.model import StoredModel
 
-N_BOUNDARY_ROUNDS = 10  # reading empty sentences converges: later rounds change the state by less than 1e-3
+N_BOUNDARY_ROUNDS = 16  # reading empty sentences converges: a further round changes less than 5e-3
 N_ROWS = 32
 
 
@@ -31,13 +30,9 @@ def calibrated_state(model: StoredModel, sentences: Sequence[Sequence[str]]) -> 
 
 def _states_after(sentences: Sequence[Sequence[str]], model: StoredModel, n_rows: int) -> list[BiLMState]:
     """The state after each batch of ``n_rows`` sentences, read in order; an incomplete last batch is left out."""
-    bilm = model.bilm.eval()
-    state = bilm.zero_state(n_rows)
+    state = model.bilm.eval().zero_state(n_rows)
     states: list[BiLMState] = []
     for start in range(0, len(sentences) - n_rows + 1, n_rows):
-        batch = make_batch(sentences[start : start + n_rows], model.encode)
-        parts = (batch.tokens, batch.index, batch.mask)
-        tokens, index, mask = (torch.from_numpy(part).to(bilm.device) for part in parts)
-        state = bilm.contextualize(bilm.token_layer(tokens)[index], mask, state).state
+        (_, state), _ = model.contextualize(sentences[start : start + n_rows], state)
         states.append(state)
     return states

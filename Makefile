@@ -1,0 +1,38 @@
+# make demo   set up, then the main job: text in, vectors on disk
+# make test   all tests          make quick   without the slow ones
+# make check  lint and types
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test quick check clean
+
+demo: $(VENV)/installed
+	$(BIN)/python examples/demo.py vectors.hdf5
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+quick: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) vectors.hdf5
+
+$(VENV)/pip:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@

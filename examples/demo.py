@@ -1,0 +1,58 @@
+"""The main job, start to end: sentences in, vectors on disk, and a look at what they mean.
+
+python examples/demo.py [OUT]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import h5py
+
+from elmokit import Elmo
+from elmokit.corpus.embed import embed_file
+from elmokit.files import read_lines, split_tokens
+from elmokit.probe.neighbours import nearest_tokens
+
+SENTENCES = Path(__file__).with_name("sentences.txt")
+QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word, and the line (from 0) that it stands in
+WIDTH = 64
+
+
+def main() -> None:
+    """Embed, describe the file, show neighbours."""
+    output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("vectors.hdf5")
+    elmo = Elmo.from_pretrained()
+    config = elmo.bilm.config
+    print(
+        f"model      {elmo.model.source.name if elmo.model.source else '?'}: {elmo.bilm.n_parameters / 1e6:.1f} M "
+        f"parameters, {config.n_layers} LSTM layers ({config.hidden_dim}/{config.projection_dim}), two directions"
+    )
+    summary = embed_file(elmo, SENTENCES, output, overwrite=True)
+    print(f"text       {SENTENCES.name}: {summary.n_sentences} sentences, {summary.n_tokens} tokens")
+    print(f"speed      {summary.tokens_per_second:,.0f} tokens/s, reading and writing included")
+    with h5py.File(output) as file:
+        print(f"written    {output}: {len(file) - 1} datasets named by line number, and sentence_to_index")
+        print(f"           dataset '0' is {file['0'].shape} (layers, tokens, dim) {file['0'].dtype}")
+        vectors = [file[str(number)][...] for number in range(summary.n_sentences)]
+
+    sentences = [split_tokens(line) for line in read_lines(SENTENCES)]
+    for word, line in QUERIES:
+        token = sentences[line].index(word)
+        print(f"\nnearest to {word!r} in   {in_context(sentences[line], token)}")
+        for layer in range(elmo.n_layers):
+            for neighbour in nearest_tokens(vectors, line, token, layer, n_neighbours=3):
+                shown = in_context(sentences[neighbour.sentence], neighbour.token)
+                print(f"  layer {layer}  {neighbour.similarity:5.2f}  {shown}")
+
+
+def in_context(tokens: list[str], place: int) -> str:
+    """A sentence with one token marked, cut to the terminal's width around it."""
+    before, after = " ".join(tokens[:place]), " ".join(tokens[place + 1 :])
+    room = (WIDTH - len(tokens[place])) // 2
+    return f"{before[-room:]:>{room}} [{tokens[place]}] {after[:room]}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""The published format: golden vectors, odd names, round trips, bad files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from elmokit.bilm import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.weights import bilm_tf
+from elmokit.weights.model import StoredModel
+from tests.conftest import random_model
+
+CONFIGS = {
+    "two layers": PRESETS["tiny"],
+    "one layer": dataclasses.replace(PRESETS["tiny"], n_layers=1),
+    "forward only": dataclasses.replace(PRESETS["tiny"], bidirectional=False),
+    "forward only, one layer": dataclasses.replace(PRESETS["tiny"], bidirectional=False, n_layers=1),
+    "word input": BiLMConfig(char_cnn=None, n_words=9, projection_dim=4, hidden_dim=6),
+    "no clips, no skip": dataclasses.replace(
+        PRESETS["tiny"], cell_clip=None, projection_clip=None, skip_connections=False
+    ),
+    "no LSTM projection": dataclasses.replace(PRESETS["tiny"], hidden_dim=32),
+    "no CNN projection, no highway": dataclasses.replace(
+        PRESETS["tiny"], char_cnn=CharCNNConfig(((1, 8), (3, 24)), 4, 0, "tanh", max_chars=20)
+    ),
+}
+
+
+def saved(model: StoredModel, folder: Path) -> tuple[Path, Path]:
+    options, weights = folder / "options.json", folder / "weights.hdf5"
+    bilm_tf.save(model, options, weights)
+    return options, weights
+
+
+def datasets(path: Path) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, item: found.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def rewrite(path: Path, content: dict[str, np.ndarray]) -> None:
+    with h5py.File(path, "w") as file:
+        for name, value in content.items():
+            file[name] = value
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_hdf5_round_trip_keeps_every_tensor(kind: str, tmp_path: Path) -> None:
+    model = random_model(CONFIGS[kind])
+    again = bilm_tf.load(*saved(model, tmp_path))
+    assert again.bilm.config == model.bilm.config
+    for name, tensor in model.bilm.state_dict().items():
+        assert torch.equal(again.bilm.state_dict()[name], tensor), name
+
+
+def test_datasets_have_the_published_names_shapes_and_type(tmp_path: Path) -> None:
+    _, weights = saved(random_model(), tmp_path)
+    found = datasets(weights)
+    assert {name: value.shape for name, value in found.items() if "1" not in name} == {
+        "char_embed": (261, 8),
+        "CNN/W_cnn_0": (1, 1, 8, 8),
+        "CNN/b_cnn_0": (8,),
+        "CNN/W_cnn_2": (1, 3, 8, 32),
+        "CNN/b_cnn_2": (32,),
+        "CNN_high_0/W_carry": (56, 56),
+        "CNN_high_0/b_carry": (56,),
+        "CNN_high_0/W_transform": (56, 56),
+        "CNN_high_0/b_transform": (56,),
+        "CNN_proj/W_proj": (56, 32),
+        "CNN_proj/b_proj": (32,),
+        "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0": (64, 256),
+        "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/B": (256,),
+        "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_P_0": (64, 32),
+    }
+    assert {value.dtype for value in found.values()} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "regular", "odd"),
+    [
+        ("one layer", "RNN_{d}/RNN/MultiRNNCell/Cell0/LSTMCell", "RNN_{d}/RNN/LSTMCell"),
+        ("forward only", "RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell", "rnn/MultiRNNCell/Cell{k}/LSTMCell"),
+        ("forward only, one layer", "RNN_{d}/RNN/MultiRNNCell/Cell0/LSTMCell", "rnn/LSTMCell"),
+    ],
+)
+def test_names_that_bilm_tfs_dump_got_wrong_are_read(kind: str, regular: str, odd: str, tmp_path: Path) -> None:
+    model = random_model(CONFIGS[kind])
+    options, weights = saved(model, tmp_path)
+    content = datasets(weights)
+    for d in range(2):
+        for k in range(2):
+            for tensor, untranslated in (("W_0", "kernel"), ("B", "bias"), ("W_P_0", "projection/kernel")):
+                name = f"{regular.format(d=d, k=k)}/{tensor}"
+                if name in content:
+                    odd_tensor = untranslated if odd.startswith("rnn") else tensor
+                    content[f"{odd.format(d=d, k=k)}/{odd_tensor}"] = content.pop(name)
+    assert not any(name.startswith("RNN_0/RNN/MultiRNNCell") for name in content)
+    rewrite(weights, content)
+    again = bilm_tf.load(options, weights)
+    for name, tensor in model.bilm.state_dict().items():
+        assert torch.equal(again.bilm.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("n_characters", [261, 262])
+def test_both_counts_of_characters_open(n_characters: int, tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    content = json.loads(options.read_text())
+    content["char_cnn"]["n_characters"] = n_characters
+    options.write_text(json.dumps(content))
+    config = bilm_tf.load(options, weights).bilm.config
+    assert config.char_cnn is not None
+    assert config.char_cnn.n_chars == 261
+
+
+def test_training_leftovers_are_ignored(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    content = json.loads(options.read_text())
+    content |= {"n_epochs": 10, "all_clip_norm_val": 10.0, "n_tokens_vocab": 793471, "reverse": True}
+    content["char_cnn"]["projection_after_highway"] = True
+    options.write_text(json.dumps(content))
+    with h5py.File(weights, "a") as file:
+        file["softmax/W"] = np.zeros((5, 32))
+        file["global_step"] = 7.0
+        file["RNN_0/Adagrad"] = np.zeros(8)
+    assert bilm_tf.load(options, weights).bilm.config == PRESETS["tiny"]
+
+
+def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) -> None:
+    options, weights = saved(random_model(dataclasses.replace(PRESETS["tiny"], n_layers=1)), tmp_path)
+    content = json.loads(options.read_text())
+    for key in ("bidirectional", "dropout"):
+        del content[key]
+    for key in ("n_layers", "use_skip_connections", "cell_clip", "proj_clip"):
+        del content["lstm"][key]
+    options.write_text(json.dumps(content))
+    config = bilm_tf.load(options, weights).bilm.config
+    assert (config.n_layers, config.skip_connections, config.cell_clip, config.projection_clip) == (
+        1,
+        False,
+        None,
+        None,
+    )
+    assert config.bidirectional
+
+
+def test_a_clip_of_zero_is_no_clip() -> None:
+    options = bilm_tf.options_from_config(PRESETS["tiny"])
+    options["lstm"] |= {"cell_clip": 0, "proj_clip": 0}
+    config = bilm_tf.config_from_options(options, {}, "here")
+    assert config.cell_clip is None
+    assert config.projection_clip is None
+
+
+def test_all_tensors_that_do_not_fit_are_reported_together_by_both_names(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    with h5py.File(weights, "a") as file:
+        del file["CNN_proj/b_proj"]
+        del file["CNN/b_cnn_1"]
+        file["CNN/b_cnn_1"] = np.zeros(17, dtype=np.float32)
+        file["CNN_high_7/W_carry"] = np.zeros((2, 2), dtype=np.float32)
+    with pytest.raises(TensorMismatchError) as caught:
+        bilm_tf.load(options, weights)
+    message = str(caught.value)
+    assert "missing: CNN_proj/b_proj (32,) (here token_layer.projection.bias)" in message
+    assert "unexpected: CNN_high_7/W_carry" in message
+    assert "misshapen: CNN/b_cnn_1 (here token_layer.convolutions.1.bias) is (17,), expected (16,)" in message
+    assert "\n" not in message
+
+
+def test_a_huge_declared_shape_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    with h5py.File(weights, "a") as file:
+        del file["char_embed"]
+        file.create_dataset("char_embed", shape=(1 << 37, 8), dtype="float32", chunks=(1024, 8))
+        del file["CNN/b_cnn_0"]
+        file.create_dataset("CNN/b_cnn_0", shape=(1 << 38,), dtype="float32", chunks=(1024,))
+    with pytest.raises(TensorMismatchError, match="CNN/b_cnn_0"):
+        bilm_tf.load(options, weights)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 100, 5000])
+def test_a_truncated_weight_file_is_a_clear_error(n_bytes: int, tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    weights.write_bytes(weights.read_bytes()[:n_bytes])
+    with pytest.raises(FormatError, match="no readable HDF5 file"):
+        bilm_tf.load(options, weights)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    with pytest.raises(ModelNotFoundError, match="no weight file"):
+        bilm_tf.load(options, tmp_path / "elsewhere.hdf5")
+    with pytest.raises(ModelNotFoundError, match="no options file"):
+        bilm_tf.load(tmp_path / "elsewhere.json", weights)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("{not json", FormatError, "no readable JSON"),
+        ('{"lstm": 3}', FormatError, "no ELMo options file"),
+        ('{"lstm": {}, "char_cnn": {}}', ConfigError, "there is no key 'filters'"),
+        ('{"lstm": {"dim": 4}, "char_cnn": {"filters": 3}}', ConfigError, "a value is of the wrong kind"),
+        ('{"lstm": {"dim": 64}}', TensorMismatchError, "nothing says how tokens come in"),
+    ],
+)
+def test_options_that_are_none_are_a_clear_error(
+    content: str, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    options.write_text(content)
+    with pytest.raises(error, match=message):
+        bilm_tf.load(options, weights)
+
+
+# The golden model that bilm-tf published for its own tests.
+
+
+@pytest.fixture(scope="module")
+def golden(shared: Path) -> Path:
+    return shared / "golden" / "bilm-tf-tiny"
+
+
+def golden_sentences(golden: Path) -> list[list[list[str]]]:
+    content: list[list[Any]] = json.loads((golden / "lm_embeddings_sentences.json").read_text(encoding="utf-8"))
+    return [[s.split() if isinstance(s, str) else s for s in row] for row in content]
+
+
+def test_golden_vectors_come_out_with_state_carried(golden: Path) -> None:
+    elmo = Elmo.from_pretrained(golden / "lm_weights.hdf5", start="carry")
+    rows = golden_sentences(golden)
+    in_order = [rows[row][batch] for batch in range(10) for row in range(3)]
+    vectors = elmo.embed(in_order, layers="top", batch_size=3)
+    expected = []
+    for batch in range(10):
+        for row in range(3):
+            with h5py.File(golden / f"lm_embeddings_{row}.hdf5") as file:
+                expected.append(np.concatenate(file[str(batch)][...], axis=-1))
+    for ours, theirs in zip(vectors, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+APPENDIX_A = [
+    [(2.086852, -2.077477, -2.852303), (1.015546, -0.833889, -1.297139), (0.331603, -0.301557, -0.581812)],
+    [(2.086852, -4.885759, -3.340260), (1.015546, -1.986974, -1.620730), (0.331603, -0.748610, -0.789164)],
+    [(2.086852, -6.015997, -3.420132), (1.015546, -2.696180, -1.689868), (0.331603, -1.087843, -0.826542)],
+]
+
+
+def test_inference_trace_of_three_calls_is_reproduced(golden: Path) -> None:
+    model = bilm_tf.load(golden / "options.json", golden / "lm_weights.hdf5")
+    elmo = Elmo(model, start="carry")
+    batch = [["The", "first", "sentence", "."], ["The", "second"], ["Third"]]
+    state = model.bilm.zero_state(3)
+    for call, expected in enumerate(APPENDIX_A):
+        vectors, state = elmo.embed_batch(batch, state)
+        sums = [[float(layer.sum(dtype=np.float64)) for layer in sentence] for sentence in vectors]
+        np.testing.assert_allclose(sums, expected, atol=3e-6, rtol=0)
+        if call == 0:
+            np.testing.assert_allclose(
+                [layer[0, :4] for layer in vectors[0]],
+                [
+                    [0.237952, 0.149279, 0.159122, -0.037983],
+                    [0.177705, -0.077756, -0.075363, 0.045935],
+                    [0.026273, -0.408804, -0.386576, 0.193287],
+                ],
+                atol=1e-6,
+            )
+            np.testing.assert_allclose(
+                vectors[0][2, 0, 16:20], [0.039795, 0.010686, -0.664422, 0.600988], atol=1e-6, rtol=0
+            )
+    tokens = model.bilm.token_vectors(torch.from_numpy(model.encode(["<S>", "</S>", "The", "second"])))
+    np.testing.assert_allclose(
+        tokens[:, :3].detach(),
+        [
+            [0.266147, 0.095156, 0.137369],
+            [0.254890, 0.127126, 0.144967],
+            [0.237952, 0.149279, 0.159122],
+            [0.206591, 0.172765, 0.227230],
+        ],
+        atol=1e-6,
+    )
+
+
+def test_inference_trace_with_skip_connections_is_reproduced(golden: Path, tmp_path: Path) -> None:
+    options = json.loads((golden / "options.json").read_text())
+    options["lstm"]["use_skip_connections"] = True
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    elmo = Elmo(bilm_tf.load(tmp_path / "options.json", golden / "lm_weights.hdf5"), start="zero")
+    vectors = elmo.embed([["The", "first", "sentence", "."], ["The", "second"], ["Third"]], layers=2)
+    sums = [float(top.sum(dtype=np.float64)) for top in vectors]
+    np.testing.assert_allclose(sums, [-4.929780, -2.131028, -0.883369], atol=3e-6, rtol=0)
+
+
+def test_a_real_one_layer_dump_opens(shared: Path) -> None:
+    folder = shared / "golden" / "bilm-tf-run"
+    model = bilm_tf.load(folder / "options.json", folder / "weights.hdf5")
+    assert (model.bilm.config.n_layers, model.bilm.config.bidirectional) == (1, True)
+    with h5py.File(folder / "weights.hdf5") as file:
+        expected = file["RNN_1/RNN/LSTMCell/W_0"][...]
+    np.testing.assert_array_equal(model.bilm.state_dict()["directions.1.layers.0.weight"].T, expected)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.errors import TextError
+from elmokit.text.characters import encode_tokens
+
+SHIFT = 1  # the numbers in bilm-tf's own tests are one below ours
+
+
+@pytest.mark.parametrize(
+    ("token", "unshifted"),
+    [
+        ("th", [258, 116, 104, 259, 260]),
+        ("thhhhh", [258, 116, 104, 104, 259]),
+        ("Āt", [258, 196, 128, 116, 259]),
+        ("<S>", [258, 256, 259, 260, 260]),
+        ("</S>", [258, 257, 259, 260, 260]),
+        ("", [258, 259, 260, 260, 260]),
+    ],
+)
+def test_char_ids_are_bilm_tfs_plus_one(token: str, unshifted: list[int]) -> None:
+    assert encode_tokens([token], 5)[0].tolist() == [number + SHIFT for number in unshifted]
+
+
+def test_first_is_encoded_as_in_allennlp() -> None:
+    assert encode_tokens(["First"], 50)[0, :8].tolist() == [259, 71, 106, 115, 116, 117, 260, 261]
+
+
+def test_unknown_word_mark_is_spelled_out() -> None:
+    assert encode_tokens(["<UNK>"], 50)[0, 1:6].tolist() == [byte + 1 for byte in b"<UNK>"]
+
+
+def test_a_long_token_is_cut_by_bytes_in_the_middle_of_a_character() -> None:
+    row = encode_tokens(["é" * 30], 50)[0]
+    assert row[-1] == 260
+    assert row[1:-1].tolist() == [byte + 1 for byte in ("é" * 24).encode()]
+    assert encode_tokens(["aé" * 30], 5)[0].tolist() == [259, 98, 196, 170, 260]
+
+
+def test_lone_surrogates_vanish() -> None:
+    assert encode_tokens(["a\ud800b"], 6).tolist() == encode_tokens(["ab"], 6).tolist()
+
+
+@given(st.lists(st.text(max_size=80), max_size=5), st.integers(3, 60))
+def test_any_text_becomes_ids_in_range_with_begin_and_end(tokens: list[str], max_chars: int) -> None:
+    ids = encode_tokens(tokens, max_chars)
+    assert ids.shape == (len(tokens), max_chars)
+    assert np.all((ids >= 1) & (ids <= 261))
+    assert np.all(ids[:, 0] == 259)
+    assert np.all((ids == 260).sum(axis=1) == 1)
+
+
+def test_a_token_that_is_no_string_is_refused() -> None:
+    with pytest.raises(TextError, match="A token is a string; given 7 of type int"):
+        encode_tokens(["a", 7], 50)  # type: ignore[list-item]

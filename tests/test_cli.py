@@ -1,0 +1,211 @@
+"""The shell: each command does its work; bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit import Elmo
+from elmokit.cli.main import main
+from elmokit.weights.open import open_model, save_model
+from tests.conftest import random_model
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a small model and a text."""
+    monkeypatch.chdir(tmp_path)
+    save_model(random_model(), Path("model"))
+    Path("text.txt").write_text("the cat sat .\n\nthe dog 's mat\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> object:
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["elmokit", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        code = exit_.value.code
+        return Ran(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return run
+
+
+def test_embed_writes_all_layers_of_each_line(shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("embed", "text.txt", "out.hdf5", "--model", "model")
+    assert ran.code == 0
+    assert "3 sentences (1 blank), 8 tokens" in ran.err
+    assert ran.out == ""
+    with h5py.File("out.hdf5") as file:
+        assert set(file) == {"0", "1", "2", "sentence_to_index"}
+        (expected,) = Elmo.from_pretrained("model").embed([["the", "cat", "sat", "."]])
+        np.testing.assert_allclose(file["0"][...], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "shape"),
+    [(["--top"], (4, 64)), (["--average"], (4, 64)), (["--all"], (3, 4, 64)), (["--layers", "0,2"], (2, 4, 64))],
+)
+def test_embed_writes_the_layers_asked_for(shell, flags: list[str], shape: tuple[int, ...]) -> None:  # type: ignore[no-untyped-def]
+    assert shell("embed", "text.txt", "out.hdf5", "--model", "model", "--dtype", "float16", *flags).code == 0
+    with h5py.File("out.hdf5") as file:
+        assert (file["0"].shape, file["0"].dtype) == (shape, np.float16)
+
+
+def test_embed_takes_allennlps_flags(shell) -> None:  # type: ignore[no-untyped-def]
+    assert shell("embed", "text.txt", "a.hdf5", "--model", "model", "--forget-sentences").code == 0
+    assert shell("embed", "text.txt", "b.hdf5", "--model", "model", "--use-sentence-keys").code == 0
+    assert shell("embed", "text.txt", "c.hdf5", "--model", "model", "--include-sentence-indices").code == 0
+    with h5py.File("a.hdf5") as a, h5py.File("b.hdf5") as b, h5py.File("c.hdf5") as c:
+        assert set(a) == {"0", "1", "2"}
+        assert set(b) == {"the cat sat .", "%#1", "the dog 's mat"}
+        assert set(c) == {"0", "1", "2", "sentence_to_index", "sentence_indices"}
+
+
+def test_embed_reads_standard_input_and_raw_text(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The dog's mat (isn't \"red\").\n")))
+    assert shell("embed", "-", "out.hdf5", "--model", "model", "--tokenize", "--use-sentence-keys").code == 0
+    with h5py.File("out.hdf5") as file:
+        (vectors,) = file.values()
+        tokens = ["The", "dog", "'s", "mat", "(", "is", "n't", '"', "red", '"', ")", "."]
+        (expected,) = Elmo.from_pretrained("model").embed([tokens])
+        np.testing.assert_allclose(vectors[...], expected, atol=1e-5)
+
+
+def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("text.txt").write_text("the cat\n" * 4)
+    for state in ("carry", "warm"):
+        for size in ("1", "2"):
+            flags = ("--state", state, "--batch-size", size, "--batch-tokens", str(8 * int(size)))
+            assert shell("embed", "text.txt", f"{state}{size}.hdf5", "--model", "model", *flags).code == 0
+        with h5py.File(f"{state}1.hdf5") as one, h5py.File(f"{state}2.hdf5") as two:
+            apart = np.abs(one["3"][...] - two["3"][...]).max()
+        assert (apart > 1e-3) == (state == "carry")
+
+
+def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untyped-def]
+    assert shell("convert", "model", "there/weights.hdf5").code == 0
+    ran = shell("convert", "there", "again", "--storage", "float16")
+    assert (ran.code, ran.err) == (0, "wrote again\n")
+    assert open_model("again").bilm.config == open_model("model").bilm.config
+
+
+def test_convert_stores_a_calibrated_warm_state(shell) -> None:  # type: ignore[no-untyped-def]
+    assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
+    assert open_model("warm").warm_state is not None
+    assert "stored with the model" in shell("info", "warm").out
+
+
+def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-def]
+    shell("convert", "model", "weights.hdf5")
+    ours, theirs = shell("info", "model").out, shell("info", "weights.hdf5").out
+    assert "format            elmokit" in ours
+    assert "format            bilm-tf" in theirs
+    for line in ("hidden 64, projection 32, vectors 64", "filters 8x1 16x2 32x3, relu, 1 highway"):
+        assert line in ours
+        assert line in theirs
+    facts = json.loads(shell("info", "model", "--json").out)
+    assert facts["parameters"] == f"{random_model().bilm.n_parameters:,}"
+    assert facts["card"] == {"note": "random"}
+
+
+def test_train_and_resume(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("corpus.txt").write_text("the cat sat on the mat .\nthe dog ran .\n" * 20)
+    settings = ("--preset", "tiny", "--max-words", "8", "--batch-size", "2", "--steps", "5", "--predictions", "200")
+    arguments = ("train", "corpus.txt", "--held-out", "corpus.txt", "--run", "run", *settings)
+    ran = shell(*arguments)
+    assert ran.code == 0
+    assert "40 sentences, 220 tokens, 8 types; " in ran.out
+    assert "held-out perplexity" in ran.out
+    card = open_model("run/model").card
+    assert card["corpus"]["n_tokens"] == 220
+    assert card["command"].startswith("elmokit train corpus.txt")
+    assert "exists already. Add --resume" in shell(*arguments).err
+    assert shell(*arguments, "--resume").code == 0
+
+
+def test_probe_prints_an_accuracy_for_each_layer(shell) -> None:  # type: ignore[no-untyped-def]
+    rows = [("the", "DET"), ("cat", "NOUN"), ("ran", "VERB"), (".", "PUNCT")]
+    lines = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, (word, tag) in enumerate(rows, start=1)]
+    content = "\n".join(["# text", "1-2\tx" + "\t_" * 8, *lines, "4.1\ty" + "\t_" * 8, "", *lines]) + "\n"
+    Path("tags.conllu").write_text(content)
+    ran = shell("probe", "pos", "tags.conllu", "tags.conllu", "--model", "model")
+    assert ran.out.splitlines() == ["layer 0  100.00%", "layer 1  100.00%", "layer 2  100.00%"]
+    Path("bad.conllu").write_text("1\tthe\n")
+    assert "bad.conllu, line 1: 2 columns, expected 10" in shell("probe", "pos", "bad.conllu", "tags.conllu").err
+
+
+BAD_CALLS = {
+    "no such file or folder": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
+    "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
+    "exists already": ["embed", "text.txt", "text.txt", "--model", "model"],
+    "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],
+    "--layers is 'x'": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "x"],
+    "There is no layer 5": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
+    "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
+    "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],
+    "is no model that elmokit knows": ["info", "text.txt"],
+    "no readable HDF5 file": ["info", "broken.hdf5"],
+    "There is no options file": ["info", "lonely.hdf5"],
+    "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
+    "Missing argument 'IN'": ["embed"],
+    "No such command 'embde'": ["embde"],
+    "no preset 'huge'": ["train", "text.txt", "--held-out", "text.txt", "--run", "run", "--preset", "huge"],
+    "No file matches no*.txt": ["train", "no*.txt", "--held-out", "text.txt", "--run", "run"],
+    "device": ["embed", "text.txt", "out.hdf5", "--model", "model", "--device", "abacus"],
+}
+
+
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # type: ignore[no-untyped-def]
+    Path("latin.txt").write_bytes(b"caf\xe9\n")
+    Path("broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 20)
+    Path("options.json").write_text("{}")
+    save_model(random_model(), Path("lonely/weights.hdf5"))
+    Path("lonely/weights.hdf5").rename("lonely.hdf5")
+    Path("options.json").unlink()
+    if "broken" in str(BAD_CALLS[message]):
+        Path("options.json").write_text(Path("lonely/options.json").read_text())
+    ran = shell(*BAD_CALLS[message])
+    assert ran.code == 2
+    assert message in ran.err
+    assert ran.err.startswith("elmokit: ")
+    assert ran.err.count("\n") == 1
+    assert not Path("out.hdf5").exists()
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # a write beyond it fails as on a full disk
+
+    Path("long.txt").write_text("the cat sat on the mat\n" * 500)
+    command = [sys.executable, "-m", "elmokit", "embed", "long.txt", "out.hdf5", "--model", "model"]
+    ran = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert ran.returncode == 2, ran.stderr
+    assert "Writing out.hdf5 failed" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert {path.name for path in folder.iterdir()} == {"model", "text.txt", "long.txt"}
+
+
+def test_help_and_import_do_not_wait_for_torch(folder: Path) -> None:
+    code = "import sys; sys.argv = ['elmokit', '--help']\ntry:\n    from elmokit.cli.main import main; main()\n"
+    code += "finally:\n    print(sorted({'torch', 'numpy', 'h5py'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Commands:" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,92 @@
+"""The documents say what is: their code runs, their names and files exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import elmokit
+from elmokit.cli.main import main
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for kind, code in BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the documents speak of."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "examples" / "sentences.txt", "sentences.txt")
+    Path("held-out.txt").write_text(TEXT)
+    Path("corpus").mkdir()
+    Path("corpus/part.txt").write_text(TEXT)
+    save_model(random_model(), Path("elmo_weights.hdf5"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for code in blocks(page, "sh"):
+        for line in code.splitlines():
+            if line.startswith("elmokit "):
+                monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
+                with pytest.raises(SystemExit) as exit_:
+                    main()
+                assert not exit_.value.code, line
+    names: dict[str, object] = {}
+    for code in blocks(page, "python"):
+        exec(compile(code, page.name, "exec"), names)
+
+
+def test_shapes_in_comments_are_true(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "embed.md", "python")[:4])
+    exec(compile(code.replace("open(", "open("), "embed.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["(3, 7, 256)", "torch.Size([2, 7, 256]) torch.Size([2, 7])"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_public_names_are_those_that_the_documents_list() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(elmokit.__all__)
+
+
+@pytest.mark.parametrize("name", elmokit.__all__)
+def test_public_names_can_be_had(name: str) -> None:
+    assert getattr(elmokit, name) is not None
+
+
+def test_what_is_no_public_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Emlo'"):
+        elmokit.Emlo  # noqa: B018
+    assert set(elmokit.__all__) <= set(dir(elmokit))
+
+
+def test_the_map_of_files_in_the_readme_is_complete() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "elmokit").iterdir():
+        if path.name not in ("__pycache__", "__init__.py", "__main__.py", "py.typed"):
+            assert f"`{path.name}" in text, f"{path.name} is not on the README's map"
+
+
+def test_version_is_one() -> None:
+    assert f'version = "{elmokit.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"## {elmokit.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -1,0 +1,245 @@
+"""``Elmo``: vectors that depend on the sentence alone, and a module for use inside a model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.bilm import BiLMConfig
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.weights.model import StoredModel
+from elmokit.weights.warm import boundary_state
+from tests.conftest import random_model
+
+ELMOS = {start: Elmo(random_model(), start=start) for start in ("warm", "zero", "carry")}  # type: ignore[arg-type]
+TOKENS = st.text(max_size=12)
+SENTENCES = st.lists(st.lists(TOKENS, max_size=9), min_size=1, max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sentences=SENTENCES,
+    start=st.sampled_from(["warm", "zero"]),
+    batch_tokens=st.integers(1, 80),
+    data=st.data(),
+)
+def test_vectors_do_not_depend_on_batch_order_or_neighbours(
+    sentences: list[list[str]], start: str, batch_tokens: int, data: st.DataObject
+) -> None:
+    elmo = ELMOS[start]
+    order = data.draw(st.permutations(range(len(sentences))))
+    together = elmo.embed(sentences)
+    shuffled = elmo.embed([sentences[place] for place in order], batch_tokens=batch_tokens)
+    for place, vectors in zip(order, shuffled, strict=True):
+        np.testing.assert_allclose(vectors, together[place], atol=1e-5, rtol=0)
+    chosen = data.draw(st.integers(0, len(sentences) - 1))
+    np.testing.assert_allclose(elmo.embed([sentences[chosen]])[0], together[chosen], atol=1e-5, rtol=0)
+
+
+def test_carried_state_makes_the_same_sentence_differ_and_row_r_goes_on_from_row_r() -> None:
+    elmo = ELMOS["carry"]
+    sentence = ["the", "cat", "sat"]
+    first, second = elmo.embed([sentence, sentence], batch_size=1)
+    assert np.abs(first - second).max() > 1e-3
+    two_rows = elmo.embed([sentence, ["dog"], sentence, ["dog"]], batch_size=2)
+    np.testing.assert_allclose(two_rows[0], first, atol=1e-5)
+    np.testing.assert_allclose(two_rows[2], second, atol=1e-5)
+
+
+def test_carried_rows_grow_and_unused_rows_keep_their_state() -> None:
+    elmo = ELMOS["carry"]
+    a, b = ["the", "cat"], ["a", "dog", "ran"]
+    one, state = elmo.embed_batch([a, b], elmo.bilm.zero_state(2))
+    _, after_a = elmo.embed_batch([a], state.first_rows(1))
+    merged = state.with_first_rows(after_a)
+    torch.testing.assert_close(merged.hidden[:, :, 1], state.hidden[:, :, 1])
+    assert len(one) == 2
+
+
+def test_arrays_come_in_the_order_given_without_boundaries() -> None:
+    sentences = [["a"] * n for n in (5, 0, 30, 1)]
+    vectors = ELMOS["warm"].embed(sentences, batch_tokens=16)
+    assert [array.shape for array in vectors] == [(3, 5, 64), (3, 0, 64), (3, 30, 64), (3, 1, 64)]
+    assert all(array.dtype == np.float32 and array.base is None for array in vectors)
+
+
+def test_layers_are_chosen_by_name_and_number() -> None:
+    elmo, sentence = ELMOS["warm"], ["the", "cat"]
+    (full,) = elmo.embed([sentence])
+
+    def layers(which: object) -> np.ndarray:
+        return elmo.embed([sentence], layers=which)[0]  # type: ignore[call-overload, no-any-return]
+
+    np.testing.assert_array_equal(layers("top"), full[2])
+    np.testing.assert_array_equal(layers(1), full[1])
+    np.testing.assert_array_equal(layers([2, 0]), full[[2, 0]])
+    np.testing.assert_allclose(layers("average"), full.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(layers("mix"), full.mean(axis=0), atol=1e-6)
+    for which in (3, -1, [0, 7], "bottom", "allx"):
+        with pytest.raises(ConfigError, match="has layers 0 to 2"):
+            layers(which)
+
+
+def test_an_iterator_is_read_only_a_little_ahead() -> None:
+    n_read = itertools.count()
+
+    def endless() -> Iterator[list[str]]:
+        while True:
+            next(n_read)
+            yield ["the", "cat"]
+
+    vectors = ELMOS["warm"].embed(endless(), batch_tokens=40)
+    assert next(vectors).shape == (3, 2, 64)
+    assert next(n_read) <= 8 * 40 // 4 + 1
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        [],
+        [""],
+        ["the"] * 10_000,
+        ["x" * 1000],
+        ["🙂", "👩‍👩‍👧", "Ā", "\u200b", "\x00", "漢字"],
+        ["\ud800", "a\udfffb"],
+        ["<S>", "</S>", "<UNK>"],
+        [" ", "a b", "\n"],
+    ],
+    ids=["empty", "empty token", "10,000 tokens", "1,000 characters", "unicode", "surrogates", "specials", "spaces"],
+)
+def test_any_text_gives_finite_vectors(sentence: list[str]) -> None:
+    for elmo in ELMOS.values():
+        (vectors,) = elmo.embed([sentence])
+        assert vectors.shape == (3, len(sentence), 64)
+        assert np.isfinite(vectors).all()
+
+
+def test_what_is_no_list_of_tokens_is_refused() -> None:
+    elmo = ELMOS["warm"]
+    with pytest.raises(TextError, match="A sentence is a list of tokens; given the string 'the cat'"):
+        elmo.embed(["the cat"])
+    with pytest.raises(TextError, match="A sentence is a list of tokens; given the string 't'"):
+        elmo.embed("the cat")
+    with pytest.raises(TextError, match="A token is a string; given 3"):
+        elmo.embed([["the", 3]])  # type: ignore[list-item]
+    assert elmo.embed([]) == []
+    assert list(elmo.embed(iter([]))) == []
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="batch_tokens is 0"):
+        ELMOS["warm"].embed([["a"]], batch_tokens=0)
+    with pytest.raises(ConfigError, match="start is 'cold'"):
+        Elmo(random_model(), start="cold")  # type: ignore[arg-type]
+    with pytest.raises(ModelNotFoundError, match="no such file or folder"):
+        Elmo.from_pretrained("no/such/model")
+
+
+def test_warm_start_is_the_stored_state_or_that_of_the_boundaries(model: StoredModel) -> None:
+    torch.testing.assert_close(Elmo(model).start_state(1), boundary_state(model))
+    model.warm_state = model.bilm.zero_state(1)._replace(hidden=torch.ones(2, 2, 1, 32))
+    assert torch.equal(Elmo(model).start_state(2).hidden, torch.ones(2, 2, 2, 32))
+
+
+# As a module.
+
+
+def test_module_mixes_equal_the_embedded_layers() -> None:
+    model = random_model()
+    elmo = Elmo(model, n_mixes=2)
+    sentences = [["the", "cat", "sat"], [], ["dog"]]
+    mixes, mask, _ = elmo(elmo.ids(sentences))
+    assert mask.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+    for row, vectors in enumerate(Elmo(model).embed(sentences, layers="average")):
+        for mix in mixes:
+            np.testing.assert_allclose(mix[row, : len(vectors)].detach(), vectors, atol=1e-6)
+            assert not mix[row, len(vectors) :].any()
+    torch.testing.assert_close(elmo(elmo.ids(sentences)).mixes[0], mixes[0])
+
+
+def test_boundaries_are_kept_on_request() -> None:
+    model = random_model()
+    ids = Elmo(model).ids([["the", "cat"], ["dog"]])
+    inner, kept = Elmo(model)(ids), Elmo(model, keep_boundaries=True)(ids)
+    assert kept.mixes[0].shape == (2, 4, 64)
+    assert kept.mask.sum(dim=1).tolist() == [4, 3]
+    torch.testing.assert_close(kept.mixes[0][0, 1:3], inner.mixes[0][0])
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_gradients_reach_the_bilm_only_if_it_is_trainable(trainable: bool) -> None:
+    elmo = Elmo(random_model(), trainable=trainable).train()
+    elmo(elmo.ids([["the", "cat"], ["dog"]])).mixes[0].square().sum().backward()
+    assert elmo.mixes[0].weight.grad is not None
+    reached = {name for name, parameter in elmo.bilm.named_parameters() if parameter.grad is not None}
+    assert reached == ({name for name, _ in elmo.bilm.named_parameters()} if trainable else set())
+
+
+def test_dropout_falls_on_each_mix_in_training_only() -> None:
+    elmo = Elmo(random_model(), n_mixes=2, dropout=0.5).train()
+    ids = elmo.ids([["the", "cat"] * 20])
+    first, second = elmo(ids).mixes
+    assert 0.3 < (first == 0).float().mean() < 0.7
+    assert not torch.equal(first == 0, second == 0)
+    elmo.eval()
+    assert (elmo(ids).mixes[0] == 0).float().mean() < 0.1
+
+
+def test_state_is_an_argument_and_a_result() -> None:
+    elmo = Elmo(random_model(), start="zero")
+    ids = elmo.ids([["the", "cat"]])
+    once = elmo(ids)
+    again = elmo(ids, once.state)
+    assert not torch.allclose(once.mixes[0], again.mixes[0], atol=1e-3)
+    torch.testing.assert_close(elmo(ids).mixes[0], once.mixes[0])
+
+
+def test_padding_between_tokens_is_refused() -> None:
+    elmo = Elmo(random_model())
+    ids = elmo.ids([["the", "cat", "sat"]])
+    ids[0, 2] = 0
+    with pytest.raises(ValueError, match="padding before or between tokens"):
+        elmo(ids)
+
+
+def test_a_saved_state_dict_restores_mixes_and_warm_state() -> None:
+    model = random_model()
+    elmo = Elmo(model)
+    with torch.no_grad():
+        elmo.mixes[0].weight.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    other = Elmo(random_model(seed=9))
+    other.load_state_dict(elmo.state_dict())
+    sentence = [["the", "cat"]]
+    np.testing.assert_allclose(other.embed(sentence, layers="mix")[0], elmo.embed(sentence, layers="mix")[0], atol=1e-6)
+
+
+def test_a_word_input_model_embeds_unknown_words_as_unk() -> None:
+    config = BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6)
+    elmo = Elmo(random_model(config))
+    known, unknown, listed = elmo.embed([["the", "<UNK>"], ["the", "zebra"], ["the", "cat"]])
+    np.testing.assert_allclose(known, unknown, atol=1e-5)
+    assert np.abs(known - listed).max() > 1e-4
+    mixes, mask, _ = elmo(elmo.ids([["the", "zebra"], ["cat"]]))
+    np.testing.assert_allclose(mixes[0][0].detach(), unknown.mean(axis=0), atol=1e-6)
+    assert mask.tolist() == [[True, True], [True, False]]
+
+
+def test_a_word_input_model_without_its_vocabulary_says_so() -> None:
+    model = random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6))
+    model.vocabulary = None
+    with pytest.raises(ModelNotFoundError, match="has no vocabulary"):
+        Elmo(model, start="zero").embed([["the"]])
+
+
+def test_it_computes_where_and_in_what_it_was_moved_to() -> None:
+    elmo = Elmo(random_model()).double()
+    assert elmo.bilm.zero_state(1).hidden.dtype == torch.float64
+    (vectors,) = elmo.embed([["the", "cat"]])
+    np.testing.assert_allclose(vectors, ELMOS["warm"].embed([["the", "cat"]])[0], atol=1e-5)

@@ -1,0 +1,123 @@
+"""Our own format: round trips, float16, damaged folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from elmokit.bilm import BiLMConfig
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.weights import folder as folder_module
+from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.model import StoredModel
+from elmokit.weights.warm import boundary_state
+from tests.conftest import random_model
+
+
+def test_folder_round_trip_keeps_everything(model: StoredModel, tmp_path: Path) -> None:
+    model.warm_state = boundary_state(model)
+    save_folder(model, tmp_path / "model")
+    again = load_folder(tmp_path / "model")
+    assert again.bilm.config == model.bilm.config
+    assert again.card == model.card
+    assert model.softmax is not None
+    assert again.softmax is not None
+    for mine, theirs in ((model.bilm, again.bilm), (model.softmax, again.softmax)):
+        for name, tensor in mine.state_dict().items():
+            assert torch.equal(theirs.state_dict()[name], tensor), name
+    assert again.vocabulary is not None
+    assert model.vocabulary is not None
+    assert again.vocabulary.words == model.vocabulary.words
+    assert again.warm_state is not None
+    assert all(map(torch.equal, again.warm_state, model.warm_state))
+
+
+def test_a_word_input_model_round_trips(tmp_path: Path) -> None:
+    model = random_model(BiLMConfig(char_cnn=None, n_words=11, projection_dim=4, hidden_dim=6))
+    save_folder(model, tmp_path / "model")
+    assert load_folder(tmp_path / "model").bilm.config == model.bilm.config
+
+
+def test_float16_storage_halves_the_file_and_loads_as_float32(model: StoredModel, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "full")
+    save_folder(model, tmp_path / "half", storage="float16")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "half")]
+    assert 0.45 < sizes[1] / sizes[0] < 0.6
+    for name, tensor in load_folder(tmp_path / "half").bilm.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, model.bilm.state_dict()[name].half().float())
+
+
+def test_a_model_that_stands_there_is_not_overwritten_unasked(model: StoredModel, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    with pytest.raises(OutputError, match="exists already"):
+        save_folder(model, tmp_path / "model")
+    save_folder(random_model(seed=1), tmp_path / "model", overwrite=True)
+    loaded = load_folder(tmp_path / "model").bilm.state_dict()
+    assert not torch.equal(
+        loaded["directions.0.layers.0.weight"], model.bilm.state_dict()["directions.0.layers.0.weight"]
+    )
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_damaged_folders_are_clear_errors(model: StoredModel, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_folder(model, folder)
+    content = json.loads((folder / "config.json").read_text())
+
+    edit_config(folder, format_version=99)
+    with pytest.raises(FormatError, match="If a newer elmokit wrote it, upgrade"):
+        load_folder(folder)
+    edit_config(folder, format_version=1, bilm=content["bilm"] | {"hiden_dim": 3})
+    with pytest.raises(ConfigError, match=r"unknown key 'hiden_dim'\. Did you mean 'hidden_dim'"):
+        load_folder(folder)
+    edit_config(folder, bilm=content["bilm"] | {"n_layers": 3})
+    with pytest.raises(TensorMismatchError, match=r"missing: directions\.0\.layers\.2\.weight"):
+        load_folder(folder)
+    edit_config(folder, bilm=content["bilm"])
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"no vocab\.txt"):
+        load_folder(folder)
+    (folder / "softmax.safetensors").unlink()
+    assert load_folder(folder).softmax is None
+
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    for damaged in (b"", whole[:50], whole[:-10], b"\xff" * 64):
+        weights.write_bytes(damaged)
+        with pytest.raises(FormatError, match="no readable safetensors file"):
+            load_folder(folder)
+    weights.unlink()
+    with pytest.raises(ModelNotFoundError, match=r"model\.safetensors is missing"):
+        load_folder(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(FormatError, match="is not JSON"):
+        load_folder(folder)
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
+        load_folder(tmp_path)
+
+
+def test_files_may_be_read_by_whoever_may_read_other_files(model: StoredModel, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
+    assert len(modes) == 1
+
+
+def test_a_write_that_fails_is_an_output_error_and_leaves_nothing(
+    model: StoredModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(folder_module, "save_file", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_folder(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.nn.lstm import LSTMState, ProjectedLSTM
+
+CLIPS = st.sampled_from([None, 0.1, 0.5])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_rows=st.integers(1, 4),
+    n_steps=st.integers(1, 7),
+    input_dim=st.integers(1, 6),
+    projection_dim=st.integers(1, 5),
+    extra=st.integers(0, 4),
+    cell_clip=CLIPS,
+    projection_clip=CLIPS,
+    seed=st.integers(0, 1000),
+)
+def test_training_window_equals_the_plain_path_in_values_and_gradients(
+    n_rows: int,
+    n_steps: int,
+    input_dim: int,
+    projection_dim: int,
+    extra: int,
+    cell_clip: float | None,
+    projection_clip: float | None,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    layer = ProjectedLSTM(input_dim, projection_dim + extra, projection_dim, cell_clip, projection_clip).double()
+    layer.reset_parameters()
+    inputs = torch.randn(n_rows, n_steps, input_dim, dtype=torch.float64, requires_grad=True)
+    start = LSTMState(
+        0.1 * torch.randn(n_rows, projection_dim, dtype=torch.float64),
+        0.1 * torch.randn(n_rows, projection_dim + extra, dtype=torch.float64),
+    )
+    upstream = torch.randn(n_rows, n_steps, projection_dim, dtype=torch.float64)
+    wanted = [inputs, *layer.parameters()]
+
+    fast, fast_state = layer(inputs, start)
+    everywhere = torch.ones(n_rows, n_steps, dtype=torch.bool)
+    plain, plain_state = layer(inputs, start, everywhere)  # a mask sends it down the plain path
+
+    torch.testing.assert_close(fast, plain, atol=1e-12, rtol=0)
+    torch.testing.assert_close(fast_state.hidden, plain_state.hidden.detach(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(fast_state.cell, plain_state.cell.detach(), atol=1e-12, rtol=0)
+    fast_gradients = torch.autograd.grad((fast * upstream).sum(), wanted)
+    plain_gradients = torch.autograd.grad((plain * upstream).sum(), wanted)
+    for ours, theirs in zip(fast_gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=0)
+
+
+def test_a_state_that_wants_a_gradient_gets_one() -> None:
+    layer = ProjectedLSTM(2, 3, 2, None, None)
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    start = LSTMState(torch.zeros(1, 2, requires_grad=True), torch.ones(1, 3))
+    layer(torch.ones(1, 3, 2), start)[0].sum().backward()
+    assert start.hidden.grad is not None
+    assert start.hidden.grad.any()

@@ -1,0 +1,80 @@
+"""One door for every format, and what it says to what is none."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+
+from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.weights.model import StoredModel
+from elmokit.weights.open import open_model, save_model
+
+
+def same(first: StoredModel, second: StoredModel) -> bool:
+    tensors = second.bilm.state_dict()
+    return all(torch.equal(tensor, tensors[name]) for name, tensor in first.bilm.state_dict().items())
+
+
+def test_every_path_to_a_published_model_opens(model: StoredModel, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "a" / "weights.hdf5")
+    save_model(model, tmp_path / "b" / "elmo_tiny_weights.hdf5")
+    assert (tmp_path / "b" / "elmo_tiny_options.json").exists()
+    for path in ("a", "a/weights.hdf5", "b", "b/elmo_tiny_weights.hdf5"):
+        opened = open_model(tmp_path / path)
+        assert (opened.family, same(model, opened)) == ("bilm-tf", True)
+    (tmp_path / "a" / "options.json").rename(tmp_path / "elsewhere.json")
+    assert same(model, open_model(tmp_path / "a" / "weights.hdf5", tmp_path / "elsewhere.json"))
+
+
+def test_hdf5_to_folder_and_back_keeps_every_tensor(model: StoredModel, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "first.hdf5")
+    save_model(open_model(tmp_path / "first.hdf5"), tmp_path / "ours")
+    (tmp_path / "options.json").unlink()
+    save_model(open_model(tmp_path / "ours"), tmp_path / "second.hdf5")
+    with h5py.File(tmp_path / "first.hdf5") as first, h5py.File(tmp_path / "second.hdf5") as second:
+        names: list[str] = []
+        first.visit(names.append)
+        for name in names:
+            if isinstance(first[name], h5py.Dataset):
+                assert (first[name][...] == second[name][...]).all(), name
+
+
+def test_our_folder_opens_by_its_path(model: StoredModel, tmp_path: Path) -> None:
+    assert save_model(model, tmp_path / "model", "float32") == [tmp_path / "model"]
+    assert open_model(tmp_path / "model").family == "elmokit"
+
+
+def test_what_is_no_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
+    bert = tmp_path / "bert"
+    bert.mkdir()
+    (bert / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(FormatError, match="looks like a Hugging Face model of type 'bert'"):
+        open_model(bert)
+    with zipfile.ZipFile(tmp_path / "x.bin", "w") as archive:
+        archive.writestr("a", "b")
+    with pytest.raises(FormatError, match="looks like a zip archive"):
+        open_model(tmp_path / "x.bin")
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(FormatError, match="looks like a Python pickle"):
+        open_model(tmp_path / "x.pkl")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FormatError, match="is no model that elmokit knows"):
+        open_model(tmp_path / "empty")
+
+
+def test_several_weight_files_ask_which(model: StoredModel, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "one.hdf5")
+    (tmp_path / "two.hdf5").write_bytes((tmp_path / "one.hdf5").read_bytes())
+    with pytest.raises(FormatError, match=r"several HDF5 files \(one\.hdf5, two\.hdf5\)"):
+        open_model(tmp_path)
+
+
+def test_nothing_at_the_path_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="There is no model at"):
+        open_model(tmp_path / "nowhere")

@@ -1,0 +1,66 @@
+"""The model inside the package: small, complete, and it means something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from elmokit import Elmo
+from elmokit.embedder import DEFAULT_MODEL, open_pretrained
+from elmokit.files import read_lines, split_tokens
+from elmokit.probe.neighbours import nearest_tokens
+from elmokit.train.perplexity import perplexity
+
+ROOT = Path(__file__).parents[1]
+SENTENCES = [split_tokens(line) for line in read_lines(ROOT / "examples" / "sentences.txt")]
+
+
+def test_it_is_small_and_says_where_it_comes_from() -> None:
+    model = open_pretrained()
+    assert model.source is not None
+    assert sum(file.stat().st_size for file in model.source.iterdir()) < 12_000_000
+    assert {"corpus", "command", "n_steps", "held_out", "warm_state"} <= set(model.card)
+    assert model.softmax is not None
+    assert model.warm_state is not None
+    assert open_pretrained(DEFAULT_MODEL).bilm.config == model.bilm.config
+
+
+def test_it_predicts_english_and_less_well_scrambled_english() -> None:
+    model = open_pretrained()
+    scores = [
+        perplexity(model, text, start=model.warm_state)
+        for text in (SENTENCES, [sorted(sentence) for sentence in SENTENCES])
+    ]
+    assert all(value < 150 for value in scores[0].per_direction)
+    assert all(bad > 5 * good for good, bad in zip(scores[0].per_direction, scores[1].per_direction, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("word", "senses"),
+    [("bank", [range(4), range(4, 8)]), ("play", [range(8, 12), range(12, 16)])],
+)
+def test_the_nearest_use_of_an_ambiguous_word_has_the_same_sense(word: str, senses: list[range]) -> None:
+    vectors = Elmo.from_pretrained().embed(SENTENCES)
+    places = [(line, SENTENCES[line].index(word)) for sense in senses for line in sense]
+    uses = np.array([vectors[line][:, token] for line, token in places])  # (uses, layers, dim)
+    np.testing.assert_allclose(uses[:, 0], np.broadcast_to(uses[0, 0], uses[:, 0].shape), atol=1e-5)  # no context there
+    for layer in (1, 2):
+        n_right = 0
+        for line, token in places:
+            sense = next(sense for sense in senses if line in sense)
+            n_right += nearest_tokens(vectors, line, token, layer, 1, places)[0].sentence in sense
+        assert n_right >= 6  # of 8
+
+
+def test_the_demo_writes_vectors_and_shows_neighbours(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), str(tmp_path / "vectors.hdf5")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    for shown in ("M parameters", "tokens/s", "(layers, tokens, dim)", "nearest to 'bank'", "nearest to 'play'"):
+        assert shown in ran.stdout
+    with h5py.File(tmp_path / "vectors.hdf5") as file:
+        assert len(file) == len(SENTENCES) + 1

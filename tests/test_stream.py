@@ -1,0 +1,111 @@
+"""Packing as bilm-tf's, and a position that can be saved."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.errors import TextError
+from elmokit.text import stream as stream_module
+from elmokit.text.stream import Window, WindowStream
+from elmokit.text.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", "the", ".", "Āt"])
+
+
+def encode_words(tokens: object) -> np.ndarray:
+    return VOCABULARY.word_ids(tokens) + 1  # type: ignore[arg-type]
+
+
+def make_stream(paths: list[Path], batch_size: int = 2, n_steps: int = 3, **settings: object) -> WindowStream:
+    return WindowStream(paths, VOCABULARY, encode_words, batch_size, n_steps, **settings)  # type: ignore[arg-type]
+
+
+def written(folder: Path, *texts: str) -> list[Path]:
+    paths = [folder / f"shard-{index}.txt" for index in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def input_ids(window: Window) -> list[list[list[int]]]:
+    return (window.tokens[window.inputs] - 1).tolist()
+
+
+def test_windows_are_those_of_bilm_tfs_own_example(tmp_path: Path) -> None:
+    stream = make_stream(written(tmp_path, "the unknown .\nth .\nthe\n"), shuffle=False)
+    first, second = islice(stream, 2)
+    assert input_ids(first)[0] == [[0, 3, 2], [0, 2, 4]]
+    assert first.targets[0].tolist() == [[3, 2, 4], [2, 4, 1]]
+    assert input_ids(second)[0] == [[4, 0, 3], [0, 3, 2]]
+    assert second.targets[0].tolist() == [[1, 3, 1], [3, 2, 4]]
+    assert input_ids(first)[1] == [[1, 4, 2], [1, 4, 2]]
+    assert first.targets[1].tolist() == [[4, 2, 3], [4, 2, 0]]
+    assert input_ids(second)[1] == [[3, 1, 3], [1, 4, 2]]
+    assert second.targets[1].tolist() == [[0, 3, 0], [4, 2, 3]]
+
+
+def test_a_pass_reads_every_sentence_once(tmp_path: Path) -> None:
+    paths = written(tmp_path, "the\n. .\n", "\nthe . the\n", ". the\n")
+    stream = make_stream(paths, batch_size=1, n_steps=1)
+    n_predictions = (1 + 1) + (2 + 1) + (3 + 1) + (2 + 1)
+    targets = [int(window.targets[0, 0, 0]) for window in islice(stream, n_predictions)]
+    assert stream.n_passes == 0
+    assert targets.count(VOCABULARY.end_id) == 4
+    assert sorted(targets) == sorted([3, 4, 4, 3, 4, 3, 4, 3] + 4 * [1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(n_before=st.integers(0, 30), batch_size=st.integers(1, 4), n_steps=st.integers(1, 5), seed=st.integers(0, 5))
+def test_restored_stream_goes_on_as_if_never_stopped(
+    tmp_path_factory: pytest.TempPathFactory, n_before: int, batch_size: int, n_steps: int, seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("stream")
+    paths = written(folder, "the .\nthe unknown words .\n.\nthe the the\n", ". .\nthe\n", "Āt\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_module, "BLOCK_LINES", 3)
+        patch.setattr(stream_module, "OPEN_SHARDS", 2)
+        straight = make_stream(paths, batch_size, n_steps, seed=seed)
+        for _ in islice(straight, n_before):
+            pass
+        position = json.loads(json.dumps(straight.position()))
+        restored = make_stream(paths, batch_size, n_steps, seed=seed)
+        restored.restore(position)
+        for expected, window in zip(islice(straight, 12), restored, strict=False):
+            np.testing.assert_array_equal(window.targets, expected.targets)
+            np.testing.assert_array_equal(window.tokens[window.inputs], expected.tokens[expected.inputs])
+
+
+def test_the_order_follows_from_the_seed(tmp_path: Path) -> None:
+    paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 30)))
+
+    def lengths(seed: int) -> list[int]:
+        return next(make_stream(paths, 8, 20, seed=seed)).targets[0].ravel().tolist()
+
+    assert lengths(1) == lengths(1)
+    assert lengths(1) != lengths(2)
+
+
+def test_shards_read_side_by_side_mix(tmp_path: Path) -> None:
+    paths = written(tmp_path, "the\n" * 50, ".\n" * 50)
+    words = next(make_stream(paths, 1, 40)).targets[0].ravel().tolist()
+    assert 3 < words.count(3) < 17
+    assert 3 < words.count(4) < 17
+
+
+def test_a_corpus_without_a_sentence_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="nothing to train on"):
+        next(make_stream(written(tmp_path, "\n \n")))
+
+
+def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"the .\nthe \xff\n")
+    with pytest.raises(TextError, match=r"bad\.txt, line 2: not UTF-8"):
+        next(make_stream([path]))

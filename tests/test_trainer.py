@@ -1,0 +1,138 @@
+"""Training learns, logs, keeps checkpoints, and goes on after a kill as if there had been none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elmokit.bilm import PRESETS, BiLMConfig
+from elmokit.errors import ConfigError, TrainingError
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.train.state import checkpoints
+from elmokit.train.trainer import Progress, TrainConfig, train
+from elmokit.weights.folder import load_folder
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
+VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
+CONFIG = TrainConfig(
+    model=dataclasses.replace(PRESETS["tiny"], dropout=0.2),
+    n_predictions=6 * 4 * 5,
+    batch_size=4,
+    n_steps=5,
+    evaluate_every=3,
+    checkpoint_every=2,
+    learning_rate=1e-2,
+)
+
+
+def run_training(
+    folder: Path, config: TrainConfig = CONFIG, report: Callable[[Progress], None] = lambda _: None, **settings: Any
+) -> Any:
+    folder.mkdir(exist_ok=True)
+    text = folder / "text.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    sentences = [line.split() for line in TEXT.splitlines() if line]
+    return train(config, [text], sentences, VOCABULARY, folder, {"corpus": "toy"}, report, **settings)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    stored = load_folder(checkpoints(folder / "checkpoints")[-1] / "model")
+    assert stored.softmax is not None
+    return {**stored.bilm.state_dict(), **stored.softmax.state_dict()}
+
+
+def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, n_predictions=100 * 20, evaluate_every=50)
+    result = run_training(tmp_path, config)
+    assert result.mean < len(VOCABULARY) / 3
+    stored = load_folder(tmp_path / "model")
+    assert stored.card["corpus"] == "toy"
+    assert stored.card["held_out"]["n_predictions"] == result.n_predictions
+    assert stored.vocabulary is not None
+    assert stored.vocabulary.words == VOCABULARY.words
+
+
+@pytest.mark.parametrize("kind", ["word input", "forward only", "one layer"])
+def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "word input": {"char_cnn": None, "n_words": len(VOCABULARY)},
+        "forward only": {"bidirectional": False},
+        "one layer": {"n_layers": 1},
+    }[kind]
+    model: BiLMConfig = dataclasses.replace(CONFIG.model, **changes)
+    config = dataclasses.replace(CONFIG, model=model)
+    folder = tmp_path
+    text = folder / "text.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    result = train(config, [text], [["the", "cat"]], VOCABULARY, folder, {}, lambda _: None)
+    assert len(result.mean_nats) == model.n_directions
+    assert math.isfinite(result.mean)
+
+
+class Killed(BaseException):
+    """Stands for whatever ends a process between two steps."""
+
+
+@pytest.mark.parametrize("n_lines", [1, 2, 4])
+def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(n_lines: int, tmp_path: Path) -> None:
+    straight = run_training(tmp_path / "straight")
+
+    def stop_after(progress: Progress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
+        seen.append(progress.n_steps)
+        if len(seen) == n_lines:
+            seen.clear()
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_training(tmp_path / "stopped", report=stop_after, report_every=1)
+    torch.manual_seed(999)  # a new process has another random state
+    resumed = run_training(tmp_path / "stopped")
+    assert resumed.mean_nats == straight.mean_nats
+    for name, tensor in weights_of(tmp_path / "straight").items():
+        assert torch.equal(weights_of(tmp_path / "stopped")[name], tensor), name
+
+
+def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    run_training(tmp_path)
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000004", "step-00000006"]
+
+
+def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
+    lines: list[Progress] = []
+    run_training(tmp_path, report=lines.append, report_every=2)
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in lines]
+    assert all(len(line["losses"]) == 2 and line["losses"][0] > 0 for line in logged)
+    assert [line["held_out"] is None for line in logged] == [True, False, True, False]
+    assert logged[-1]["share"] == 1.0
+
+
+def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_share=0.0, clip_norm=1e30)
+    with pytest.raises(TrainingError, match=r"The loss is .* at step \d+.*lower learning rate"):
+        run_training(tmp_path, config)
+
+
+def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
+    run_training(tmp_path)
+    longer = dataclasses.replace(CONFIG, n_predictions=140)
+    assert math.isfinite(run_training(tmp_path, longer).mean)
+    with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
+        run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
+    (tmp_path / "settings.json").unlink()
+    other = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, n_layers=1), n_predictions=1000)
+    with pytest.raises(TrainingError, match="a checkpoint of another model"):
+        run_training(tmp_path, other)
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_share": 1.0}])
+def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        TrainConfig(**change)

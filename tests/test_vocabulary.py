@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elmokit.errors import ConfigError, FormatError
+from elmokit.text.vocabulary import Vocabulary, WordCounts
+
+
+def test_most_frequent_words_come_after_the_specials(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("b a b\n\nc b a <S>\n", encoding="utf-8")
+    counts = WordCounts()
+    counts.add(text)
+    assert (counts.n_sentences, counts.n_tokens) == (2, 7)
+    assert Vocabulary.from_counts(counts.words, 5).words == ["<S>", "</S>", "<UNK>", "b", "a"]
+
+
+def test_unknown_words_get_the_id_of_unk() -> None:
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the"])
+    assert vocabulary.word_ids(["the", "zebra"]).tolist() == [3, 2]
+    assert (vocabulary.begin_id, vocabulary.end_id, vocabulary.unknown_id) == (0, 1, 2)
+
+
+def test_file_round_trip_keeps_words_that_hold_odd_spaces(tmp_path: Path) -> None:
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "a\u00a0b", "Āt"])
+    path = tmp_path / "vocab.txt"
+    path.write_text(vocabulary.to_text() + "!!!MAXTERMID\n", encoding="utf-8")
+    assert Vocabulary.from_file(path).words == vocabulary.words
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("<S>\n<UNK>\nthe\n", "missing: </S>"),
+        ("<S>\n</S>\n<UNK>\na\nb\na\n", "'a' stands in it more than once"),
+        ("<S>\n</S>\n\n<UNK>\n", "Line 3 of the vocabulary .* is blank"),
+    ],
+)
+def test_files_that_bilm_tf_silently_corrupts_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(FormatError, match=message):
+        Vocabulary.from_file(path)
+
+
+def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"<S>\n</S>\n<UNK>\n\xff\n")
+    with pytest.raises(FormatError, match="is not UTF-8"):
+        Vocabulary.from_file(path)
+
+
+def test_a_cap_below_the_specials_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_words is 3"):
+        Vocabulary.from_counts({"a": 1}, 3)
