@@ -29,7 +29,7 @@ from elmokit.embedder import Elmo, open_pretrained
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.files import split_tokens
 from elmokit.nn.softmax import ROWS_AT_ONCE
-from elmokit.text.batches import check_sentence, make_batch
+from elmokit.text.batches import check_sentence
 
 Layers = Literal["average", "top", "all"]
 
@@ -163,11 +163,8 @@ class ElmoModel:
         n_directions = elmo.bilm.config.n_directions
         for places in self._batches(texts):
             sentences = [texts[place] for place in places]
-            batch = make_batch(sentences, elmo.model.encode)
-            parts = (batch.tokens, batch.index, batch.mask)
-            tokens, index, mask = (torch.from_numpy(part).to(elmo.bilm.device) for part in parts)
-            vectors = elmo.bilm.token_layer(tokens)[index]
-            top = elmo.bilm.contextualize(vectors, mask, elmo.start_state(len(places))).layers[-1]
+            output, _ = elmo.model.contextualize(sentences, elmo.start_state(len(places)))
+            top = output.layers[-1]  # (batch, time, dim)
             # With <S> at 0, token i stands at i + 1: the forward LSTM predicts it from i, the backward one from i + 2.
             sides = [half[:, start:] for start, half in zip((0, 2), top.chunk(n_directions, dim=-1), strict=False)]
             for row, (place, sentence) in enumerate(zip(places, sentences, strict=True)):
