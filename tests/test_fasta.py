@@ -8,11 +8,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from elmokit.cli.embed import embed
 from elmokit.corpus.embed import embed_file, survey
 from elmokit.embedder import Elmo
-from elmokit.errors import TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.text.fasta import Protein, read_fasta
+from elmokit.weights.open import save_model
 from tests.conftest import random_model
 
 TEXT = """; a comment
@@ -89,3 +92,13 @@ def test_a_bad_record_leaves_no_output(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="line 3"):
         embed_file(Elmo(random_model()), write(tmp_path, ">a\nM\n>b\n"), tmp_path / "out.hdf5", fasta=True)
     assert not (tmp_path / "out.hdf5").exists()
+
+
+def test_the_shell_embeds_proteins(proteins: Path, tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "model" / "weights.hdf5")
+    arguments = [str(proteins), str(tmp_path / "out.hdf5"), "--fasta", "--model", str(tmp_path / "model")]
+    refused = CliRunner().invoke(embed, [*arguments, "--tokenize"])
+    assert isinstance(refused.exception, ConfigError)
+    assert CliRunner().invoke(embed, arguments, catch_exceptions=False).exit_code == 0
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert set(file) == {"sp|P1|ONE", "two%2F2", "three"}

@@ -32,8 +32,8 @@ def hub_folder(hub_id: str) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(MODEL_FILES)))
     except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).strip().split("\n")[0]
+        first = str(error).strip().split("\n")[0].rstrip(".")
         raise ModelNotFoundError(
-            f"{hub_id} cannot be had from the Hugging Face Hub: {first} If it stands on this machine, give its path; "
+            f"{hub_id} cannot be had from the Hugging Face Hub: {first}. If it stands on this machine, give its path; "
             f"if it exists there, see https://huggingface.co/{name} and download its files by hand."
         ) from None
