@@ -266,7 +266,7 @@ def test_training_mode_does_not_switch_the_bilms_dropout_on(files: tuple[Path, P
 
 
 @pytest.mark.parametrize("change", [{"n_layers": 1}, {"bidirectional": False}])
-def test_exports_that_no_old_loader_reads_open(change: dict[str, Any], tmp_path: Path, vocab_file: Path) -> None:
+def test_models_of_one_layer_or_one_direction_open(change: dict[str, Any], tmp_path: Path, vocab_file: Path) -> None:
     config = dataclasses.replace(PRESETS["tiny"], **change)
     ops = BidirectionalLanguageModel(*write_model(tmp_path, config))(Batcher(vocab_file, 50).batch_sentences(SENTENCES))
     assert ops["lm_embeddings"].shape == (3, config.n_layers + 1, 4, config.output_dim)
@@ -559,6 +559,14 @@ def test_published_vectors_come_out_of_dumped_token_embeddings(shared: Path, tmp
     dump_token_embeddings(vocab_file, *files, tmp_path / "tokens.hdf5")
     model = BidirectionalLanguageModel(*files, False, tmp_path / "tokens.hdf5", max_batch_size=4)
     assert_published_vectors(shared, model, TokenBatcher(vocab_file))
+
+
+def test_an_export_of_one_layer_that_no_old_loader_reads_opens(shared: Path) -> None:
+    folder = shared / "golden" / "bilm-tf-run"  # its options say 261 characters, too
+    model = BidirectionalLanguageModel(folder / "options.json", folder / "weights.hdf5")
+    ops = model(Batcher(folder / "vocab.txt", 20).batch_sentences(SENTENCES))
+    assert ops["lm_embeddings"].shape == (3, 2, 4, 24)
+    assert ops["lm_embeddings"][:, 1][ops["mask"]].abs().max() > 0
 
 
 TRACE = [["The", "first", "sentence", "."], ["The", "second"], ["Third"]]
