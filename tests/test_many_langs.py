@@ -301,7 +301,7 @@ def test_other_networks_are_refused_with_the_reason(changes: dict[str, Any], wha
     [
         ("encoder", {"dim": 4}, r"encoder\.dim equals projection_dim \(4\)"),
         ("encoder", {"dim": 8}, "misshapen: .*forward_layer_0"),
-        ("encoder", {"dim": 2**31}, "misshapen"),
+        ("encoder", {"dim": 2**31}, "hidden_dim is 2,147,483,648; at most"),
         ("encoder", {"n_layers": 10**9}, "n_layers says 1000000000, and the tensors are of 2"),
         ("encoder", {"dim": "7"}, "dim is '7'"),
         ("encoder", {"cell_clip": -1}, "cell_clip is -1"),

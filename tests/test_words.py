@@ -165,7 +165,7 @@ def test_listed_words_come_from_the_table_and_others_from_characters(tmp_path: P
 def test_a_table_takes_part_in_the_module_inside_a_model(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
-    elmo, plain = (Elmo(open_model(folder, token_embeddings=path)) for path in (table, None))
+    elmo, plain = (Elmo(open_model(folder, token_embeddings=path), start="zero") for path in (table, None))
     ours, theirs = (module(module.ids(SENTENCES)).mixes[0] for module in (elmo, plain))
     torch.testing.assert_close(ours, theirs)
 

@@ -86,6 +86,7 @@ def fill(
         )
     tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
     module.load_state_dict(tensors, assign=True)
+    module.eval()  # what comes from a file is for use; training switches dropout on itself
 
 
 def to_theirs(module: nn.Module, rows: Iterable[TensorRow]) -> dict[str, Tensor]:
