@@ -14,7 +14,7 @@ from elmokit.errors import ConfigError
 LOG_SECONDS = 10.0
 
 
-@click.command("allennlp-elmo")
+@click.command("allennlp-elmo", short_help="The argument line of AllenNLP's elmo command.")
 @click.argument("source", metavar="INPUT", type=click.Path(path_type=Path, allow_dash=True))
 @click.argument("output", metavar="OUTPUT", type=click.Path(path_type=Path))
 @click.option("--all", "all_layers", is_flag=True, help="All layers: (layers, tokens, dim).")
@@ -82,7 +82,7 @@ def allennlp_elmo(
     click.echo(f"{output}: {summary.n_sentences:,} sentences, {summary.n_tokens:,} tokens", err=True)
 
 
-@click.command("allennlp-vocab")
+@click.command("allennlp-vocab", short_help="AllenNLP's script for vectors of a word list.")
 @click.option("--vocab_path", "--vocab-path", required=True, type=click.Path(path_type=Path), help="A word a line.")
 @click.option("--elmo_config", "--elmo-config", help="The options file, if it stands apart from the weights.")
 @click.option("--elmo_weights", "--elmo-weights", required=True, help="A model's HDF5 file, folder or name.")

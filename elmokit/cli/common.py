@@ -12,14 +12,11 @@ from elmokit.errors import TextError
 
 PROGRAM = "elmokit"
 
+# A model is a string here: a Path would fold the slashes of an address.
 model_option = click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    help="A model's folder or HDF5 file.  [default: the one inside the package]",
+    "--model", help="A model's path, address, published name or Hub id.  [default: the one inside the package]"
 )
-options_option = click.option(
-    "--options", type=click.Path(path_type=Path), help="The options file of an HDF5 file, if it stands elsewhere."
-)
+options_option = click.option("--options", help="The options file of an HDF5 file, if it stands elsewhere.")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what stands at the output path.")
 
 

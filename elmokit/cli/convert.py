@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from elmokit.weights.folder import Storage
 
 
-@click.command()
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.command(short_help="A model from one format to another.")
+@click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @options_option
 @click.option(
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @overwrite_option
 def convert(
-    source: Path, target: Path, options: Path | None, storage: Storage, calibrate: Path | None, overwrite: bool
+    source: str, target: Path, options: str | None, storage: Storage, calibrate: Path | None, overwrite: bool
 ) -> None:
     """Convert the model SRC to DST.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elmokit.embedder import Layers
 
 
-@click.command()
+@click.command(short_help="A file of sentences to a file of vectors.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path, allow_dash=True))
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 @model_option
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 def embed(
     source: Path,
     output: Path,
-    model: Path | None,
-    options: Path | None,
+    model: str | None,
+    options: str | None,
     which: str,
     layers: str | None,
     dtype: str,

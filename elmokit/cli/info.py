@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,11 +13,11 @@ if TYPE_CHECKING:
     from elmokit.weights.model import StoredModel
 
 
-@click.command()
-@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.command(short_help="What a model is.")
+@click.argument("model", required=False)
 @options_option
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def info(model: Path | None, options: Path | None, as_json: bool) -> None:
+def info(model: str | None, options: str | None, as_json: bool) -> None:
     """Say what MODEL is: format, sizes, parameters, vocabulary, where from (default: the one inside the package)."""
     from elmokit.embedder import open_pretrained
 

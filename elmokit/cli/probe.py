@@ -21,7 +21,7 @@ def probe() -> None:
 @model_option
 @options_option
 @click.option("--sentences", type=int, help="Train on the first so many sentences only.")
-def pos(train: Path, test: Path, model: Path | None, options: Path | None, sentences: int | None) -> None:
+def pos(train: Path, test: Path, model: str | None, options: str | None, sentences: int | None) -> None:
     """Accuracy of a linear part-of-speech probe on each layer; TRAIN and TEST are CoNLL-U files (.gz and .xz too)."""
     from elmokit.embedder import Elmo
     from elmokit.probe.pos import probe_pos, read_conllu

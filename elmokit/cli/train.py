@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HELD_OUT_SENTENCES = 2000
 
 
-@click.command()
+@click.command(short_help="Raw text to a biLM.")
 @click.argument("texts", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--run", required=True, type=click.Path(path_type=Path), help="Folder for checkpoints, log and model.")
 @click.option("--held-out", required=True, multiple=True, type=click.Path(path_type=Path), help="Text to judge by.")
