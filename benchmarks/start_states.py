@@ -55,11 +55,14 @@ def main() -> None:
     names = " | ".join(f"distance, layer {layer}" for layer in range(1, bilm.config.n_layers + 1))
     print(f"| start | perplexity forward | backward | mean | {names} |")
     print("|---" * (4 + bilm.config.n_layers) + "|")
-    for name, start in (
-        ("zero", bilm.zero_state(1)),
-        ("boundary symbols only", boundary_state(model)),
-        (f"mean state over {len(calibration)} sentences", calibrated_state(model, calibration)),
-    ):
+    starts = {
+        "zero": bilm.zero_state(1),
+        "boundary symbols only": boundary_state(model),
+        f"mean state over {len(calibration)} sentences": calibrated_state(model, calibration),
+    }
+    if model.warm_state is not None:
+        starts["the state stored with the model"] = model.warm_state
+    for name, start in starts.items():
         result = perplexity(model, text, start=start)
         far = " | ".join(f"{distance:.4f}" for distance in distances(model, start, text, carried))
         print(f"| {name} | {' | '.join(f'{p:.2f}' for p in (*result.per_direction, result.mean))} | {far} |")
