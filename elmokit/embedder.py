@@ -42,6 +42,9 @@ class Elmo(nn.Module):
 
     With ``start`` "warm" or "zero" a sentence's vectors do not depend on its neighbours, its batch or the order.
 
+    An ``Elmo`` takes its model over: whether the biLM trains, where it is and in what number type are set on the model
+    itself, so give each ``Elmo`` a model of its own.
+
     Args:
         model: an opened model; ``Elmo.from_pretrained`` opens one by its path.
         start: the LSTM state that a sentence is read from. "warm": one constant state, stored with the model or
@@ -90,6 +93,8 @@ class Elmo(nn.Module):
         path_or_name: str | Path | None = None,
         *,
         options: str | Path | None = None,
+        token_embeddings: str | Path | None = None,
+        vocabulary: str | Path | None = None,
         start: Start = "warm",
         n_mixes: int = 1,
         layer_norm: bool = False,
@@ -105,6 +110,8 @@ class Elmo(nn.Module):
                 path or address (http, https); a published name such as "original"; "owner/name" on the Hugging Face
                 Hub; None for the small English model inside the package.
             options: the options file of an HDF5 file, path or address, where it does not stand beside it.
+            token_embeddings, vocabulary: token vectors computed before, and a word list, as in ``open_model``; for a
+                model on this machine.
             device: where to put it.
 
         Raises:
@@ -112,7 +119,7 @@ class Elmo(nn.Module):
             ConfigError: the device cannot be used.
         """
         elmo = cls(
-            open_pretrained(path_or_name, options),
+            open_pretrained(path_or_name, options, token_embeddings, vocabulary),
             start=start,
             n_mixes=n_mixes,
             layer_norm=layer_norm,
@@ -302,15 +309,25 @@ class _Chosen(NamedTuple):
         return layers[self.layers] if isinstance(self.layers, int) else layers[list(self.layers)]
 
 
-def open_pretrained(path_or_name: str | Path | None = None, options: str | Path | None = None) -> StoredModel:
+def open_pretrained(
+    path_or_name: str | Path | None = None,
+    options: str | Path | None = None,
+    token_embeddings: str | Path | None = None,
+    vocabulary: str | Path | None = None,
+) -> StoredModel:
     """Open a model by path, published name, address or id, or the one inside the package by None or its name.
+
+    Args:
+        options, token_embeddings, vocabulary: as in ``open_model``; the latter two for a model on this machine.
 
     Raises:
         ModelError: nothing stands there, or it cannot be opened.
     """
-    if path_or_name is None or str(path_or_name) == DEFAULT_MODEL:
+    is_ours = path_or_name is None or str(path_or_name) == DEFAULT_MODEL
+    if path_or_name is None or is_ours:
         path_or_name = Path(str(resources.files("elmokit"))) / "models" / DEFAULT_MODEL
-        return open_model(path_or_name, options)
+    if is_ours or token_embeddings is not None or vocabulary is not None:
+        return open_model(path_or_name, options, token_embeddings=token_embeddings, vocabulary=vocabulary)
     return open_source(path_or_name, options)
 
 

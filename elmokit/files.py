@@ -41,15 +41,26 @@ def written_whole(path: str | Path, overwrite: bool = False, folder: bool = Fals
         if folder:
             beside.mkdir()
         yield beside
-        if folder and path.exists():
-            path.rename(workshop / "old")  # a folder cannot be renamed over a full one
-        beside.replace(path)
+        _put_in_place(beside, path, workshop / "old")
     except OSError as error:
         raise OutputError(
             f"Writing {path} failed: {error.strerror or error}. What stood there before is untouched."
         ) from error
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _put_in_place(beside: Path, path: Path, old: Path) -> None:
+    """Rename to ``path``; a folder cannot be renamed over a full one, so what stands there steps aside first."""
+    if not path.is_dir():
+        beside.replace(path)
+        return
+    path.rename(old)
+    try:
+        beside.replace(path)
+    except BaseException:
+        old.rename(path)
+        raise
 
 
 def refuse_existing(path: str | Path, overwrite: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -156,6 +157,11 @@ BAD_CALLS = {
     "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
     "exists already": ["embed", "text.txt", "text.txt", "--model", "model"],
     "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],
+    "both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "0", "--top"],
+    "leaves out the map": [
+        *("embed", "text.txt", "out.hdf5", "--model", "model"),
+        *("--forget-sentences", "--include-sentence-indices"),
+    ],
     "--layers is 'x'": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "x"],
     "There is no layer 5": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
     "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
@@ -225,3 +231,52 @@ def test_memory_does_not_grow_with_the_number_of_lines(folder: Path) -> None:
     written = Path("5000.hdf5").stat().st_size - Path("500.hdf5").stat().st_size
     assert written > 60_000_000
     assert peaks[1] - peaks[0] < written / 2  # HDF5 fills a cache of some 25 MB, then no more
+
+
+def test_a_pipe_is_read_once_and_whole(shell) -> None:  # type: ignore[no-untyped-def]
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"the cat\nthe dog sat\n")
+    os.close(write_end)
+    ran = shell("embed", f"/dev/fd/{read_end}", "out.hdf5", "--model", "model")
+    os.close(read_end)
+    assert (ran.code, "2 sentences, 5 tokens" in ran.err) == (0, True)
+
+
+def test_cached_token_embeddings_are_used(shell) -> None:  # type: ignore[no-untyped-def]
+    with h5py.File("table.hdf5", "w") as file:
+        file["embedding"] = np.full((3, 32), 0.5, dtype=np.float32)
+    Path("words.txt").write_text("<S>\n</S>\ncat\n")
+    flags = ("--token-embeddings", "table.hdf5", "--vocabulary", "words.txt", "--layers", "0")
+    assert shell("embed", "text.txt", "out.hdf5", "--model", "model", *flags).code == 0
+    with h5py.File("out.hdf5") as file:
+        assert (file["0"][0, 1] == 0.5).all()
+        assert not (file["0"][0, 2] == 0.5).any()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"held.txt": "the cat\n", "corpus.txt": "\n \n"}, "no sentence in corpus.txt: nothing to train on"),
+        ({"held.txt": "\n", "corpus.txt": "the cat\n"}, "no sentence in held.txt: nothing to judge by"),
+        ({"corpus.txt": "the cat\n"}, "No file matches held.txt"),
+    ],
+)
+def test_training_that_cannot_start_leaves_no_run_behind(shell, files: dict[str, str], message: str) -> None:  # type: ignore[no-untyped-def]
+    for name, content in files.items():
+        Path(name).write_text(content)
+    ran = shell("train", "corpus.txt", "--held-out", "held.txt", "--run", "run", "--preset", "tiny")
+    assert (ran.code, message in ran.err) == (2, True)
+    assert not Path("run").exists()
+
+
+def test_resume_wants_the_run_and_its_settings(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("corpus.txt").write_text("the cat sat on the mat .\n" * 20)
+    start = ("train", "corpus.txt", "--held-out", "corpus.txt", "--preset", "tiny", "--batch-size", "2")
+    settings = (*start, "--steps", "5", "--predictions", "50")
+    assert shell(*settings, "--run", "text.txt", "--resume").code == 2
+    assert shell(*settings, "--run", "run", "--max-words", "6").code == 0
+    assert "was begun with --max-words 6" in shell(*settings, "--run", "run", "--max-words", "7", "--resume").err
+    Path("corpus.txt").write_text("the cat sat on the mat .\n" * 21)
+    assert "shards was" in shell(*settings, "--run", "run", "--max-words", "6", "--resume").err
+    Path("run/settings.json").write_text("{")
+    assert "settings.json is damaged" in shell(*settings, "--run", "run", "--max-words", "6", "--resume").err

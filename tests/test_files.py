@@ -84,3 +84,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_tokens_are_split_at_blanks_and_tabs_only() -> None:
     assert split_tokens(" a  b\tc\u00a0d\u3000e ") == ["a", "b", "c\u00a0d\u3000e"]
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("old")
+
+    def fails(self: Path, target: Path) -> Path:
+        raise OSError("no")
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OutputError, match="untouched"), written_whole(tmp_path / "folder", True, folder=True) as path:
+        (path / "file").write_text("new")
+    assert (tmp_path / "folder" / "file").read_text() == "old"

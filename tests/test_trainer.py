@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.errors import ConfigError, TrainingError
+from elmokit.errors import ConfigError, TextError, TrainingError
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.train.state import checkpoints
 from elmokit.train.trainer import Progress, TrainConfig, train
@@ -94,6 +94,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(n_l
         run_training(tmp_path / "stopped", report=stop_after, report_every=1)
     torch.manual_seed(999)  # a new process has another random state
     resumed = run_training(tmp_path / "stopped")
+    steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
     assert resumed.mean_nats == straight.mean_nats
     for name, tensor in weights_of(tmp_path / "straight").items():
         assert torch.equal(weights_of(tmp_path / "stopped")[name], tensor), name
@@ -136,3 +138,17 @@ def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
         TrainConfig(**change)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    run_training(tmp_path)
+    newest = checkpoints(tmp_path / "checkpoints")[-1]
+    (newest / "optimizer.safetensors").write_bytes(b"short")
+    with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
+        run_training(tmp_path, dataclasses.replace(CONFIG, n_predictions=140))
+
+
+def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    with pytest.raises(TextError, match="no held-out sentence"):
+        train(CONFIG, [tmp_path / "text.txt"], [], VOCABULARY, tmp_path, {}, lambda _: None)

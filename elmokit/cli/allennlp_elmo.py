@@ -61,7 +61,7 @@ def allennlp_elmo(
         raise click.UsageError(f"Give one of --all, --top and --average; {len(chosen)} given.")
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}; at least 1.")
-    n_lines = None if str(source) == "-" else _n_lines_none_blank(source)
+    n_lines = _n_lines_none_blank(source) if source.is_file() else None  # a pipe can be read only once
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
     elmo = Elmo.from_pretrained(weight_file, options=options_file, start="carry", device=device)
     as_lines = file_friendly_logging or not sys.stderr.isatty()
@@ -75,6 +75,7 @@ def allennlp_elmo(
             with_map=not forget_sentences,
             with_old_map=include_sentence_indices,
             tokenize=_split_line,
+            strict=True,
             batch_size=batch_size,
             overwrite=True,
             progress=progress,

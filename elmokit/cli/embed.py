@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 @model_option
 @options_option
-@click.option("--all", "which", flag_value="all", default=True, help="All layers: (layers, tokens, dim).  [default]")
+@click.option("--token-embeddings", help="An HDF5 file of token vectors computed before, one row a word.")
+@click.option("--vocabulary", help="The words of those rows, or of a word-input model, if they stand elsewhere.")
+@click.option("--all", "which", flag_value="all", help="All layers: (layers, tokens, dim).  [default]")
 @click.option("--top", "which", flag_value="top", help="The top layer: (tokens, dim).")
 @click.option("--average", "which", flag_value="average", help="The mean of all layers: (tokens, dim).")
 @click.option("--layers", metavar="N[,N...]", help="Chosen layers, 0 the context-free one: (layers, tokens, dim).")
@@ -42,7 +44,11 @@ if TYPE_CHECKING:
 @click.option("--tokenize", is_flag=True, help="IN is raw text: split each line in the manner of the Penn Treebank.")
 @click.option("--fasta", is_flag=True, help="IN holds proteins in FASTA: one residue a token, datasets by identifier.")
 @click.option("--strict", is_flag=True, help="Refuse blank lines; else they become empty datasets.")
-@click.option("--forget-sentences", is_flag=True, help="Leave out the map from sentences to line numbers.")
+@click.option(
+    "--forget-sentences",
+    is_flag=True,
+    help="Leave out the map from sentences to line numbers, for which the text is held in memory.",
+)
 @click.option("--use-sentence-keys", is_flag=True, help="Name datasets by the sentences.")
 @click.option("--include-sentence-indices", is_flag=True, help="Write the map under its old name too.")
 @overwrite_option
@@ -51,7 +57,9 @@ def embed(
     output: Path,
     model: str | None,
     options: str | None,
-    which: str,
+    token_embeddings: str | None,
+    vocabulary: str | None,
+    which: str | None,
     layers: str | None,
     dtype: str,
     state: str,
@@ -77,17 +85,29 @@ def embed(
     from elmokit.text.tokenize import treebank_tokenizer
 
     refuse_existing(output, overwrite)
+    if layers is not None and which is not None:
+        raise ConfigError(f"--layers and --{which} both choose layers; give one of them.")
+    if forget_sentences and include_sentence_indices:
+        raise ConfigError("--forget-sentences leaves out the map that --include-sentence-indices writes; give one.")
     if fasta and (tokenize or use_sentence_keys or include_sentence_indices):
         raise ConfigError("--fasta goes without --tokenize, --use-sentence-keys and --include-sentence-indices.")
-    chosen: Layers = which  # type: ignore[assignment]
+    chosen: Layers = which or "all"  # type: ignore[assignment]
     if layers is not None:
         try:
             chosen = [int(number) for number in layers.split(",")]
         except ValueError:
             raise ConfigError(f"--layers is {layers!r}; give layer numbers with commas between, such as 0,2.") from None
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
-    total = None if str(source) == "-" else survey(source, fasta).n_tokens
-    elmo = Elmo.from_pretrained(model, options=options, start=state, device=device)  # type: ignore[arg-type]
+    # A pipe can be read only once.
+    total = survey(source, fasta).n_tokens if source.is_file() else None
+    elmo = Elmo.from_pretrained(
+        model,
+        options=options,
+        token_embeddings=token_embeddings,
+        vocabulary=vocabulary,
+        start=state,  # type: ignore[arg-type]
+        device=device,
+    )
     with _progress_bar(None if tokenize else total) as bar:
         summary = embed_file(
             elmo,

@@ -43,7 +43,7 @@ def main() -> None:
             sys.exit(1)
         _fail(str(error), BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted; nothing that stood there before was changed", INTERRUPTED)
+        _fail("interrupted", INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import PROGRAM, expand_paths
-from elmokit.errors import ConfigError, OutputError
+from elmokit.errors import ConfigError, OutputError, TextError, TrainingError
 
 if TYPE_CHECKING:
     from elmokit.train.trainer import Progress
@@ -37,7 +37,7 @@ HELD_OUT_SENTENCES = 2000
 def train(texts: tuple[Path, ...], run: Path, held_out: tuple[Path, ...], resume: bool, **settings: Any) -> None:
     """Pre-train a biLM on TEXTS: tokenised sentences, one per line (.txt, .gz, .xz)."""
     from elmokit.bilm import PRESETS
-    from elmokit.files import read_lines, split_tokens
+    from elmokit.files import read_lines, split_tokens, written_whole
     from elmokit.text.vocabulary import Vocabulary, WordCounts
     from elmokit.train.trainer import TrainConfig
     from elmokit.train.trainer import train as run_training
@@ -53,32 +53,42 @@ def train(texts: tuple[Path, ...], run: Path, held_out: tuple[Path, ...], resume
         learning_rate=settings["learning_rate"],
         seed=settings["seed"],
     )
-    if run.exists() and not resume:
-        raise OutputError(f"{run} exists already. Add --resume to go on with it, or choose another folder.")
+    if run.exists() and not (resume and run.is_dir()):
+        raise OutputError(f"{run} exists already. Add --resume to go on with a run's folder, or choose another.")
     shards = expand_paths(texts)
-    run.mkdir(parents=True, exist_ok=True)
+    held_out_lines = (line for path in expand_paths(held_out) for line in read_lines(path))
+    sentences = [tokens for line in held_out_lines if (tokens := split_tokens(line))]
+    if not sentences:
+        raise TextError(f"There is no sentence in {', '.join(map(str, held_out))}: nothing to judge by.")
+    sentences = random.Random(0).sample(sentences, min(HELD_OUT_SENTENCES, len(sentences)))
     vocabulary_file, corpus_file = run / "vocab.txt", run / "corpus.json"
     if corpus_file.exists():
         vocabulary = Vocabulary.from_file(vocabulary_file)
         corpus = json.loads(corpus_file.read_text(encoding="utf-8"))
+        if corpus["max_words"] != settings["max_words"]:
+            raise TrainingError(f"{run} was begun with --max-words {corpus['max_words']}. Resume with the same.")
     else:
         counts = WordCounts()
         for shard in shards:
             counts.add(shard)
+        if not counts.n_sentences:
+            raise TextError(f"There is no sentence in {', '.join(map(str, texts))}: nothing to train on.")
         vocabulary = Vocabulary.from_counts(counts.words, settings["max_words"])
-        vocabulary_file.write_text(vocabulary.to_text(), encoding="utf-8")
         known = sum(counts.words[word] for word in vocabulary.words)
         corpus = {
             "files": [shard.name for shard in shards],
             "n_sentences": counts.n_sentences,
             "n_tokens": counts.n_tokens,
             "n_types": len(counts.words),
+            "max_words": settings["max_words"],
             "unknown_share": 1 - known / counts.n_tokens,
         }
-        corpus_file.write_text(json.dumps(corpus, indent=2), encoding="utf-8")
-    sentences = [split_tokens(line) for path in expand_paths(held_out) for line in read_lines(path)]
-    sentences = [sentence for sentence in sentences if sentence]
-    sentences = random.Random(0).sample(sentences, min(HELD_OUT_SENTENCES, len(sentences)))
+        for path, content in (
+            (vocabulary_file, vocabulary.to_text()),
+            (corpus_file, json.dumps(corpus, indent=2) + "\n"),
+        ):
+            with written_whole(path, overwrite=True) as beside:
+                beside.write_text(content, encoding="utf-8", newline="\n")
     card = {"corpus": corpus, "vocabulary_size": len(vocabulary), "command": _command(), "train": _plain(config)}
     click.echo(
         f"{corpus['n_sentences']:,} sentences, {corpus['n_tokens']:,} tokens, {corpus['n_types']:,} types; "

@@ -73,7 +73,7 @@ def probe_pos(elmo: Elmo, train: list[TaggedSentence], test: list[TaggedSentence
         seen, unseen = (
             np.concatenate(elmo.embed([sentence.words for sentence in part], layers=layer)) for part in (train, test)
         )
-        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200, C=0.1))
+        classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, tol=1e-3, C=0.1))
         classifier.fit(seen, answers)
         accuracies.append(float(classifier.score(unseen, questions)))
     return accuracies

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from elmokit.bilm import BiLMState
-from elmokit.errors import TrainingError
+from elmokit.errors import ModelError, TrainingError
 from elmokit.files import written_whole
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.stream import WindowStream
@@ -39,7 +40,6 @@ class TrainingState:
     n_steps: int = 0
     n_predictions: int = 0
     """Per direction, since the start of the run."""
-    seconds: float = 0.0
     best_perplexity: float = float("inf")
 
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -62,7 +62,6 @@ def save_checkpoint(state: TrainingState, folder: Path) -> None:
         progress = {
             "n_steps": state.n_steps,
             "n_predictions": state.n_predictions,
-            "seconds": state.seconds,
             "best_perplexity": state.best_perplexity,
             "position": state.stream.position(),
         }
@@ -80,8 +79,17 @@ def load_checkpoint(state: TrainingState, path: Path) -> None:
     """Bring a freshly built state to where the checkpoint left off.
 
     Raises:
-        TrainingError: the checkpoint is of a run with other settings.
+        TrainingError: the checkpoint is damaged, or of a run with other settings.
     """
+    try:
+        _load(state, path)
+    except (ModelError, SafetensorError, KeyError, ValueError, OSError) as error:
+        raise TrainingError(
+            f"The checkpoint {path} is damaged ({error}). Remove it to go on from the one before."
+        ) from None
+
+
+def _load(state: TrainingState, path: Path) -> None:
     stored = load_folder(path / "model")
     if stored.vocabulary is None or stored.softmax is None or stored.bilm.config != state.model.bilm.config:
         raise TrainingError(f"{path} is a checkpoint of another model. Resume with the run's own settings.")

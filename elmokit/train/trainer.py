@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +19,8 @@ from torch.nn import functional as F
 
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig, stack_states
 from elmokit.configs import config_to
-from elmokit.errors import ConfigError, TrainingError
+from elmokit.errors import ConfigError, TextError, TrainingError
+from elmokit.files import written_whole
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
@@ -105,13 +108,18 @@ def train(
         the held-out perplexity at the end.
 
     Raises:
+        TextError: there is no sentence to train on, or to judge by.
         TrainingError: the folder's run has other settings; or the loss is no longer a number (the last good
             checkpoint stays).
     """
-    _agree_on_settings(config, shards, run)
+    if not held_out:
+        raise TextError("There is no held-out sentence: nothing to judge by.")
+    run.mkdir(parents=True, exist_ok=True)
+    _agree_on_settings(config, shards, held_out, vocabulary, run)
     state = _fresh_state(config, shards, vocabulary)
     if earlier := checkpoints(run / "checkpoints"):
         load_checkpoint(state, earlier[-1])
+    _forget_later_lines(run / "metrics.jsonl", state.n_steps)
     meter = _Meter(config, state)
     result = None
     while state.n_predictions < config.n_predictions:
@@ -220,21 +228,50 @@ def _fresh_state(config: TrainConfig, shards: Sequence[Path], vocabulary: Vocabu
     )
 
 
-def _agree_on_settings(config: TrainConfig, shards: Sequence[Path], run: Path) -> None:
+def _agree_on_settings(
+    config: TrainConfig, shards: Sequence[Path], held_out: Sequence[Sequence[str]], vocabulary: Vocabulary, run: Path
+) -> None:
     """Note a new run's settings in its folder; refuse to go on with a run of others."""
-    settings = {**config_to(config), "shards": [shard.name for shard in shards]}
+    settings = json.loads(
+        json.dumps(
+            {
+                **config_to(config),
+                "shards": [[shard.name, shard.stat().st_size] for shard in shards],
+                "held_out": zlib.crc32(
+                    "\n".join(" ".join(sentence) for sentence in held_out).encode("utf-8", "replace")
+                ),
+                "vocabulary": zlib.crc32(vocabulary.to_text().encode("utf-8", "replace")),
+            }
+        )
+    )
     path = run / "settings.json"
     if not path.exists():
-        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        with written_whole(path) as beside:
+            beside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         return
-    earlier = json.loads(path.read_text(encoding="utf-8"))
-    settings = json.loads(json.dumps(settings))
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
     changed = [name for name in settings if name not in MAY_CHANGE and settings[name] != earlier.get(name)]
     if changed:
         was_and_is = ", ".join(f"{name} was {earlier.get(name)!r} and is {settings[name]!r}" for name in changed)
         raise TrainingError(
             f"{run} is a run with other settings: {was_and_is}. Resume with the same, or start a new run."
         )
+
+
+def _forget_later_lines(log: Path, n_steps: int) -> None:
+    """Take out of the log what was written after the checkpoint that training goes on from, or was cut short."""
+    if not log.exists():
+        return
+    kept = []
+    for line in log.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):
+            if json.loads(line)["n_steps"] <= n_steps:
+                kept.append(line + "\n")
+    with written_whole(log, overwrite=True) as beside:
+        beside.write_text("".join(kept), encoding="utf-8")
 
 
 def _evaluate(state: TrainingState, held_out: Sequence[Sequence[str]]) -> Perplexity:
