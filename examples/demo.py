@@ -17,7 +17,7 @@ from elmokit.probe.neighbours import nearest_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word, and the line (from 0) that it stands in
-WIDTH = 64
+ROOM = 30  # characters on each side of a marked word
 
 
 def main() -> None:
@@ -40,18 +40,21 @@ def main() -> None:
     sentences = [split_tokens(line) for line in read_lines(SENTENCES)]
     for word, line in QUERIES:
         token = sentences[line].index(word)
-        print(f"\nnearest to {word!r} in   {in_context(sentences[line], token)}")
+        print(f"\nnearest to         {in_context(sentences[line], token)}")
         for layer in range(elmo.n_layers):
             for neighbour in nearest_tokens(vectors, line, token, layer, n_neighbours=3):
                 shown = in_context(sentences[neighbour.sentence], neighbour.token)
-                print(f"  layer {layer}  {neighbour.similarity:5.2f}  {shown}")
+                print(f"  layer {layer}  {neighbour.similarity:.2f}    {shown}")
 
 
 def in_context(tokens: list[str], place: int) -> str:
-    """A sentence with one token marked, cut to the terminal's width around it."""
-    before, after = " ".join(tokens[:place]), " ".join(tokens[place + 1 :])
-    room = (WIDTH - len(tokens[place])) // 2
-    return f"{before[-room:]:>{room}} [{tokens[place]}] {after[:room]}"
+    """A sentence with one token marked, and as many whole words around it as there is room for."""
+    before, after = tokens[:place], tokens[place + 1 :]
+    while len(" ".join(before)) > ROOM:
+        before = before[1:]
+    while len(" ".join(after)) > ROOM:
+        after = after[:-1]
+    return f"{' '.join(before):>{ROOM}} [{tokens[place]}] {' '.join(after)}"
 
 
 if __name__ == "__main__":
