@@ -64,7 +64,7 @@ def main() -> None:
         starts["the state stored with the model"] = model.warm_state
     for name, start in starts.items():
         result = perplexity(model, text, start=start)
-        far = " | ".join(f"{distance:.4f}" for distance in distances(model, start, text, carried))
+        far = " | ".join(f"{distance:.5f}" for distance in distances(model, start, text, carried))
         print(f"| {name} | {' | '.join(f'{p:.2f}' for p in (*result.per_direction, result.mean))} | {far} |")
     result = perplexity(model, text, n_carried_rows=CARRIED_ROWS)
     values = " | ".join(f"{p:.2f}" for p in (*result.per_direction, result.mean))
