@@ -230,6 +230,7 @@ def test_a_mistyped_path_says_first_that_there_is_no_such_file(monkeypatch: pyte
         ("http://[x/w.hdf5", ConfigError, "no address that can be read"),
         ("//[x/y", ModelNotFoundError, "no such file or folder"),
         ("~nosuchuser/m", ModelNotFoundError, "no such user's home folder"),
+        ("x" * 300, ModelNotFoundError, "no such file or folder"),
     ],
 )
 def test_a_name_that_cannot_be_read_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
@@ -29,7 +30,7 @@ def open_source(source: str | Path, options: str | Path | None = None) -> Stored
     text = unfolded(source)
     if is_address(text):
         return open_model(*_from_address(text, options))
-    if _at_home(source).exists():
+    if os.path.exists(_at_home(source)):  # unlike Path.exists, False for a name that is too long
         return open_model(source, None if options is None else local_path(options))
     if (model := published.find(text)) is not None:
         if options is not None:
