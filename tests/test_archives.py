@@ -7,6 +7,8 @@ import io
 import json
 import pickle
 import struct
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -156,13 +158,47 @@ def test_a_tar_member_that_declares_a_terabyte_is_refused(tmp_path: Path) -> Non
         open_model(tmp_path / "a.tar")
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME])
 def test_a_tar_header_that_declares_a_terabyte_of_text_is_refused(tmp_path: Path, kind: bytes) -> None:
     member = tarfile.TarInfo("x")
     member.type, member.size = kind, 10**12
     (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
     with pytest.raises(FormatError, match="bytes of text"):
         open_model(tmp_path / "a.tar")
+
+
+def sparse_tar(kind: str) -> bytes:
+    """The start of a tar whose first member is a sparse file with a million holes, in one of the four layouts."""
+    member = tarfile.TarInfo("model.hdf5")
+    if kind == "old":
+        member.type, member.size = tarfile.GNUTYPE_SPARSE, 512
+        block = b"%011o\0%011o\0" % (1, 1) * 21
+        header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+        header[482] = 1  # more of the list follows
+        header[148:156] = b"%06o\0 " % (sum(header[:148]) + 256 + sum(header[156:512]))
+        return bytes(header) + (block + b"\1" + bytes(7)) * 48_000
+    headers = {
+        "0.0": {"GNU.sparse.size": "1"},
+        "0.1": {"GNU.sparse.map": "0,1"},
+        "1.0": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1"},
+    }
+    member.pax_headers = headers[kind]
+    member.size = 16 << 20
+    return member.tobuf(tarfile.PAX_FORMAT) + b"8000000\n" + b"1\n" * (8 << 20)
+
+
+@pytest.mark.parametrize("kind", ["old", "0.0", "0.1", "1.0"])
+def test_a_sparse_file_in_a_tar_is_refused_before_its_holes_are_listed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(sparse_tar(kind)))
+    assert path.stat().st_size < 150_000
+    script = (
+        "import pathlib, sys; from elmokit.weights.archives import unpacked; "
+        "unpacked(pathlib.Path(sys.argv[1])).__enter__()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, path], timeout=20, capture_output=True, text=True)
+    assert "FormatError: The member" in ended.stderr
+    assert "is stored as a sparse file" in ended.stderr
 
 
 @pytest.mark.parametrize("declared", [10, 10**6])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 from pathlib import Path
+from typing import Literal
 
 import h5py
 import numpy as np
@@ -23,6 +25,7 @@ from elmokit.compat.allennlp import (
     _ElmoCharacterEncoder,
     batch_to_ids,
 )
+from elmokit.corpus.hdf5 import VectorWriter
 from elmokit.errors import ConfigError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights.open import open_model, save_model
 from tests.allennlp_files import CONFIG, DIM, Files, write_files
@@ -242,6 +245,11 @@ def test_a_word_outside_the_cache_is_read_by_its_characters(files: Files) -> Non
     torch.testing.assert_close(elmo(ids, words)["elmo_representations"][0], expected)
     with pytest.raises(ValueError, match="Give inputs"):
         elmo(None, words)
+    elmo.reset_states()
+    words[1, 2] = -1
+    torch.testing.assert_close(elmo(ids, words)["elmo_representations"][0], expected)
+    with pytest.raises(ValueError, match="Give inputs"):
+        elmo(None, words)
 
 
 @torch.no_grad()
@@ -255,9 +263,10 @@ def test_cached_words_of_more_axes_equal_single_runs(files: Files) -> None:
 
 
 def test_a_cache_that_begins_with_a_word_is_refused(files: Files) -> None:
-    with pytest.raises(ConfigurationError, match="begins with 'The'"):
-        _ElmoBiLm(files.options, files.weights, vocab_to_cache=["The", "cat"])
-    for padding in ("", "<pad>", "[PAD]", "@@PADDING@@"):
+    for token in ("The", ",", "...", "__", "pad", "<s>", "@@UNKNOWN@@", "<", "[]"):
+        with pytest.raises(ConfigurationError, match=f"begins with {re.escape(repr(token))}"):
+            _ElmoBiLm(files.options, files.weights, vocab_to_cache=[token, "cat"])
+    for padding in ("", "<pad>", "[PAD]", "@@PADDING@@", "@@pad@@", "<|padding|>"):
         _ElmoBiLm(files.options, files.weights, vocab_to_cache=[padding, "The"])
 
 
@@ -478,6 +487,29 @@ def test_embed_file_writes_datasets_by_line_and_the_map(files: Files, tmp_path: 
             expected = {"all": layers, "top": layers[2], "average": layers.mean(axis=0)}[output_format]
             np.testing.assert_allclose(file[str(number)][...], expected, rtol=1e-5, atol=1e-6)
             assert file[str(number)].dtype == np.float32
+
+
+@pytest.mark.parametrize("keys", ["numbers", "sentences"])
+def test_embed_file_has_the_layout_of_the_corpus_writer(
+    files: Files, tmp_path: Path, keys: Literal["numbers", "sentences"]
+) -> None:
+    lines = LINES if keys == "numbers" else ["The cat sat .", "fin :"]
+    embedder = ElmoEmbedder(files.options, files.weights, stateful=False)
+    embedder.embed_file(lines, tmp_path / "a.hdf5", use_sentence_keys=keys == "sentences")
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        writer = VectorWriter(file, keys)
+        for line in lines:
+            writer.write(line, embedder.embed_sentence(line.split()))
+        writer.finish()
+    with h5py.File(tmp_path / "a.hdf5") as ours, h5py.File(tmp_path / "b.hdf5") as theirs:
+        assert set(ours) == set(theirs)
+        for name in ours:
+            assert (ours[name].shape, ours[name].dtype) == (theirs[name].shape, theirs[name].dtype)
+            assert h5py.check_string_dtype(ours[name].dtype) == h5py.check_string_dtype(theirs[name].dtype)
+            if name == "sentence_to_index":
+                assert ours[name][0] == theirs[name][0]
+            else:
+                np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
 
 
 def test_embed_file_can_forget_sentences_or_use_them_as_keys(files: Files, tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
+import socket
+import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -156,6 +159,48 @@ def test_a_server_that_is_not_there_says_so(server: Server) -> None:
         fetch(address)
 
 
+def test_what_cannot_get_better_is_not_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(download.time, "sleep", waits.append)
+    with Server() as other:
+        refused = other.address("/w")
+    for address in (refused, "http:///w", "http://ho st/w", "http://host:1\x7f0/w"):
+        with pytest.raises((ModelNotFoundError, ConfigError)):
+            fetch(address)
+
+    def unknown(*arguments: object, **more: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", unknown)
+    with pytest.raises(ModelNotFoundError, match="Name or service not known"):
+        fetch("http://elmokit.invalid/w")
+    assert waits == []
+    assert files_in_cache() == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<!DOCTYPE html><title>Buy this domain</title>",
+        b"\xef\xbb\xbf\r\n <HTML lang=en>",
+        b"<?xml version='1.0'?><Error>",
+    ],
+)
+def test_a_web_page_in_the_place_of_a_file_is_not_kept(server: Server, page: bytes) -> None:
+    server.answers["/weights.hdf5"] = lambda handler: handler.give(page)
+    with pytest.raises(ModelNotFoundError, match=r"sends a web page\. If the address is dead"):
+        fetch(server.address("/weights.hdf5"))
+    assert len(server.seen) == 1
+    assert files_in_cache() == []
+
+
+def test_what_the_server_calls_a_web_page_is_not_kept(server: Server) -> None:
+    server.answers["/w"] = lambda handler: handler.give(b"gone", Content_Type="text/html; charset=utf-8")
+    with pytest.raises(ModelNotFoundError, match="sends a web page"):
+        fetch(server.address("/w"))
+    assert files_in_cache() == []
+
+
 def test_a_truncated_answer_is_never_kept(server: Server) -> None:
     server.answers["/w"] = lambda handler: handler.give(BODY[:1000], length=len(BODY))
     with pytest.raises(ModelNotFoundError, match="cannot be downloaded whole: 1,000 of 256,000 bytes"):
@@ -290,6 +335,60 @@ def test_a_redirection_is_followed_but_not_to_a_file(server: Server, tmp_path: P
             fetch(server.address(name))
 
 
+@pytest.mark.parametrize("to", ["http://[x/w", "http://127.0.0.1:99999/w", "http://a..b/w"])
+def test_a_redirection_to_what_is_no_address_is_one_clear_error(server: Server, to: str) -> None:
+    server.answers["/old"] = lambda handler: handler.give(b"", status=302, Location=to)
+    with pytest.raises(ModelNotFoundError, match="address"):
+        fetch(server.address("/old"))
+    assert len(server.seen) == 1
+
+
+def test_a_redirection_that_gives_up_encryption_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unencrypted(urllib.request.AbstractHTTPHandler):
+        """Lets the test's server speak for an https one."""
+
+        def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(http.client.HTTPConnection, request)
+
+    monkeypatch.setattr(urllib.request, "HTTPSHandler", Unencrypted)
+    secure = server.address("").replace("http:", "https:")
+    server.answers |= {
+        "/new": Handler.give,
+        "/down": lambda handler: handler.give(b"", status=302, Location=server.address("/new")),
+        "/within": lambda handler: handler.give(b"", status=302, Location=f"{secure}/new"),
+        "/up": lambda handler: handler.give(b"", status=302, Location=f"{secure}/within"),
+    }
+    with pytest.raises(ModelNotFoundError, match="redirects from https to http:"):
+        fetch(f"{secure}/down")
+    assert [path for path, _ in server.seen] == ["/down"]
+    assert fetch(server.address("/up")).read_bytes() == BODY
+
+
+def test_an_address_with_letters_beyond_ascii_is_quoted(server: Server) -> None:
+    server.answers["/w%C3%A9ights.hdf5?a=%C3%A9&b=%20c"] = Handler.give
+    path = fetch(server.address("/w\u00e9ights.hdf5?a=\u00e9&b=%20c"))
+    assert path.read_bytes() == BODY
+    assert path.name == "w\u00e9ights.hdf5"
+
+
+@pytest.mark.parametrize("address", ["http://[x", "http://[x/a.hdf5", "http://host:port/a", "http://host:99999/a"])
+def test_an_address_that_cannot_be_read_is_an_error_of_configuration(address: str) -> None:
+    assert is_address(address)
+    for read in (fetch, name_in):
+        with pytest.raises(ConfigError, match="no address that can be read"):
+            read(address)
+
+
+@pytest.mark.parametrize("address", ["http://a..b/a.zip", "http://\udce9/\udce9", "http://127.0.0.1:1/\udce9"])
+def test_a_host_or_letter_that_cannot_be_is_one_clear_error(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded"):
+        fetch(address)
+
+
 def test_a_file_address_is_the_file_itself(tmp_path: Path) -> None:
     path = tmp_path / "a b.hdf5"
     path.write_bytes(BODY)
@@ -311,7 +410,10 @@ def test_an_address_that_went_through_a_path_is_mended() -> None:
     assert unfolded(Path("https://host/a/b")) == "https://host/a/b"
     assert is_address(Path("http://host/a"))
     assert is_address("file:///a")
+    assert is_address("HTTPS://host/a")
     assert not is_address("a/b")
+    assert not is_address("//[x/y")
+    assert not is_address("https")
     assert not is_address("C:\\models\\a")
 
 
@@ -341,4 +443,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "file"))
     server.answers["/w"] = Handler.give
     with pytest.raises(OutputError, match="Set ELMOKIT_CACHE"):
+        fetch(server.address("/w"))
+    monkeypatch.setenv("ELMOKIT_CACHE", "~nosuchuser/cache")
+    with pytest.raises(OutputError, match="no such user"):
         fetch(server.address("/w"))

@@ -85,6 +85,25 @@ def test_a_published_name_opens_from_the_first_place_that_has_it(
     assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
 
 
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html><title>Buy this domain</title>", b"GIF89a: this domain is for sale"])
+def test_a_published_name_opens_from_a_mirror_where_the_first_place_is_parked(
+    server: Server,  # noqa: F811
+    files: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    page: bytes,
+) -> None:
+    parked, alive = serve(server, "/parked", dict.fromkeys(files, page)), serve(server, "/mirror", files)
+    places = tuple(Place(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (parked, alive))
+    monkeypatch.setattr(published, "TABLE", (Published("tiny-test", "nothing", places, "this test"),))
+    for _ in range(2):
+        model = open_pretrained("tiny-test")
+        assert_is_the_model(model)
+        assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
+    monkeypatch.setattr(published, "TABLE", (Published("tiny-test", "nothing", places[:1], "this test"),))
+    with pytest.raises(ModelNotFoundError, match=r"Tried: .*/parked/"):
+        open_pretrained("tiny-test")
+
+
 def test_a_dead_published_name_says_what_was_tried_and_what_to_do(
     server: Server,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -195,5 +214,31 @@ def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.M
         open_pretrained("hf:owner/name")
 
 
+def test_a_mistyped_path_says_first_that_there_is_no_such_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelNotFoundError, match=r"^No such file or folder here, and .*pip install 'elmokit\[hub\]'"):
+        open_pretrained("models/foo")
+    fake_hub(monkeypatch, OSError("404 Client Error"))
+    with pytest.raises(ModelNotFoundError, match=r"^No such file or folder here, and models/foo cannot be had .* 404"):
+        open_pretrained("models/foo")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("http://[x", ConfigError, "no address that can be read"),
+        ("http://[x/w.hdf5", ConfigError, "no address that can be read"),
+        ("//[x/y", ModelNotFoundError, "no such file or folder"),
+        ("~nosuchuser/m", ModelNotFoundError, "no such user's home folder"),
+        ("x" * 300, ModelNotFoundError, "no such file or folder"),
+    ],
+)
+def test_a_name_that_cannot_be_read_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        open_pretrained(name)
+
+
 def test_local_path_leaves_a_path_alone(tmp_path: Path) -> None:
     assert source.local_path(tmp_path / "a") == tmp_path / "a"
+    with pytest.raises(ModelNotFoundError, match="no such user's home folder"):
+        source.local_path("~nosuchuser/options.json")

@@ -76,7 +76,7 @@ __all__ = [
 
 DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway
 TOKENS_AT_ONCE = 1024  # through the char CNN, when the cache is made
-_PADDING_ENTRY = re.compile(r"[\W_]*(pad(ding)?)?[\W_]*", re.IGNORECASE)
+_PADDING_ENTRY = re.compile(r"(@@.*pad.*@@|<.*pad.*>|\[.*pad.*\]|\(.*pad.*\)|\{.*pad.*\})?", re.IGNORECASE)
 
 OutputFormat = Literal["all", "top", "average"]
 Vectors = NDArray[np.float32]
@@ -89,7 +89,7 @@ class _ElmoBiLm(nn.Module):
         options_file, weight_file: as for ``Elmo``.
         requires_grad: whether the biLM trains.
         vocab_to_cache: words whose context-free vectors are computed once. The first entry stands for padding and
-            gets a zero vector; unlike there, a list that begins with a word is refused.
+            gets a zero vector; unlike there, a list that begins with a token is refused.
         stateful: carry the LSTM's state from batch to batch.
 
     Raises:
@@ -151,7 +151,8 @@ class _ElmoBiLm(nn.Module):
         """Compute the context-free vectors of a list of words, whose places become their word ids.
 
         Raises:
-            ConfigurationError: the first entry is a word, and would lose its vector to padding.
+            ConfigurationError: the first entry is a token, and would lose its vector to padding; what stands for
+                padding is empty, or named so between brackets or ``@@``.
         """
         if not _PADDING_ENTRY.fullmatch(tokens[0]):
             raise ConfigurationError(
@@ -195,7 +196,9 @@ class _ElmoBiLm(nn.Module):
     def _cached_vectors(self, word_inputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """Vectors and mask with boundaries; None where the cache does not hold all words."""
         table = self._word_embedding
-        if table is None or (word_inputs.numel() and int(word_inputs.max()) >= table.num_embeddings):
+        if table is None:
+            return None
+        if word_inputs.numel() and not (0 <= int(word_inputs.min()) <= int(word_inputs.max()) < table.num_embeddings):
             return None
         begin, end = self._token_embedder.boundary_vectors()
         return add_sentence_boundary_token_ids(table(word_inputs), word_inputs > 0, begin, end)
@@ -441,6 +444,9 @@ class ElmoEmbedder:
         if use_sentence_keys and len(set(sentences)) < len(sentences):
             raise ConfigurationError("A sentence stands on several lines, and each key can be in the file once.")
         stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
+        # The layout is that of elmokit.corpus.hdf5.VectorWriter (a test holds the two equal). It is written here a
+        # second time because compat may not import corpus, and because old readers look up file[sentence], which needs
+        # the sentence itself as the key where VectorWriter escapes it.
         with written_whole(output_file_path, overwrite=True) as beside, created_hdf5(beside) as (file, check):
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)

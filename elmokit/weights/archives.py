@@ -44,10 +44,17 @@ MAX_MEMBERS = 20_000
 MAX_BYTES = 64 * 2**30
 MAX_RATIO = 200  # of unpacked to packed: weights hardly shrink, word lists to a fifth
 _SMALL_BYTES = 1 << 20  # whatever its ratio
+_HEADER_BYTES = 1 << 14  # of text in one header of a tar
 _BLOCK = 1 << 20
 
 _ROOTS = ("*.hdf5", "*.h5", "model.safetensors", "encoder.pkl", "*.index", "saved_model.pb", "*weight_file")
-_TEXT_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_TEXT_HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _TAR_MAGIC = ((0, b"\x1f\x8b"), (0, b"BZh"), (0, b"\xfd7zXZ\x00"), (257, b"ustar"))
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -156,14 +163,29 @@ def _unpack_tar(path: Path, folder: Path) -> list[str]:
 
 
 class _Member(tarfile.TarInfo):
-    """A tar member whose header may not carry more text than names and dates need; it would be read into memory."""
+    """A tar member that is refused while its header is read, before ``tarfile`` does what the header asks for.
+
+    No header may carry more text than names and dates need, and none may list the holes of a sparse file: ``tarfile``
+    reads that list whole, in time that grows with its square. No program packs weights so unless it is told to.
+    """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
         member = super().frombuf(buf, encoding, errors)
-        if member.type in _TEXT_HEADERS and member.size > _SMALL_BYTES:
+        if member.type in _TEXT_HEADERS and member.size > _HEADER_BYTES:
             raise FormatError(f"A header in this tar archive declares {member.size:,} bytes of text. It is not opened.")
+        if member.type == tarfile.GNUTYPE_SPARSE:
+            member._refuse_sparse()
         return member
+
+    def _refuse_sparse(self, *_: object) -> None:
+        raise FormatError(
+            f"The member {self.name!r} of this tar archive is stored as a sparse file. It is not opened: unpack the "
+            "archive yourself and give the folder."
+        )
+
+    # What ``tarfile`` calls for the three ways in which a pax header lists holes.
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 class _Limit:

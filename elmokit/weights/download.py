@@ -12,7 +12,9 @@ import json
 import os
 import re
 import shutil
+import socket
 import ssl
+import string
 import sys
 import tempfile
 import time
@@ -21,7 +23,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
 
@@ -31,8 +33,11 @@ MAX_BYTES = 64 * 2**30
 _BLOCK = 1 << 20
 _WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_HOPELESS = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # the next try ends like this one
+_WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<!--", b"<error")
 _USER_AGENT = "elmokit (https://pypi.org/project/elmokit)"
 _FOLDED = re.compile(r"^(https?|file):/(?!/)")
+_ADDRESS = re.compile(r"\s*(https?|file):", re.IGNORECASE)
 _DIGEST = re.compile(r"^sha256=([0-9a-f]{64})$")
 
 
@@ -42,7 +47,7 @@ class _CutShortError(Exception):
 
 def is_address(text: str | Path) -> bool:
     """Whether this is an ``http``, ``https`` or ``file`` address rather than a path."""
-    return urlsplit(unfolded(text)).scheme in ("http", "https", "file")
+    return _ADDRESS.match(str(text)) is not None
 
 
 def unfolded(address: str | Path) -> str:
@@ -57,14 +62,30 @@ def sibling(address: str, name: str) -> str:
 
 def name_in(address: str) -> str:
     """The file name that an address ends in."""
-    name = unquote(urlsplit(address).path).rsplit("/", 1)[-1]
+    name = unquote(_parts(address).path).rsplit("/", 1)[-1]
     return re.sub(r"[^\w.+-]", "_", name).lstrip(".") or "download"
 
 
+def _parts(address: str) -> SplitResult:
+    try:
+        parts = urlsplit(address)
+        _ = parts.port  # is only looked at when asked for
+    except ValueError as error:
+        raise ConfigError(f"{address} is no address that can be read: {error}. Check it for slips.") from None
+    return parts
+
+
 def cache_folder() -> Path:
-    """Where downloads are kept: ``ELMOKIT_CACHE``, else the usual place for caches on this platform."""
+    """Where downloads are kept: ``ELMOKIT_CACHE``, else the usual place for caches on this platform.
+
+    Raises:
+        OutputError: ``ELMOKIT_CACHE`` begins with the home folder of a user that there is not.
+    """
     if chosen := os.environ.get("ELMOKIT_CACHE"):
-        return Path(chosen).expanduser()
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError:
+            raise OutputError(f"ELMOKIT_CACHE is {chosen}, and there is no such user. Give the whole path.") from None
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -81,16 +102,17 @@ def fetch(address: str | Path) -> Path:
     address is what the file must hash to.
 
     Raises:
-        ModelNotFoundError: nothing is at the address, no answer comes, or none comes whole.
+        ModelNotFoundError: nothing is at the address but a web page, no answer comes, or none comes whole.
         FormatError: what came is not what was asked for, or a cached file changed since its download.
         OutputError: the cache cannot be written, or has too little room.
-        ConfigError: the address is of a kind that cannot be downloaded.
+        ConfigError: the address is of a kind that cannot be downloaded, or cannot be read.
     """
+    _parts(unfolded(address))
     address, fragment = urldefrag(unfolded(address))
     wanted = _DIGEST.match(fragment)
     if fragment and not wanted:
         raise ConfigError(f"{address}#{fragment}: after '#' only sha256= and 64 hexadecimal digits can stand.")
-    scheme = urlsplit(address).scheme
+    scheme = _parts(address).scheme
     if scheme == "file":
         path = _local(address)
         if wanted:
@@ -98,7 +120,7 @@ def fetch(address: str | Path) -> Path:
         return path
     if scheme not in ("http", "https"):
         raise ConfigError(f"{address} cannot be downloaded: give an http, https or file address.")
-    folder = cache_folder() / "downloads" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    folder = cache_folder() / "downloads" / hashlib.sha256(address.encode(errors="backslashreplace")).hexdigest()[:16]
     path, record = folder / name_in(address), folder / "download.json"
     if path.is_file() and record.is_file():
         mend = f"Delete the folder {folder}; it will be downloaded anew."
@@ -187,16 +209,27 @@ def _download(address: str, file: IO[bytes]) -> None:
                 break
         except urllib.error.URLError as error:
             problem = f"no connection ({error.reason})"
+            if isinstance(error.reason, (str, *_HOPELESS)):
+                break
+        except (http.client.InvalidURL, UnicodeError) as error:
+            problem = f"the address cannot be read ({error})"
+            break
         except _CutShortError as error:
             problem = str(error)
         except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException) as error:
             problem = f"the connection broke ({error or type(error).__name__})"
+        except (ValueError, OverflowError) as error:
+            problem = f"the server redirects to what is no address ({error})"
+            break
         if mark is None:
             _start_anew(file)
-    whole = " whole" if came else ""
-    raise ModelNotFoundError(
-        f"{address} cannot be downloaded{whole}: {problem}. If the address is dead, download the file by hand from "
-        "another place and give its path."
+    raise _not_there(address, problem, whole=not came)
+
+
+def _not_there(address: str, problem: str, whole: bool = True) -> ModelNotFoundError:
+    return ModelNotFoundError(
+        f"{address} cannot be downloaded{'' if whole else ' whole'}: {problem}. If the address is dead, download the "
+        "file by hand from another place and give its path."
     )
 
 
@@ -211,8 +244,27 @@ def _asked(address: str, start: int, mark: str | None) -> Iterator[Any]:
     headers = {"User-Agent": _USER_AGENT, "Accept-Encoding": "identity"}
     if start and mark is not None:
         headers |= {"Range": f"bytes={start}-", "If-Range": mark}
-    with _opener().open(urllib.request.Request(address, headers=headers), timeout=TIMEOUT_SECONDS) as answer:
+    request = urllib.request.Request(_quoted(address), headers=headers)
+    with _opener().open(request, timeout=TIMEOUT_SECONDS) as answer:
         yield answer
+
+
+def _quoted(address: str) -> str:
+    """An address whose path and query are ASCII, as HTTP asks for; what is quoted already stays as it is."""
+    parts = _parts(address)
+    path, query = (quote(part, safe=string.punctuation, errors="replace") for part in (parts.path, parts.query))
+    return parts._replace(path=path, query=query).geturl()
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirections, but none that gives up encryption."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        if req.type == "https" and urlsplit(newurl).scheme != "https":
+            raise urllib.error.URLError(f"the server redirects from https to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _opener() -> urllib.request.OpenerDirector:
@@ -224,7 +276,7 @@ def _opener() -> urllib.request.OpenerDirector:
         urllib.request.HTTPHandler,
         urllib.request.HTTPSHandler,
         urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
+        _Redirects,
         urllib.request.HTTPErrorProcessor,
     ):
         opener.add_handler(handler())
@@ -244,6 +296,8 @@ def _receive(address: str, answer: Any, file: IO[bytes]) -> None:
     else:
         start = 0
         _start_anew(file)
+        if answer.headers.get_content_type() == "text/html":
+            raise _not_there(address, "the server sends a web page")
     length = answer.headers.get("Content-Length")
     if length is not None and not length.isdecimal():
         raise FormatError(f"{address}: the server says a length of {length!r}. Nothing was kept.")
@@ -260,6 +314,8 @@ def _receive(address: str, answer: Any, file: IO[bytes]) -> None:
     )
     with shown:
         while block := answer.read(_BLOCK):
+            if file.tell() == 0 and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:9].lower().startswith(_WEB_PAGE):
+                raise _not_there(address, "the server sends a web page")
             file.write(block)
             shown.update(len(block))
             if file.tell() > MAX_BYTES:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
-from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
 from elmokit.weights import published
 from elmokit.weights.download import fetch, is_address, name_in, sibling, unfolded
 from elmokit.weights.hub import PREFIX, hub_folder, is_hub_id
@@ -23,20 +24,20 @@ def open_source(source: str | Path, options: str | Path | None = None) -> Stored
 
     Raises:
         ModelError: nothing is there, or it cannot be opened.
-        MissingExtraError: it is on the Hub, and ``huggingface_hub`` is not installed.
+        MissingExtraError: it is ``hf:owner/name``, and ``huggingface_hub`` is not installed.
         ConfigError: it names a published model, and options were given too.
     """
     text = unfolded(source)
     if is_address(text):
         return open_model(*_from_address(text, options))
-    if Path(source).expanduser().exists():
+    if os.path.exists(_at_home(source)):  # unlike Path.exists, False for a name that is too long
         return open_model(source, None if options is None else local_path(options))
     if (model := published.find(text)) is not None:
         if options is not None:
             raise ConfigError(f"{text} is the name of a published model, which has its own options; leave them out.")
         return open_published(model)
     if text.startswith(PREFIX) or (is_hub_id(text) and not text.endswith(HDF5_SUFFIXES)):
-        return open_model(hub_folder(text), None if options is None else local_path(options))
+        return open_model(_from_hub(text), None if options is None else local_path(options))
     nearest = difflib.get_close_matches(text.lower(), published.names(), n=1)
     meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
     raise ModelNotFoundError(
@@ -50,7 +51,25 @@ def local_path(path: str | Path) -> Path:
     Raises:
         ModelError: as in ``fetch``.
     """
-    return fetch(path) if is_address(path) else Path(path).expanduser()
+    return fetch(path) if is_address(path) else _at_home(path)
+
+
+def _at_home(path: str | Path) -> Path:
+    """A path whose ``~`` is spelt out."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ModelNotFoundError(f"{path}: there is no such user's home folder. Give the whole path.") from None
+
+
+def _from_hub(text: str) -> Path:
+    """A model's folder from the Hub; what is not there may also have been meant as a path."""
+    try:
+        return hub_folder(text)
+    except (MissingExtraError, ModelNotFoundError) as error:
+        if text.startswith(PREFIX):
+            raise
+        raise ModelNotFoundError(f"No such file or folder here, and {error}") from None
 
 
 def open_published(model: published.Published) -> StoredModel:
@@ -67,7 +86,11 @@ def open_published(model: published.Published) -> StoredModel:
         except ModelNotFoundError as error:
             tried.append(str(error).split(". If the address is dead")[0])
             continue
-        opened = open_model(path, options)
+        try:
+            opened = open_model(path, options)
+        except (FormatError, ModelNotFoundError) as error:  # something else stands at the address now
+            tried.append(f"{place.weights}: {error} (Delete {path.parent} to download it anew.)")
+            continue
         opened.card = {"name": model.name, "about": model.about, "from": place.weights, **opened.card}
         return opened
     raise ModelNotFoundError(
