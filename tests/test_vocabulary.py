@@ -31,6 +31,13 @@ def test_file_round_trip_keeps_words_that_hold_odd_spaces(tmp_path: Path) -> Non
     assert Vocabulary.from_file(path).words == vocabulary.words
 
 
+def test_counted_words_that_a_file_cannot_hold_stay_unknown(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.from_counts({"\u3000": 9, "\u00a0a": 8, "a": 7, "!!!MAXTERMID": 6, "a\u00a0b": 5}, 10)
+    assert vocabulary.words[3:] == ["a", "a\u00a0b"]
+    (tmp_path / "vocab.txt").write_text(vocabulary.to_text(), encoding="utf-8")
+    assert Vocabulary.from_file(tmp_path / "vocab.txt").words == vocabulary.words
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -53,10 +53,16 @@ class Vocabulary:
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], max_words: int) -> Vocabulary:
-        """The specials, then the most frequent words (ties in alphabetical order), ``max_words`` in all."""
+        """The specials, then the most frequent words (ties in alphabetical order), ``max_words`` in all.
+
+        A word that no line of a file can hold, such as an ideographic space alone, stays unknown.
+        """
         if max_words <= len(SPECIALS):
             raise ConfigError(f"max_words is {max_words}; the three special words alone need {len(SPECIALS)}.")
-        ranked = sorted((-count, word) for word, count in counts.items() if word not in SPECIALS)
+        left_out = (*SPECIALS, IGNORED_LINE)
+        ranked = sorted(
+            (-count, word) for word, count in counts.items() if word and word == word.strip() and word not in left_out
+        )
         return cls([*SPECIALS, *(word for _, word in ranked[: max_words - len(SPECIALS)])])
 
     @classmethod
