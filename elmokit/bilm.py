@@ -43,7 +43,7 @@ class CharCNNConfig:
             )
         if self.activation not in ("relu", "tanh"):
             raise ConfigError(f"activation is {self.activation!r}; the char CNN knows 'relu' and 'tanh'.")
-        for name, least in (("char_dim", 1), ("n_chars", 1), ("n_highway", 0)):
+        for name, least in (("char_dim", 1), ("n_chars", 1), ("n_highway", 0), ("max_chars", MIN_CHARS)):
             _check_at_least(name, getattr(self, name), least)
         _check_at_most("n_highway", self.n_highway, MOST_LAYERS)
         _check_at_most("max_chars", self.max_chars, MOST_CHARS)
@@ -65,8 +65,9 @@ class WordFeaturesConfig:
     word_dim: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("n_words", "word_dim"):
+        for name, most in (("n_words", MOST_ROWS), ("word_dim", MOST_UNITS)):
             _check_at_least(name, getattr(self, name), 1)
+            _check_at_most(name, getattr(self, name), most)
 
 
 @dataclass(frozen=True)

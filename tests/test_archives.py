@@ -73,7 +73,7 @@ def test_a_model_of_the_nlpl_repository_opens_from_its_archive(
     model = open_model(path)
     assert model.source == path
     assert model.family == "bilm-tf"
-    assert model.card["corpus"] == "Norwegian Wikipedia"
+    assert model.card["meta"]["corpus"] == "Norwegian Wikipedia"
     assert model.vocabulary is not None
     assert model.vocabulary.words == WORDS
     for ours, theirs in zip(model.bilm.parameters(), random_model().bilm.parameters(), strict=True):

@@ -99,10 +99,36 @@ def test_damaged_folders_are_clear_errors(model: StoredModel, tmp_path: Path) ->
     with pytest.raises(ModelNotFoundError, match=r"model\.safetensors is missing"):
         load_folder(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(FormatError, match="is not JSON"):
+    with pytest.raises(FormatError, match="is no readable JSON"):
         load_folder(folder)
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"format": "elmokit", "x": ' + "[" * 100_000, "[]", "1"])
+def test_a_configuration_that_is_no_table_is_a_clear_error(content: str, model: StoredModel, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(content)
+    assert not folder_module.is_folder(tmp_path / "model")
+    with pytest.raises(FormatError, match=r"config\.json is"):
+        load_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("card", [[1], "text", 3])
+def test_a_card_that_is_no_table_is_a_clear_error(card: object, model: StoredModel, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    edit_config(tmp_path / "model", card=card)
+    with pytest.raises(FormatError, match="the card is no table"):
+        load_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_all_numbers_are_named(number: float, model: StoredModel, tmp_path: Path) -> None:
+    with torch.no_grad():
+        model.bilm.directions[1].layers[0].bias[3] = number  # type: ignore[index,union-attr]
+    save_folder(model, tmp_path / "model")
+    with pytest.raises(FormatError, match=r"NaN or infinity in directions\.1\.layers\.0\.bias \(here"):
+        load_folder(tmp_path / "model")
 
 
 def test_files_may_be_read_by_whoever_may_read_other_files(model: StoredModel, tmp_path: Path) -> None:

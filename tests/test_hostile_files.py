@@ -150,12 +150,35 @@ def test_truncated_weights_are_one_clear_error(folder: Path, share: float) -> No
         ("dim", 10**12, "at most"),
         ("filters", [[1, 10**12]], "at most"),
         ("filters", "none", "wrong kind"),
+        ("filters", [[float("inf"), 4]], "wrong kind"),
+        pytest.param("cell_clip", 10**400, "wrong kind", id="a clip beyond float"),
+        ("max_characters_per_token", float("nan"), "whole number"),
         ("dim", "64", "whole number|wrong kind"),
     ],
 )
 def test_options_that_lie_are_refused(folder: Path, name: str, value: Any, message: str) -> None:
     change_options(folder, **{name: value})
     with pytest.raises((ModelError, ConfigError), match=message):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("name", ["char_embed", "embedding"])
+def test_a_table_that_is_a_single_number_is_named(folder: Path, name: str) -> None:
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        del file["char_embed"]
+        file[name] = np.float32(1)
+    if name == "embedding":
+        options = json.loads((folder / "options.json").read_text())
+        del options["char_cnn"]
+        (folder / "options.json").write_text(json.dumps(options))
+    with pytest.raises(ConfigError, match=f"the tensor {name} is a single number"):
+        open_model(folder)
+
+
+def test_an_options_file_of_many_megabytes_is_not_parsed(folder: Path) -> None:
+    with (folder / "options.json").open("a") as file:
+        file.write(" " * (1 << 20))
+    with pytest.raises(FormatError, match="holds more than 1,048,576 bytes"):
         open_model(folder)
 
 

@@ -8,12 +8,14 @@ import zipfile
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 import torch
 
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.weights.model import StoredModel
 from elmokit.weights.open import open_model, save_model
+from elmokit.weights.words import CachedModel
 
 
 def same(first: StoredModel, second: StoredModel) -> bool:
@@ -73,6 +75,27 @@ def test_several_weight_files_ask_which(model: StoredModel, tmp_path: Path) -> N
     (tmp_path / "two.hdf5").write_bytes((tmp_path / "one.hdf5").read_bytes())
     with pytest.raises(FormatError, match=r"several HDF5 files \(one\.hdf5, two\.hdf5\)"):
         open_model(tmp_path)
+
+
+def test_a_configuration_nested_without_end_is_no_hint_and_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    with pytest.raises(FormatError, match="is no model that elmokit knows"):
+        open_model(tmp_path)
+
+
+def test_every_path_that_is_given_may_start_at_home(
+    model: StoredModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(model, tmp_path / "model" / "weights.hdf5")
+    (tmp_path / "model" / "options.json").rename(tmp_path / "options.json")
+    words = ["<S>", "</S>", "<UNK>", "cat"]
+    (tmp_path / "words").write_text("\n".join(words))
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((len(words), model.bilm.config.projection_dim), np.float32)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    opened = open_model("~/model", "~/options.json", token_embeddings="~/table.hdf5", vocabulary="~/words")
+    assert isinstance(opened, CachedModel)
+    assert open_model("~/model", "~/options.json", vocabulary="~/words").vocabulary is not None
 
 
 def test_nothing_at_the_path_is_said(tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
     with torch.device("meta"):
         n_parameters = BiLM(PRESETS[name]).n_parameters
     assert model.n_megabytes == pytest.approx(n_parameters * 4 / 1e6, abs=1)
+    assert f"hdf5 ({model.n_megabytes} MB) and the options" in model.by_hand
 
 
 def test_models_of_the_nlpl_repository_have_names() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gzip
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -13,12 +16,14 @@ from click.testing import CliRunner
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.cli.main import elmokit
 from elmokit.embedder import Elmo
-from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.files import split_tokens
 from elmokit.train.perplexity import perplexity
 from elmokit.weights import bilm_tf, tf_checkpoint
+from elmokit.weights.folder import save_folder
 from elmokit.weights.model import StoredModel
 from elmokit.weights.open import open_model
+from elmokit.weights.words import CachedModel
 from tests.conftest import WORDS, random_model
 from tests.tf_bundle_writer import write_bundle
 from tests.tf_names import checkpoint_tensors
@@ -159,6 +164,82 @@ def test_without_a_vocabulary_the_softmax_is_left_out_and_the_card_says_so(tmp_p
     assert opened.softmax is None
     assert "no vocabulary" in opened.card["softmax"]
     assert tf_checkpoint.load(folder, vocabulary=folder / "words").softmax is not None
+
+
+@pytest.mark.parametrize("kind", ["folder", "index", "archive"])
+def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str) -> None:
+    folder = write_checkpoint(random_model(), tmp_path / "run")
+    words, few = tmp_path / "words", tmp_path / "few"
+    (folder / "vocab.txt").rename(words)
+    few.write_text("<S>\n</S>\n<UNK>\ncat\n")
+    path = {"folder": folder, "index": folder / "model.ckpt-207.index", "archive": tmp_path / "run.zip"}[kind]
+    if kind == "archive":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in folder.iterdir():
+                archive.write(file, file.name)
+    opened = open_model(path, vocabulary=words)
+    assert opened.softmax is not None
+    assert opened.vocabulary is not None
+    assert opened.vocabulary.words == WORDS
+    assert "softmax" not in opened.card
+    with pytest.raises(TensorMismatchError, match="the vocabulary has 4 words"):
+        open_model(path, vocabulary=few)
+
+
+def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "ours")
+    (tmp_path / "few").write_text("<S>\n</S>\n<UNK>\ncat\n")
+    with pytest.raises(ConfigError, match="a softmax with words of its own"):
+        open_model(tmp_path / "ours", vocabulary=tmp_path / "few")
+    again = open_model(tmp_path / "ours", vocabulary=tmp_path / "ours" / "vocab.txt")
+    assert again.softmax is not None
+
+
+def test_token_embeddings_are_read_beside_a_checkpoint_and_their_words_are_not_its_softmaxs(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path / "run")
+    index = folder / "model.ckpt-207.index"
+    with pytest.raises(ModelNotFoundError, match="no file of token embeddings"):
+        open_model(index, token_embeddings=tmp_path / "nowhere")
+    words = tmp_path / "few"
+    words.write_text("<S>\n</S>\ncat\n")
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
+    opened = open_model(index, token_embeddings=tmp_path / "table.hdf5", vocabulary=words)
+    assert isinstance(opened, CachedModel)
+    assert opened.vocabulary is not None
+    assert opened.vocabulary.words == WORDS
+    assert opened.softmax is not None
+
+
+def test_a_word_input_checkpoint_over_another_table_loses_its_softmax(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(WORD_INPUT), tmp_path / "run")
+    (tmp_path / "few").write_text("<S>\n</S>\ncat\n")
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((3, TINY.projection_dim), np.float32)
+    opened = open_model(folder, token_embeddings=tmp_path / "table.hdf5", vocabulary=tmp_path / "few")
+    assert opened.softmax is None
+    assert "its words are not those of table.hdf5" in opened.card["softmax"]
+
+
+def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: Path) -> None:
+    model = random_model(WORD_INPUT)
+    folder = write_checkpoint(model, tmp_path)
+    tensors = {name: tensor for name, tensor in checkpoint_tensors(model).items() if "softmax" not in name}
+    write_bundle(folder / "model.ckpt-207", tensors)
+    assert open_model(folder).encode(["cat"]).tolist() == [WORDS.index("cat") + 1]
+    (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
+    with pytest.raises(TensorMismatchError, match="lists 4 words"):
+        open_model(folder)
+
+
+def test_a_compressed_vocabulary_is_read_beside_and_where_it_is_given(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path)
+    (folder / "vocab.txt.gz").write_bytes(gzip.compress((folder / "vocab.txt").read_bytes()))
+    (folder / "vocab.txt").unlink()
+    assert open_model(folder).softmax is not None
+    (folder / "vocab.txt.gz").rename(tmp_path / "words.gz")
+    assert open_model(folder).softmax is None
+    assert open_model(folder, vocabulary=tmp_path / "words.gz").softmax is not None
 
 
 @pytest.mark.parametrize(

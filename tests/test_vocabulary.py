@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
-from elmokit.errors import ConfigError, FormatError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.text.vocabulary import Vocabulary, WordCounts
 
 
@@ -30,6 +31,13 @@ def test_file_round_trip_keeps_words_that_hold_odd_spaces(tmp_path: Path) -> Non
     assert Vocabulary.from_file(path).words == vocabulary.words
 
 
+def test_counted_words_that_a_file_cannot_hold_stay_unknown(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.from_counts({"\u3000": 9, "\u00a0a": 8, "a": 7, "!!!MAXTERMID": 6, "a\u00a0b": 5}, 10)
+    assert vocabulary.words[3:] == ["a", "a\u00a0b"]
+    (tmp_path / "vocab.txt").write_text(vocabulary.to_text(), encoding="utf-8")
+    assert Vocabulary.from_file(tmp_path / "vocab.txt").words == vocabulary.words
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -43,6 +51,19 @@ def test_files_that_bilm_tf_silently_corrupts_are_refused(tmp_path: Path, conten
     path.write_text(content, encoding="utf-8")
     with pytest.raises(FormatError, match=message):
         Vocabulary.from_file(path)
+
+
+def test_a_vocabulary_holds_no_empty_word() -> None:
+    with pytest.raises(FormatError, match="word 4 is one"):
+        Vocabulary(["<S>", "</S>", "<UNK>", "", "a"])
+
+
+def test_a_file_may_be_compressed_and_a_missing_one_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt.gz"
+    with pytest.raises(ModelNotFoundError, match="There is no vocabulary"):
+        Vocabulary.from_file(path)
+    path.write_bytes(gzip.compress(b"<S>\n</S>\n<UNK>\na\n"))
+    assert Vocabulary.from_file(path).words == ["<S>", "</S>", "<UNK>", "a"]
 
 
 def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,12 +21,14 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.files import read_lines, split_tokens, written_whole
+from elmokit.hdf5 import created_hdf5
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_tokens
 from elmokit.weights import bilm_tf
 from elmokit.weights.table import TensorRow, fill
+from elmokit.weights.words import read_embeddings
 
 __all__ = [
     "Batcher",
@@ -44,7 +45,6 @@ __all__ = [
 
 WORDS_AT_ONCE = 1024  # words whose vectors are dumped in one pass
 LINES_AT_ONCE = 64  # lines embedded in one pass where no state is carried
-GZIP_AT_MOST = 1032  # how far deflate can shrink data: what claims more is no table
 
 
 class BilmOps(dict[str, Tensor]):
@@ -277,12 +277,13 @@ def dump_token_embeddings(
         raise ConfigError(f"{weight_file} holds its words' vectors already: pass it itself as embedding_weight_file.")
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
-    with written_whole(outfile, overwrite=True) as beside, h5py.File(beside, "w") as file:
+    with written_whole(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
         table = file.create_dataset("embedding", (len(words), bilm.config.projection_dim), dtype="float32")
         for start in range(0, len(words), WORDS_AT_ONCE):
             some = words[start : start + WORDS_AT_ONCE]
             vectors = bilm.token_layer(torch.from_numpy(encode_tokens(some, cnn.max_chars)))
             table[start : start + len(some)] = vectors.numpy()
+            check()
 
 
 def dump_bilm_embeddings(
@@ -313,30 +314,20 @@ def dump_bilm_embeddings(
     cnn = model.bilm.config.char_cnn
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     lines = enumerate(read_lines(dataset_file))
-    with written_whole(outfile, overwrite=True) as beside, h5py.File(beside, "w") as file:
+    with written_whole(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
         while some := list(islice(lines, 1 if stateful else LINES_AT_ONCE)):
             ops = model(batcher.batch_sentences([split_tokens(line) for _, line in some]))
             for (number, _), layers, length in zip(some, ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())
+            check()
 
 
 def _reading_words(bilm: BiLM, path: str | Path) -> BiLM:
     """The same LSTMs over a table of word vectors from an HDF5 file."""
-    try:
-        with h5py.File(path, "r") as file:
-            table = file.get("embedding")
-            if not isinstance(table, h5py.Dataset) or table.ndim != 2 or table.dtype.kind != "f":
-                raise FormatError(f"{path} has no table 'embedding' of word vectors; dump_token_embeddings writes one.")
-            if table.nbytes > table.id.get_storage_size() * (1 if table.chunks is None else GZIP_AT_MOST):
-                raise FormatError(f"{path} claims a table of shape {table.shape} and does not hold it. Dump it again.")
-            with torch.device("meta"):
-                reader = BiLM(dataclasses.replace(bilm.config, char_cnn=None, n_words=table.shape[0]))
-            rows = [TensorRow("embedding.weight", "embedding", bilm_tf.WITHOUT_ZERO_ROW)]
-            shapes = {"embedding": table.shape}
-            fill(reader.token_layer, rows, shapes, lambda _: torch.from_numpy(table.astype("f4")[()]), str(path))
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no embedding file {path}.") from None
-    except OSError as error:
-        raise FormatError(f"{path} is no readable HDF5 file ({error}). It may be cut short: dump it again.") from None
+    table = torch.from_numpy(read_embeddings(path, bilm.config.projection_dim))
+    with torch.device("meta"):
+        reader = BiLM(dataclasses.replace(bilm.config, char_cnn=None, n_words=len(table)))
+    rows = [TensorRow("embedding.weight", "embedding", bilm_tf.WITHOUT_ZERO_ROW)]
+    fill(reader.token_layer, rows, {"embedding": tuple(table.shape)}, lambda _: table, str(path))
     reader.directions = bilm.directions
     return reader

@@ -27,8 +27,7 @@ from elmokit.text.characters import (
     UNKNOWN,
     encode_tokens,
 )
-
-_IGNORED_LINE = "!!!MAXTERMID"
+from elmokit.text.vocabulary import IGNORED_LINE
 
 Ids = NDArray[np.int32]
 
@@ -46,7 +45,7 @@ class Vocabulary:
 
     def __init__(self, filename: str | Path, validate_file: bool = False) -> None:
         lines = [line.strip() for line in read_lines(filename)]
-        self._words = [line for line in lines if line != _IGNORED_LINE]
+        self._words = [line for line in lines if line != IGNORED_LINE]
         self._ids = {word: index for index, word in enumerate(self._words)}
         self.bos, self.eos, self.unk = (self._ids.get(word, -1) for word in (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN))
         if validate_file:

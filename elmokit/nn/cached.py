@@ -25,6 +25,7 @@ class CachedCharCNN(CharCNN):
         self.highways = char_cnn.highways
         self.projection = char_cnn.projection
         self.widest = char_cnn.widest
+        self.output_dim = char_cnn.output_dim
         self.register_buffer("vectors", vectors, persistent=False)
         self.vectors: Tensor
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,19 +11,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import ConfigError, FormatError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.files import read_lines, split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
-_IGNORED_LINE = "!!!MAXTERMID"  # some published files end with it; it stands for no word
+IGNORED_LINE = "!!!MAXTERMID"
+"""Some published files end with it; it stands for no word."""
+MAX_BYTES = 2**30
 
 
 class Vocabulary:
     """A list of words; a word's id is its place in the list.
 
     Raises:
-        FormatError: one of ``<S>``, ``</S>``, ``<UNK>`` is missing, or a word stands twice.
+        FormatError: one of ``<S>``, ``</S>``, ``<UNK>`` is missing, a word stands twice, or one is empty.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -36,6 +40,8 @@ class Vocabulary:
         if len(self.ids) < len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
             raise FormatError(f"A vocabulary holds each word once; {twice!r} stands in it more than once.")
+        if "" in self.ids:
+            raise FormatError(f"A vocabulary holds no empty word; word {self.ids[''] + 1} is one. Take it out.")
         self.begin_id, self.end_id, self.unknown_id = (self.ids[special] for special in SPECIALS)
 
     def __len__(self) -> int:
@@ -47,34 +53,95 @@ class Vocabulary:
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], max_words: int) -> Vocabulary:
-        """The specials, then the most frequent words (ties in alphabetical order), ``max_words`` in all."""
+        """The specials, then the most frequent words (ties in alphabetical order), ``max_words`` in all.
+
+        A word that no line of a file can hold, such as an ideographic space alone, stays unknown.
+        """
         if max_words <= len(SPECIALS):
             raise ConfigError(f"max_words is {max_words}; the three special words alone need {len(SPECIALS)}.")
-        ranked = sorted((-count, word) for word, count in counts.items() if word not in SPECIALS)
+        left_out = (*SPECIALS, IGNORED_LINE)
+        ranked = sorted(
+            (-count, word) for word, count in counts.items() if word and word == word.strip() and word not in left_out
+        )
         return cls([*SPECIALS, *(word for _, word in ranked[: max_words - len(SPECIALS)])])
 
     @classmethod
     def from_file(cls, path: str | Path) -> Vocabulary:
-        """Read one word per line, UTF-8, as bilm-tf's vocabulary files are."""
-        try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")
-        except UnicodeDecodeError as error:
-            raise FormatError(
-                f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8."
-            ) from None
-        if lines and not lines[-1]:
-            lines.pop()
-        words = [line.strip() for line in lines]
+        """Read a file that must be a sound vocabulary.
+
+        Raises:
+            ModelNotFoundError, FormatError: as in ``read_words``, or it is none.
+        """
+        words = read_words(path)
         if "" in words:
             raise FormatError(f"Line {words.index('') + 1} of the vocabulary {path} is blank. Take it out.")
         try:
-            return cls([word for word in words if word != _IGNORED_LINE])
+            return cls(words)
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
 
     def to_text(self) -> str:
         """The content of a vocabulary file."""
         return "".join(f"{word}\n" for word in self.words)
+
+
+class RowVocabulary(Vocabulary):
+    """The words of a table's rows, as a published list has them.
+
+    Raises:
+        FormatError: a sentence boundary is missing, so that no sentence can be read.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = list(words)
+        self.ids = {word: row for row, word in enumerate(self.words)}
+        missing = [word for word in (BEGIN_SENTENCE, END_SENTENCE) if word not in self.ids]
+        if missing:
+            raise FormatError(f"it lacks {' and '.join(missing)}, with which every sentence is read")
+        self.begin_id, self.end_id = self.ids[BEGIN_SENTENCE], self.ids[END_SENTENCE]
+        self.unknown_id = self.ids.get(UNKNOWN, -1)
+
+    def word_ids(self, tokens: Iterable[str]) -> NDArray[np.int64]:
+        """The rows of tokens, ``(tokens,)``; that of ``<UNK>`` for one not in the list.
+
+        Raises:
+            TextError: a token is not in the list, and neither is ``<UNK>``.
+        """
+        tokens = list(tokens)
+        ids = super().word_ids(tokens)
+        if (ids < 0).any():
+            token = tokens[int(np.argmin(ids))]
+            raise TextError(
+                f"The word {token!r} is not in the model's vocabulary ({len(self):,} words), which has no {UNKNOWN} "
+                "for such words. Replace it, or use a model that reads characters."
+            )
+        return ids
+
+
+def read_words(path: str | Path) -> list[str]:
+    """The words of a list in the order of their rows, one a line, UTF-8, ``.gz`` or plain; as bilm-tf reads it.
+
+    Raises:
+        ModelNotFoundError, FormatError: it is not there, or no such list.
+    """
+    path = Path(path)
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            data: bytes = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"There is no vocabulary {path}.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{path} cannot be read ({error}). Download or copy it again.") from None
+    if len(data) > MAX_BYTES:
+        raise FormatError(f"{path} holds more than {MAX_BYTES:,} bytes of text; it is no vocabulary.")
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
+    if not lines[-1]:
+        lines.pop()
+    return [word for line in lines if (word := line.strip()) != IGNORED_LINE]
 
 
 class WordCounts:

@@ -9,7 +9,7 @@ and written under the regular names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputE
 from elmokit.files import written_whole
 from elmokit.hdf5 import created_hdf5
 from elmokit.weights.datasets import check_dataset, read_dataset
+from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
 
@@ -36,7 +37,6 @@ WITHOUT_ZERO_ROW = Layout(
 
 # What a whole training checkpoint may leave in a file beside the biLM.
 _LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
-_MAX_OPTIONS_CHARS = 1 << 20
 _LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
 
 
@@ -138,14 +138,8 @@ def read_options(path: str | Path) -> dict[str, Any]:
     Raises:
         ModelNotFoundError, FormatError: it is missing, or no options file.
     """
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            options = json.loads(file.read(_MAX_OPTIONS_CHARS))
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no options file {path}.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is no readable JSON file: {error}.") from None
-    if not isinstance(options, dict) or not isinstance(options.get("lstm"), dict):
+    options = read_table(path, f"There is no options file {path}.", max_bytes=1 << 20)
+    if not isinstance(options.get("lstm"), dict):
         raise FormatError(f"{path} is JSON but no ELMo options file: it has no table 'lstm'.")
     return options
 
@@ -165,15 +159,15 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
         if "char_cnn" in options:
             cnn = options["char_cnn"]
             char_cnn = CharCNNConfig(
-                filters=tuple((int(width), int(count)) for width, count in cnn["filters"]),
+                filters=filters_from(cnn["filters"]),
                 char_dim=cnn["embedding"]["dim"],
                 n_highway=cnn.get("n_highway") or 0,
                 activation=cnn["activation"],
                 max_chars=cnn["max_characters_per_token"],
-                n_chars=shapes.get("char_embed", (261,))[0],
+                n_chars=n_rows(shapes, "char_embed", 261),
             )
         elif "embedding" in shapes:
-            n_words = shapes["embedding"][0]
+            n_words = n_rows(shapes, "embedding")
         else:
             raise TensorMismatchError(
                 f"{where} has no 'char_cnn' and the weights have no 'embedding': nothing says how tokens come in."
@@ -184,8 +178,8 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             projection_dim=lstm["projection_dim"],
             hidden_dim=lstm["dim"],
             n_layers=lstm.get("n_layers", 1),
-            cell_clip=_clip(lstm.get("cell_clip")),
-            projection_clip=_clip(lstm.get("proj_clip")),
+            cell_clip=clip_from(lstm.get("cell_clip")),
+            projection_clip=clip_from(lstm.get("proj_clip")),
             skip_connections=bool(lstm.get("use_skip_connections", False)),
             bidirectional=bool(options.get("bidirectional", any(name.startswith("RNN_1/") for name in shapes))),
             dropout=options.get("dropout", 0.0),
@@ -194,7 +188,7 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
         raise ConfigError(
             f"{where}: there is no key {error}. Use the options file that came with the weights."
         ) from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except WRONG_KINDS as error:
         raise ConfigError(f"{where}: a value is of the wrong kind ({error}).") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
@@ -229,9 +223,30 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
     return options
 
 
-def _clip(value: Any) -> float | None:
-    """0 and absent both mean no clip, as in AllenNLP."""
+WRONG_KINDS = (TypeError, ValueError, AttributeError, OverflowError)
+"""What reading sizes raises where a value is of the wrong kind."""
+
+
+def filters_from(value: Any) -> tuple[tuple[int, int], ...]:
+    """The pairs ``(width, count)`` of a configuration; raises one of ``WRONG_KINDS`` where there are none."""
+    return tuple((int(width), int(count)) for width, count in value)
+
+
+def clip_from(value: Any) -> float | None:
+    """0 and absent both mean no clip, as in AllenNLP; raises one of ``WRONG_KINDS`` where it is no number."""
     return float(value) if value else None
+
+
+def n_rows(shapes: Mapping[str, Shape], name: str, default: int = 1) -> int:
+    """The rows of a table of weights, or the default where there is no such table.
+
+    Raises:
+        ConfigError: it is a single number.
+    """
+    shape = shapes.get(name, (default,))
+    if not shape:
+        raise ConfigError(f"the tensor {name} is a single number, where a table with one row for each entry belongs.")
+    return shape[0]
 
 
 def _shapes(file: h5py.File) -> dict[str, Shape]:

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLM, BiLMConfig, BiLMState
 from elmokit.configs import config_from, config_to
-from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.files import written_whole
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.lexicon import Lexicon
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
+from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import fill, same_rows
 from elmokit.weights.words import row_vocabulary
@@ -43,8 +44,8 @@ _WARM = "warm_state."
 def is_folder(path: Path) -> bool:
     """Whether a model of ours stands at the path."""
     try:
-        return bool(json.loads((path / "config.json").read_text(encoding="utf-8"))["format"] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return bool(read_table(path / "config.json").get("format") == FORMAT)
+    except ModelError:
         return False
 
 
@@ -86,18 +87,16 @@ def load_folder(path: str | Path) -> StoredModel:
         FormatError, TensorMismatchError, ConfigError: the folder is damaged or of another kind.
     """
     folder = Path(path)
-    try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{folder} has no config.json, so it is no elmokit model.") from None
-    except ValueError as error:
-        raise FormatError(f"{folder / 'config.json'} is not JSON: {error}.") from None
+    content = read_table(folder / "config.json", f"{folder} has no config.json, so it is no elmokit model.")
     known = {"format": FORMAT, "format_version": FORMAT_VERSION}
-    if not isinstance(content, dict) or {name: content.get(name) for name in known} != known:
+    if {name: content.get(name) for name in known} != known:
         raise FormatError(
             f"{folder / 'config.json'} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this "
             "elmokit reads. If a newer elmokit wrote it, upgrade."
         )
+    card = content.get("card")
+    if not isinstance(card, dict | None):
+        raise FormatError(f"{folder / 'config.json'}: the card is no table of named values. Take it out.")
     config = config_from(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
     with torch.device("meta"):
         bilm = BiLM(config)
@@ -127,18 +126,18 @@ def load_folder(path: str | Path) -> StoredModel:
         softmax=softmax,
         vocabulary=vocabulary,
         warm_state=None if warm is None else BiLMState(warm.hidden, warm.cell),
-        card=content.get("card") or {},
+        card=card or {},
         lexicon=lexicon,
     )
 
 
 def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     """The lexicon of a model that has one, checked against the model's tables."""
+    missing = f"{path} is missing; without it nothing says which row is which word."
+    content = read_table(path, missing, MAX_BYTES)  # as large as a list of words may be
     try:
-        lexicon = config_from(Lexicon, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing; without it nothing says which row is which word.") from None
-    except (OSError, ValueError, FormatError) as error:
+        lexicon = config_from(Lexicon, content, str(path))
+    except FormatError as error:
         raise FormatError(f"{path} is no readable lexicon: {error}") from None
     words, cnn = config.word_features, config.char_cnn
     given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)

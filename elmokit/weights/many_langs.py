@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,11 @@ from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.nn.lstm import FORGET_OFFSET
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.weights.bilm_tf import WITHOUT_ZERO_ROW
-from elmokit.weights.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_json, read_settings
+from elmokit.weights.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
 from elmokit.weights.model import StoredModel
 from elmokit.weights.pickles import read_state_dict
 from elmokit.weights.table import Layout, TensorRow, fill
+from elmokit.weights.words import with_meta
 
 # The code that trained these models put the row of <eow> first and that of <bow> last, and so must a reader.
 MARKS = Marks(
@@ -69,17 +69,14 @@ GATE_BIAS = Layout(
 NEGATED = Layout(torch.neg, torch.neg)
 
 
-def is_folder(path: Traversable) -> bool:
+def is_folder(path: Path) -> bool:
     """Whether a model of this family stands at the path (a part of it may be missing)."""
     companions = ("token_embedder.pkl", "word.dic", "char.dic")
     return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
 
 
-def load(folder: Traversable) -> StoredModel:
+def load(folder: Path) -> StoredModel:
     """Open a model; nothing in the folder is run.
-
-    Args:
-        folder: on disk, or inside an archive (``zipfile.Path``).
 
     Raises:
         ModelNotFoundError: a file is missing.
@@ -97,11 +94,8 @@ def load(folder: Traversable) -> StoredModel:
     )
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     config = bilm_config(settings, shapes)
-    try:
-        with torch.device("meta"):
-            bilm = BiLM(config)
-    except RuntimeError as error:
-        raise TensorMismatchError(f"{settings.where}: no tensors of such sizes can be ({error}).") from None
+    with torch.device("meta"):
+        bilm = BiLM(config)
     fill(bilm, table(config), shapes, tensors.__getitem__, f"{folder} (sizes from {settings.where})")
     words, cnn = config.word_features, config.char_cnn
     lexicon = Lexicon(
@@ -113,11 +107,9 @@ def load(folder: Traversable) -> StoredModel:
     card: dict[str, Any] = {}
     if settings.is_stock:
         card["sizes"] = settings.where
-    if (folder / "meta.json").is_file():
-        card["meta"] = read_json(folder / "meta.json")
     if (folder / "classifier.pkl").is_file():
         card["left out"] = "classifier.pkl, the softmax: its column for all unlisted words has no place here"
-    return StoredModel(bilm, FAMILY, source=Path(str(folder)), card=card, lexicon=lexicon)
+    return with_meta(StoredModel(bilm, FAMILY, source=folder, card=card, lexicon=lexicon), folder)
 
 
 def table(config: BiLMConfig) -> list[TensorRow]:
@@ -166,7 +158,7 @@ def _parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return parts
 
 
-def _entries(path: Traversable, n_rows: int) -> tuple[str | None, ...]:
+def _entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
     """The entry of each row of a table, from a .dic file, which must name every row.
 
     A line is stripped and split at tabs as in the code that trained the models, so that several tokens with spaces

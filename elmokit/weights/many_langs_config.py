@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from importlib.resources.abc import Traversable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from elmokit.bilm import BiLMConfig, CharCNNConfig, WordFeaturesConfig
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError, TensorMismatchError
+from elmokit.weights.bilm_tf import WRONG_KINDS, clip_from, filters_from, n_rows
+from elmokit.weights.json_table import read_table
 from elmokit.weights.table import Shape
 
 FAMILY = "ELMoForManyLangs"
@@ -34,27 +34,27 @@ class Settings(NamedTuple):
         return _count(self.token_embedder, "max_characters_per_token", self.where, most=_MAX_CHARS)
 
 
-def read_settings(folder: Traversable) -> Settings:
+def read_settings(folder: Path) -> Settings:
     """Find the configuration of the network.
 
-    ``config.json`` names it in ``config_path``, often by a path on the author's machine. It is looked for under that
-    name in the folder, under its bare name there, and where an absolute path points; else it is the stock
+    ``config.json`` names it in ``config_path``, often by a path on the author's machine. It is looked for in the
+    folder alone, under that path where it leads nowhere else, and under its bare name; else it is the stock
     configuration of the published models.
 
     Raises:
         ModelNotFoundError: there is no ``config.json``.
         FormatError: a file is damaged, or describes a network that is not supported.
     """
-    run = read_json(folder / "config.json")
+    run = read_table(folder / "config.json")
     named = run.get("config_path")
     if not isinstance(named, str) or not named:
         raise FormatError(f"{folder / 'config.json'} has no 'config_path': it is no configuration of {FAMILY}.")
-    basename = re.split(r"[/\\]", named)[-1]
-    absolute = Path(named).is_absolute()
-    places: list[Traversable] = [folder / basename, Path(named)] if absolute else [folder / named, folder / basename]
+    windows = PureWindowsPath(named)  # parts end at slashes of either kind
+    is_inside = not windows.anchor and ".." not in windows.parts
+    places = [folder / named, folder / windows.name] if is_inside else [folder / windows.name]
     place = next((place for place in places if _is_file(place)), None)
-    content = stock_settings(basename) if place is None else read_json(place)
-    where = f"the stock configuration, as there is no {basename!r}" if place is None else str(place)
+    content = stock_settings(windows.name) if place is None else read_table(place)
+    where = f"the stock configuration, as {folder} holds no {windows.name!r}" if place is None else str(place)
     for part in ("encoder", "token_embedder"):
         if not isinstance(content.get(part), dict):
             raise FormatError(f"{where} has no table {part!r}: it is no configuration of {FAMILY}.")
@@ -130,9 +130,9 @@ def bilm_config(settings: Settings, shapes: Mapping[str, Shape]) -> BiLMConfig:
     words = cnn = None
     try:
         if word_dim:
-            words = WordFeaturesConfig(shapes.get(WORD_TABLE, (1,))[0], word_dim)
+            words = WordFeaturesConfig(n_rows(shapes, WORD_TABLE), word_dim)
         if char_dim:
-            filters = tuple((int(width), int(count)) for width, count in tokens["filters"])
+            filters = filters_from(tokens["filters"])
             n_highway = _count(tokens, "n_highway", where, least=0)
             _check_number(shapes, r"token_embedder\.convolutions\.(\d+)\.bias", len(filters), f"{where}: filters")
             _check_number(shapes, r"token_embedder\.highways\._layers\.(\d+)\..*", n_highway, f"{where}: n_highway")
@@ -142,7 +142,7 @@ def bilm_config(settings: Settings, shapes: Mapping[str, Shape]) -> BiLMConfig:
                 n_highway=n_highway,
                 activation=tokens["activation"].lower(),
                 max_chars=settings.max_chars,
-                n_chars=shapes.get(CHAR_TABLE, (1,))[0],
+                n_chars=n_rows(shapes, CHAR_TABLE),
             )
         config = BiLMConfig(
             char_cnn=cnn,
@@ -150,13 +150,13 @@ def bilm_config(settings: Settings, shapes: Mapping[str, Shape]) -> BiLMConfig:
             projection_dim=_count(encoder, "projection_dim", where),
             hidden_dim=_count(encoder, "dim", where),
             n_layers=n_layers,
-            cell_clip=_clip(encoder.get("cell_clip")),
-            projection_clip=_clip(encoder.get("proj_clip")),
+            cell_clip=clip_from(encoder.get("cell_clip")),
+            projection_clip=clip_from(encoder.get("proj_clip")),
             dropout=settings.dropout,
         )
     except KeyError as error:
         raise ConfigError(f"{where}: there is no key {error}.") from None
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
+    except WRONG_KINDS as error:
         raise ConfigError(f"{where}: a value is of the wrong kind ({error}).") from None
     except ConfigError as error:
         raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
@@ -179,19 +179,6 @@ def _refuse_equal_sizes(config: BiLMConfig, where: str) -> None:
     )
 
 
-def read_json(path: Traversable) -> dict[str, Any]:
-    """A table of named values from a JSON file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is no readable JSON file: {error}.") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"{path} is JSON, but no table of named values.")
-    return content
-
-
 def _count(settings: Mapping[str, Any], name: str, where: str, least: int = 1, most: int = 2**31) -> int:
     value = settings.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -199,7 +186,7 @@ def _count(settings: Mapping[str, Any], name: str, where: str, least: int = 1, m
     return value
 
 
-def _is_file(place: Traversable) -> bool:
+def _is_file(place: Path) -> bool:
     try:
         return place.is_file()
     except OSError:  # a name that no file can have
@@ -213,8 +200,3 @@ def _check_number(shapes: Mapping[str, Shape], pattern: str, given: int, name: s
         raise TensorMismatchError(
             f"{name} says {given}, and the tensors are of {len(found)}. Configuration and weights are not of one model."
         )
-
-
-def _clip(value: Any) -> float | None:
-    """0 and absent both mean no clip."""
-    return float(value) if value else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import h5py
@@ -11,6 +10,7 @@ from elmokit.errors import FormatError, ModelError, ModelNotFoundError
 from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
+from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
 
@@ -39,58 +39,59 @@ def open_model(
         token_embeddings: an HDF5 file of bilm-tf's with token vectors computed before, one row a word; tokens that
             are not in it are computed from their characters.
         vocabulary: the words of those rows, of a word-input model's, or of a checkpoint's softmax, where they do not
-            stand beside as ``vocab.txt`` or ``vocab.txt.gz``.
+            stand beside as ``vocab.txt`` or ``vocab.txt.gz``. Given with ``token_embeddings``, of the rows alone.
 
     Raises:
         ModelNotFoundError: nothing stands at the path, or a part of the model is missing.
-        FormatError, TensorMismatchError, ConfigError: it is damaged or of another kind.
+        FormatError, TensorMismatchError, ConfigError: it is damaged or of another kind, or is of other words.
     """
     path = Path(path).expanduser()
+    options, table, listed = (
+        None if file is None else Path(file).expanduser() for file in (options, token_embeddings, vocabulary)
+    )
+    words = listed if table is None else None
     if tf_checkpoint.is_named_by(path):
-        return tf_checkpoint.load(path, options, vocabulary=vocabulary)
-    if not path.exists():
+        model = tf_checkpoint.load(path, options, vocabulary=words)
+    elif not path.exists():
         raise ModelNotFoundError(f"There is no model at {path}: no such file or folder.")
-    if path.is_file() and is_archive(path):
-        model = _open_archive(path, options)
+    elif path.is_file() and is_archive(path):
+        model = _open_archive(path, options, words)
     elif path.is_file():
         if not _starts_with(path, _HDF5_MAGIC) and path.suffix not in HDF5_SUFFIXES:
             raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
-        model = _open_hdf5(path, options)
+        model = _open_hdf5(path, options, words)
     else:
-        model = _open_folder(path, options)
-    if token_embeddings is not None:
-        return with_token_embeddings(model, token_embeddings, vocabulary)
-    return model if vocabulary is None else with_words(model, Path(vocabulary))
+        model = _open_folder(path, options, words)
+    return model if table is None else with_token_embeddings(model, table, listed)
 
 
-def _open_folder(path: Path, options: str | Path | None) -> StoredModel:
+def _open_folder(path: Path, options: Path | None, words: Path | None) -> StoredModel:
     if is_folder(path):
-        return load_folder(path)
+        return with_words(load_folder(path), words)
     if many_langs.is_folder(path):
-        return many_langs.load(path)
+        return with_words(many_langs.load(path), words)
     if tf_hub.is_module(path):
-        return tf_hub.load(path, options)
+        return with_words(tf_hub.load(path, options), words)
     found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
     if found:
         named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
         if len(found) > 1 and len(named_weights) != 1:
             names = ", ".join(file.name for file in found)
             raise FormatError(f"{path} holds several HDF5 files ({names}). Name the one to open.")
-        return _open_hdf5(found[0] if len(found) == 1 else named_weights[0], options)
+        return _open_hdf5(found[0] if len(found) == 1 else named_weights[0], options, words)
     if tf_checkpoint.find(path) is not None:
-        return tf_checkpoint.load(path, options)
+        return tf_checkpoint.load(path, options, vocabulary=words)
     if kept := sorted(path.glob("fta/*weight_file")):  # what AllenNLP's archives of task models keep of an ELMo
         weights = kept[0]
-        return _open_hdf5(
-            weights, options or weights.with_name(f"{weights.name.removesuffix('weight_file')}options_file")
-        )
+        options = options or weights.with_name(f"{weights.name.removesuffix('weight_file')}options_file")
+        return _open_hdf5(weights, options, words)
     raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
 
 
-def _open_archive(path: Path, options: str | Path | None) -> StoredModel:
+def _open_archive(path: Path, options: Path | None, words: Path | None) -> StoredModel:
     with unpacked(path) as archive:
         try:
-            model = _open_folder(archive.folder, options)
+            model = _open_folder(archive.folder, options, words)
         except ModelError as error:
             hint = _names_look_like(archive.names) if isinstance(error, FormatError) else ""
             raise type(error)(str(error).replace(str(archive.folder), str(path)) + hint) from None
@@ -98,14 +99,14 @@ def _open_archive(path: Path, options: str | Path | None) -> StoredModel:
     return model
 
 
-def _open_hdf5(weights: Path, options: str | Path | None) -> StoredModel:
+def _open_hdf5(weights: Path, options: Path | None, words: Path | None) -> StoredModel:
     """An HDF5 file of weights, and what stands beside it: words and what the NLPL repository says of it."""
     if not h5py.is_hdf5(weights) and (hint := _looks_like(weights)):
         raise FormatError(f"{weights} is no HDF5 file.{hint}")
     if hint := _other_hdf5(weights):
         raise FormatError(f"{weights} is an HDF5 file but no ELMo. {hint}")
     model = bilm_tf.load(options or options_beside(weights), weights)
-    return with_meta(with_words(model, words_beside(weights.parent)), weights.parent)
+    return with_meta(with_words(model, words or words_beside(weights.parent)), weights.parent)
 
 
 def options_beside(weights: Path) -> Path:
@@ -206,12 +207,10 @@ def _other_hdf5(path: Path) -> str:
 
 def _config_hint(path: Path) -> str | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        kind = read_table(path).get("model_type")
+    except ModelError:
         return None
-    if isinstance(content, dict) and "model_type" in content:
-        return f"a Hugging Face model of type {content['model_type']!r}"
-    return None
+    return None if kind is None else f"a Hugging Face model of type {kind!r}"
 
 
 def save_model(model: StoredModel, path: Path, storage: Storage = "float32", overwrite: bool = False) -> list[Path]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import pickle
 import re
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,11 +21,8 @@ from elmokit.errors import FormatError, ModelNotFoundError
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
-def read_state_dict(path: Traversable) -> dict[str, Tensor]:
+def read_state_dict(path: Path) -> dict[str, Tensor]:
     """The tensors of a state dict by their names, on the CPU.
-
-    Args:
-        path: a file, on disk or inside an archive (``zipfile.Path``).
 
     Raises:
         ModelNotFoundError: there is no such file.
@@ -34,14 +30,14 @@ def read_state_dict(path: Traversable) -> dict[str, Tensor]:
     """
     try:
         with path.open("rb") as file:
-            return _read(file if isinstance(path, Path) else io.BytesIO(file.read()), path)
+            return _read(file, path)
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} is missing.") from None
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-def _read(file: IO[bytes], path: Traversable) -> dict[str, Tensor]:
+def _read(file: IO[bytes], path: Path) -> dict[str, Tensor]:
     n_bytes = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
@@ -49,7 +45,7 @@ def _read(file: IO[bytes], path: Traversable) -> dict[str, Tensor]:
     return _checked(_loaded(file, "cpu", path), n_bytes, path)
 
 
-def _loaded(file: IO[bytes], device: str, path: Traversable) -> Any:
+def _loaded(file: IO[bytes], device: str, path: Path) -> Any:
     file.seek(0)
     try:
         return torch.load(file, map_location=device, weights_only=True)
@@ -68,7 +64,7 @@ def _loaded(file: IO[bytes], device: str, path: Traversable) -> Any:
 _MEND = "It may be cut short: download or copy it again."
 
 
-def _checked(content: Any, n_bytes: int, path: Traversable) -> dict[str, Tensor]:
+def _checked(content: Any, n_bytes: int, path: Path) -> dict[str, Tensor]:
     """The content, if it is named tensors and no more of them than a file of ``n_bytes`` holds."""
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided

@@ -52,9 +52,10 @@ class Published:
     def by_hand(self) -> str:
         """What someone who downloads it by hand needs."""
         place = self.places[0]
+        size = "" if self.n_megabytes is None else f" ({self.n_megabytes} MB)"
         if place.options is None:
-            return f"the archive {place.weights}"
-        return f"the weights {place.weights} and the options {place.options}"
+            return f"the archive {place.weights}{size}"
+        return f"the weights {place.weights}{size} and the options {place.options}"
 
 
 def _english(folder: str, root: str = _ALLENNLP) -> Place:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from elmokit.errors import TensorMismatchError
+from elmokit.errors import FormatError, TensorMismatchError
 
 Shape = tuple[int, ...]
 
@@ -59,6 +59,7 @@ def fill(
 
     Raises:
         TensorMismatchError: tensors are missing, unexpected or misshapen; all of them, by both names.
+        FormatError: tensors hold NaN or infinity.
     """
     wanted = module.state_dict()
     missing: list[str] = []
@@ -85,8 +86,18 @@ def fill(
             "Check that the configuration belongs to these weights."
         )
     tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
+    if spoilt := [f"{name} (here {row.ours})" for row, name in found if not _is_finite(tensors[row.ours])]:
+        raise FormatError(
+            f"{what} holds NaN or infinity in {'; '.join(spoilt)}. Training diverged, or the file is damaged: download "
+            "or copy it again."
+        )
     module.load_state_dict(tensors, assign=True)
     module.eval()  # what comes from a file is for use; training switches dropout on itself
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are; by the least and the greatest, which are NaN where any is, in one pass."""
+    return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
 def to_theirs(module: nn.Module, rows: Iterable[TensorRow]) -> dict[str, Tensor]:

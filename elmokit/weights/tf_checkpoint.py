@@ -34,6 +34,7 @@ from elmokit.weights import bilm_tf
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import Shape, TensorRow, fill
 from elmokit.weights.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
+from elmokit.weights.words import NAMES, row_vocabulary
 
 FAMILY = "tf-checkpoint"
 ADAGRAD_START = 1.0
@@ -97,8 +98,8 @@ def read(
         path: its folder; its ``checkpoint`` or ``.index`` file; or what stands before ``.index``.
         options: the options file, where it is not ``options.json`` in the folder or above.
         step: which of several checkpoints; None for the newest.
-        vocabulary: the words of the softmax, where the file is not ``vocab*.txt`` in the folder or above. Without a
-            vocabulary the softmax is left out, and the card says so.
+        vocabulary: the words of the softmax, where the file is not ``vocab*.txt`` or ``vocab*.txt.gz`` in the folder
+            or above. Without a vocabulary the softmax is left out, and the card says so.
         adagrad: read the optimizer's sums too.
 
     Raises:
@@ -129,12 +130,15 @@ def read(
     fill(bilm, rows, lm_shapes, read_tensor, f"{prefix} (sizes from {options})")
     n_steps = _step(bundle, prefix)
     model = StoredModel(bilm, FAMILY, source=prefix, card={} if n_steps is None else {"training_steps": n_steps})
-    vocabulary = vocabulary or _in_or_above(prefix, "vocab.txt") or _in_or_above(prefix, "vocab*.txt")
+    places = (_in_or_above(prefix, pattern) for pattern in (*NAMES, "vocab*.txt", "vocab*.txt.gz"))
+    vocabulary = vocabulary or next((place for place in places if place is not None), None)
     if vocabulary is None:
         model.card["softmax"] = "left out: there is no vocabulary beside the checkpoint"
     else:
         model.vocabulary = _vocabulary(Path(vocabulary))
         if f"{_SOFTMAX}b" not in names:
+            if config.n_words is not None:
+                model.vocabulary = row_vocabulary(Path(vocabulary), config.n_words, f"the table of {prefix}")
             model.card["softmax"] = "left out: the checkpoint holds none"
         else:
             model.softmax = _softmax(model, names, shapes, read_tensor, f"{prefix} (words from {vocabulary})")
@@ -254,8 +258,6 @@ def _step(bundle: TensorBundle, prefix: Path) -> int | None:
 def _vocabulary(path: Path) -> Vocabulary:
     try:
         return Vocabulary.from_file(path)
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no vocabulary {path}.") from None
     except FormatError as error:
         raise FormatError(f"{error} Or take the file away to open the model without its softmax.") from None
 

@@ -8,10 +8,7 @@ list all the same; a model that reads characters needs none.
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import json
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
@@ -19,51 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from elmokit.bilm import BiLMConfig
-from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.nn.cached import CachedCharCNN
 from elmokit.nn.char_cnn import CharCNN, WordEmbedding
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.characters import encode_tokens
+from elmokit.text.vocabulary import RowVocabulary, Vocabulary, read_words
 from elmokit.weights.datasets import read_dataset
+from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
 
 NAMES = ("vocab.txt", "vocab.txt.gz")
-MAX_BYTES = 2**30
-_IGNORED_LINE = "!!!MAXTERMID"
-
-
-class RowVocabulary(Vocabulary):
-    """The words of a table's rows, as a published list has them.
-
-    Raises:
-        FormatError: a sentence boundary is missing, so that no sentence can be read.
-    """
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = list(words)
-        self.ids = {word: row for row, word in enumerate(self.words)}
-        missing = [word for word in (BEGIN_SENTENCE, END_SENTENCE) if word not in self.ids]
-        if missing:
-            raise FormatError(f"it lacks {' and '.join(missing)}, with which every sentence is read")
-        self.begin_id, self.end_id = self.ids[BEGIN_SENTENCE], self.ids[END_SENTENCE]
-        self.unknown_id = self.ids.get(UNKNOWN, -1)
-
-    def word_ids(self, tokens: Iterable[str]) -> NDArray[np.int64]:
-        """The rows of tokens, ``(tokens,)``; that of ``<UNK>`` for one not in the list.
-
-        Raises:
-            TextError: a token is not in the list, and neither is ``<UNK>``.
-        """
-        tokens = list(tokens)
-        ids = super().word_ids(tokens)
-        if (ids < 0).any():
-            token = tokens[int(np.argmin(ids))]
-            raise TextError(
-                f"The word {token!r} is not in the model's vocabulary ({len(self):,} words), which has no {UNKNOWN} "
-                "for such words. Replace it, or use a model that reads characters."
-            )
-        return ids
 
 
 @dataclasses.dataclass
@@ -79,32 +41,6 @@ class CachedModel(StoredModel):
         char_ids = encode_tokens(tokens, self.bilm.config.char_cnn.max_chars)
         rows = np.array([self.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
         return np.concatenate([rows[:, None], char_ids], axis=1)
-
-
-def read_words(path: str | Path) -> list[str]:
-    """The words of a list in the order of their rows, one a line, UTF-8, ``.gz`` or plain; as bilm-tf reads it.
-
-    Raises:
-        ModelNotFoundError, FormatError: it is not there, or no such list.
-    """
-    path = Path(path)
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            data: bytes = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no vocabulary {path}.") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{path} cannot be read ({error}). Download or copy it again.") from None
-    if len(data) > MAX_BYTES:
-        raise FormatError(f"{path} holds more than {MAX_BYTES:,} bytes of text; it is no vocabulary.")
-    try:
-        lines = data.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
-    if not lines[-1]:
-        lines.pop()
-    return [word for line in lines if (word := line.strip()) != _IGNORED_LINE]
 
 
 def words_beside(folder: Path) -> Path | None:
@@ -135,9 +71,19 @@ def with_words(model: StoredModel, path: Path | None) -> StoredModel:
     """A model with its word list, where one is at hand.
 
     A model that reads words needs it, and it must fit. For one that reads characters it is an extra: if it is no sound
-    vocabulary it is left out, and the card says so.
+    vocabulary it is left out, and the card says so. The words of a softmax are not exchanged.
+
+    Raises:
+        ConfigError: the model has a softmax over other words.
+        ModelNotFoundError, FormatError, TensorMismatchError: as in ``row_vocabulary``.
     """
     if path is None:
+        return model
+    if model.softmax is not None:
+        if model.vocabulary is None or model.vocabulary.words != read_words(path):
+            raise ConfigError(
+                f"{model.source} has a softmax with words of its own, and {path} lists others. Leave it out."
+            )
         return model
     n_words = model.bilm.config.n_words
     if n_words is not None:
@@ -151,15 +97,12 @@ def with_words(model: StoredModel, path: Path | None) -> StoredModel:
 
 
 def with_meta(model: StoredModel, folder: Path) -> StoredModel:
-    """A model with what the NLPL repository's ``meta.json`` says of it, in its card; a damaged one is passed over."""
-    path = folder / "meta.json"
+    """A model with the NLPL repository's ``meta.json`` as ``meta`` in its card; a damaged one is passed over."""
     try:
-        if not path.is_file() or path.stat().st_size > 1 << 20:
-            return model
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_table(folder / "meta.json", max_bytes=1 << 20)
+    except ModelError:
         return model
-    return dataclasses.replace(model, card={**content, **model.card}) if isinstance(content, dict) else model
+    return dataclasses.replace(model, card={**model.card, "meta": content})
 
 
 def with_token_embeddings(model: StoredModel, path: str | Path, vocabulary: str | Path | None) -> StoredModel:
@@ -176,12 +119,12 @@ def with_token_embeddings(model: StoredModel, path: str | Path, vocabulary: str 
             of this model.
     """
     path = Path(path)
+    table = torch.from_numpy(read_embeddings(path, model.bilm.config.projection_dim))
     words_path = words_beside(path.parent) if vocabulary is None else Path(vocabulary)
     if words_path is None:
         raise ModelNotFoundError(
             f"There is no vocabulary beside {path} that names its rows. Put vocab.txt there, or give it as vocabulary."
         )
-    table = torch.from_numpy(_read_table(path, model.bilm.config))
     rows_of = f"the dataset 'embedding' of {path}"
     bilm = model.bilm
     if isinstance(bilm.token_layer, CharCNN):
@@ -197,23 +140,32 @@ def with_token_embeddings(model: StoredModel, path: str | Path, vocabulary: str 
     with torch.no_grad():
         layer.embedding.weight.copy_(torch.cat([torch.zeros_like(table[:1]), table]))
     bilm.token_layer = layer
+    if model.softmax is not None and (model.vocabulary is None or model.vocabulary.words != listed.words):
+        card = {**model.card, "softmax": f"left out: its words are not those of {path.name}"}
+        return dataclasses.replace(model, vocabulary=listed, softmax=None, card=card)
     return dataclasses.replace(model, vocabulary=listed)
 
 
-def _read_table(path: Path, config: BiLMConfig) -> NDArray[np.float32]:
+def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
+    """The table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        FormatError, TensorMismatchError: it is damaged, no such table, one of other sizes, or kept in another file.
+    """
     try:
-        file = h5py.File(path, "r")
+        with h5py.File(path, "r") as file:
+            is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
+            dataset = file["embedding"] if is_here else None
+            if not isinstance(dataset, h5py.Dataset):
+                raise FormatError(f"{path} holds no dataset 'embedding', so it is no file of token embeddings.")
+            if dataset.ndim != 2 or dataset.shape[1] != dim or not len(dataset):
+                raise TensorMismatchError(
+                    f"The dataset 'embedding' of {path} is {dataset.shape}; this model's token vectors have "
+                    f"{dim} numbers, so (words, {dim}) was expected, with one word at least."
+                )
+            return read_dataset(dataset, path)
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no file of token embeddings {path}.") from None
-    except OSError as error:
+    except (OSError, KeyError, RuntimeError) as error:
         raise FormatError(f"{path} is no readable HDF5 file ({error}). Download or copy it again.") from None
-    with file:
-        dataset = file.get("embedding")
-        if not isinstance(dataset, h5py.Dataset):
-            raise FormatError(f"{path} holds no dataset 'embedding', so it is no file of token embeddings.")
-        if dataset.ndim != 2 or dataset.shape[1] != config.projection_dim:
-            raise TensorMismatchError(
-                f"The dataset 'embedding' of {path} is {dataset.shape}; this model's token vectors have "
-                f"{config.projection_dim} numbers, so (words, {config.projection_dim}) was expected."
-            )
-        return read_dataset(dataset, path)
