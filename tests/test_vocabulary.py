@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.text.vocabulary import Vocabulary, WordCounts
@@ -76,3 +79,12 @@ def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
 def test_a_cap_below_the_specials_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_words is 3"):
         Vocabulary.from_counts({"a": 1}, 3)
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from("ab\u00a0\u3000\r\x85\u2028!MAXTERID"), max_size=4)))
+def test_a_counted_vocabulary_comes_back_from_its_file(words: list[str]) -> None:
+    vocabulary = Vocabulary.from_counts({**dict.fromkeys(words, 1), "!!!MAXTERMID": 9, "<S>": 9}, 100)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vocab.txt"
+        path.write_text(vocabulary.to_text(), encoding="utf-8", newline="\n")
+        assert Vocabulary.from_file(path).words == vocabulary.words

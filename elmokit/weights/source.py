@@ -30,7 +30,7 @@ def open_source(source: str | Path, options: str | Path | None = None) -> Stored
     text = unfolded(source)
     if is_address(text):
         return open_model(*_from_address(text, options))
-    if os.path.exists(_at_home(source)):  # unlike Path.exists, False for a name that is too long
+    if os.path.exists(_at_home(source)):  # noqa: PTH110 (Path.exists raises for a name that is too long)
         return open_model(source, None if options is None else local_path(options))
     if (model := published.find(text)) is not None:
         if options is not None:
