@@ -1,0 +1,297 @@
+"""AllenNLP's ELMo as modules: all layers of a batch, and learned mixes of them."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.compat.allennlp_layers import (
+    ConfigurationError,
+    ScalarMix,
+    Source,
+    _ElmoCharacterEncoder,
+    add_sentence_boundary_token_ids,
+    fill,
+    opened,
+    remove_sentence_boundaries,
+)
+from elmokit.compat.allennlp_lstm import ElmoLstm
+from elmokit.text.characters import encode_tokens
+from elmokit.weights.allennlp import from_allennlp, lstm_to_allennlp
+from elmokit.weights.model import StoredModel
+
+DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway
+TOKENS_AT_ONCE = 1024  # through the char CNN, when the cache is made
+_PADDING_ENTRY = re.compile(r"(@@.*pad.*@@|<.*pad.*>|\[.*pad.*\]|\(.*pad.*\)|\{.*pad.*\})?", re.IGNORECASE)
+
+
+class _ElmoBiLm(nn.Module):
+    """All layers of a batch, boundaries still in: AllenNLP's ``_ElmoBiLm``.
+
+    Args:
+        options_file, weight_file: as for ``Elmo``.
+        requires_grad: whether the biLM trains.
+        vocab_to_cache: words whose context-free vectors are computed once. The first entry stands for padding and
+            gets a zero vector; unlike there, a list that begins with a token is refused.
+        stateful: carry the LSTM's state from batch to batch.
+
+    Raises:
+        ModelError: the files cannot be opened.
+        ConfigurationError: the model has no skip connections, or AllenNLP's ELMo has no place for it.
+    """
+
+    def __init__(
+        self,
+        options_file: Source,
+        weight_file: Source,
+        requires_grad: bool = False,
+        vocab_to_cache: list[str] | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        bilm = opened(options_file, weight_file).bilm
+        self.config = config = bilm.config
+        if not config.skip_connections:
+            raise ConfigurationError(
+                f"{weight_file} has no skip connections (lstm.use_skip_connections in its options), and AllenNLP's "
+                "ELMo only reads models that have them. Open it with elmokit.Elmo.from_pretrained."
+            )
+        if requires_grad and vocab_to_cache:
+            warnings.warn(
+                "With vocab_to_cache the cached vectors train, and the char CNN that made them does not.", stacklevel=2
+            )
+        self._token_embedder = _ElmoCharacterEncoder(None, None, requires_grad, bilm=bilm)
+        # Without a projection there is no second clip, and the identity that stands for it needs none.
+        clip = config.projection_clip if config.hidden_dim != config.projection_dim else None
+        with torch.device("meta"):
+            self._elmo_lstm = ElmoLstm(
+                config.projection_dim,
+                config.projection_dim,
+                config.hidden_dim,
+                config.n_layers,
+                memory_cell_clip_value=config.cell_clip,
+                state_projection_clip_value=clip,
+                stateful=stateful,
+            )
+        fill(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
+        self.num_layers = config.n_layers + 1
+        self._requires_grad = requires_grad
+        self._word_embedding: nn.Embedding | None = None
+        if vocab_to_cache:
+            self.create_cached_cnn_embeddings(vocab_to_cache)
+
+    def get_output_dim(self) -> int:
+        """Size of a vector: both directions side by side."""
+        return self.config.output_dim
+
+    def reset_states(self, mask: Tensor | None = None) -> None:
+        """Forget the carried state, of all rows or of those in ``mask``."""
+        self._elmo_lstm.reset_states(mask)
+
+    @torch.no_grad()
+    def create_cached_cnn_embeddings(self, tokens: list[str]) -> None:
+        """Compute the context-free vectors of a list of words, whose places become their word ids.
+
+        Raises:
+            ConfigurationError: the first entry is a token, and would lose its vector to padding; what stands for
+                padding is empty, or named so between brackets or ``@@``.
+        """
+        if not _PADDING_ENTRY.fullmatch(tokens[0]):
+            raise ConfigurationError(
+                f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding and gets a zero vector: put "
+                "'@@PADDING@@' in front, and count word ids from there."
+            )
+        device = self._token_embedder._char_embedding_weights.device
+        ids = torch.from_numpy(encode_tokens(tokens, self._token_embedder.max_chars)).to(device)
+        parts = [ids[start : start + TOKENS_AT_ONCE] for start in range(0, len(ids), TOKENS_AT_ONCE)]
+        vectors = torch.cat([self._token_embedder.token_vectors(part) for part in parts])
+        vectors[0] = 0.0
+        self._word_embedding = nn.Embedding(len(vectors), vectors.shape[1], padding_idx=0, _weight=vectors)
+        self._word_embedding.requires_grad_(self._requires_grad)
+
+    def forward(self, inputs: Tensor | None, word_inputs: Tensor | None = None) -> dict[str, Any]:
+        """All layers of a batch.
+
+        Args:
+            inputs: character ids ``(batch, time, chars)``; None where the cache holds every word.
+            word_inputs: places in the cached list, ``(batch, time)``, 0 on padding. If one lies outside the list,
+                the whole batch is read by its characters, on every device.
+
+        Returns:
+            ``activations``: a list of ``(batch, time + 2, 2 * dim)``, layer 0 first; ``mask``: ``(batch, time + 2)``.
+
+        Raises:
+            ValueError: ids of another shape, padding before or between tokens, or neither kind of ids is of use.
+        """
+        cached = None if word_inputs is None else self._cached_vectors(word_inputs)
+        if cached is not None:
+            vectors, mask = cached
+        elif inputs is not None:
+            encoded = self._token_embedder(inputs)
+            vectors, mask = encoded["token_embedding"], encoded["mask"]
+        else:
+            raise ValueError("Give inputs, the character ids: there is no cache, or it does not hold every word.")
+        lstm_layers = self._elmo_lstm(vectors, mask)
+        layer_0 = torch.cat([vectors, vectors], dim=-1) * mask[..., None]
+        return {"activations": [layer_0, *lstm_layers], "mask": mask}
+
+    def _cached_vectors(self, word_inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Vectors and mask with boundaries; None where the cache does not hold all words."""
+        table = self._word_embedding
+        if table is None:
+            return None
+        if word_inputs.numel() and not (0 <= int(word_inputs.min()) <= int(word_inputs.max()) < table.num_embeddings):
+            return None
+        begin, end = self._token_embedder.boundary_vectors()
+        return add_sentence_boundary_token_ids(table(word_inputs), word_inputs > 0, begin, end)
+
+    def to_model(self) -> StoredModel:
+        """The biLM as it is now, for ``elmokit.save_model`` (our folder, or HDF5 and options) and ``elmokit.Elmo``.
+
+        Raises:
+            TensorMismatchError: training has made something of it that the formats have no place for.
+        """
+        return StoredModel(from_allennlp(self.state_dict(), self.config), "allennlp")
+
+
+class Elmo(nn.Module):
+    """Learned mixes of a biLM's layers: AllenNLP's ``Elmo``, in train mode and with dropout 0.5, as there.
+
+    Args:
+        options_file, weight_file: a published model's two files; or None and whatever else elmokit opens.
+        num_output_representations: mixes.
+        requires_grad: whether the biLM trains; the mixes do.
+        do_layer_norm: normalise layers before mixing, over the whole batch.
+        dropout: on each mix.
+        vocab_to_cache: as in ``_ElmoBiLm``.
+        keep_sentence_boundaries: leave ``<S>`` and ``</S>`` in (unlike there, for inputs of more dimensions too).
+        scalar_mix_parameters: the weights of every mix before the softmax; they are frozen then, and gamma too.
+        module: in place of the files, a module with ``num_layers`` that gives ``activations`` and ``mask``.
+        stateful: carry the LSTM's state from batch to batch, row by row.
+
+    Raises:
+        ModelError: the files cannot be opened.
+        ConfigurationError: files and a module, no output, or a model that AllenNLP's ELMo has no place for.
+    """
+
+    def __init__(
+        self,
+        options_file: Source,
+        weight_file: Source,
+        num_output_representations: int,
+        requires_grad: bool = False,
+        do_layer_norm: bool = False,
+        dropout: float = 0.5,
+        vocab_to_cache: list[str] | None = None,
+        keep_sentence_boundaries: bool = False,
+        scalar_mix_parameters: list[float] | None = None,
+        module: nn.Module | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_output_representations < 1:
+            raise ConfigurationError(f"num_output_representations is {num_output_representations}; at least 1.")
+        if module is None:
+            module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache, stateful=stateful)
+        elif options_file is not None or weight_file is not None:
+            raise ConfigurationError("Give options_file and weight_file, or a module and None for both files.")
+        self._elmo_lstm = module
+        self._has_cached_vocab = vocab_to_cache is not None
+        self._keep_sentence_boundaries = keep_sentence_boundaries
+        self._dropout = nn.Dropout(p=dropout)
+        self._num_output_representations = num_output_representations
+        for k in range(num_output_representations):
+            trainable = scalar_mix_parameters is None
+            mix = ScalarMix(int(module.num_layers), do_layer_norm, scalar_mix_parameters, trainable)  # type: ignore[arg-type]
+            self.add_module(f"scalar_mix_{k}", mix)
+
+    def get_output_dim(self) -> int:
+        """Size of a vector."""
+        return int(self._elmo_lstm.get_output_dim())  # type: ignore[operator]
+
+    def reset_states(self, mask: Tensor | None = None) -> None:
+        """Forget the carried state, of all rows or of those in ``mask``."""
+        self._elmo_lstm.reset_states(mask)  # type: ignore[operator]
+
+    def forward(self, inputs: Tensor | None, word_inputs: Tensor | None = None) -> dict[str, Any]:
+        """Mixes of a batch.
+
+        Args:
+            inputs: character ids ``(batch, ..., time, chars)``; None where the cache holds every word.
+            word_inputs: places in ``vocab_to_cache``, ``(batch, ..., time)``.
+
+        Returns:
+            ``elmo_representations``: a list of ``(batch, ..., time, 2 * dim)``, zero on padding; ``mask``:
+            ``(batch, ..., time)``.
+
+        Raises:
+            ValueError: ids of another shape, or padding before or between tokens.
+        """
+        if word_inputs is not None and not self._has_cached_vocab:
+            warnings.warn("word_inputs are not looked at: this Elmo was built without vocab_to_cache.", stacklevel=2)
+            word_inputs = None
+        if inputs is not None and inputs.dim() < 3:
+            raise ValueError(f"Character ids are (batch, ..., time, chars); given {tuple(inputs.shape)}.")
+        leading = word_inputs.shape[:-1] if inputs is None and word_inputs is not None else None
+        if inputs is not None:
+            leading, inputs = inputs.shape[:-2], inputs.flatten(0, -3)
+        if word_inputs is not None:
+            word_inputs = word_inputs.flatten(0, -2)
+        output = self._elmo_lstm(inputs, word_inputs)
+        activations, mask = output["activations"], output["mask"]
+        representations = []
+        kept = mask
+        for k in range(self._num_output_representations):
+            mixed = getattr(self, f"scalar_mix_{k}")(activations, mask)
+            if not self._keep_sentence_boundaries:
+                mixed, kept = remove_sentence_boundaries(mixed, mask)
+            representations.append(self._dropout(mixed.unflatten(0, leading)))
+        return {"elmo_representations": representations, "mask": kept.unflatten(0, leading)}
+
+
+class ElmoTokenEmbedder(nn.Module):
+    """One mix as a tensor, projected if asked for: AllenNLP's ``ElmoTokenEmbedder``; arguments as in ``Elmo``."""
+
+    def __init__(
+        self,
+        options_file: Source = None,
+        weight_file: Source = DEFAULT_MODEL,
+        do_layer_norm: bool = False,
+        dropout: float = 0.5,
+        requires_grad: bool = False,
+        projection_dim: int | None = None,
+        vocab_to_cache: list[str] | None = None,
+        scalar_mix_parameters: list[float] | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        self._elmo = Elmo(
+            options_file,
+            weight_file,
+            1,
+            requires_grad,
+            do_layer_norm,
+            dropout,
+            vocab_to_cache,
+            scalar_mix_parameters=scalar_mix_parameters,
+            stateful=stateful,
+        )
+        dim = self._elmo.get_output_dim()
+        self.output_dim = projection_dim or dim
+        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
+
+    def get_output_dim(self) -> int:
+        """Size of a vector."""
+        return self.output_dim
+
+    def forward(self, elmo_tokens: Tensor | None, word_inputs: Tensor | None = None) -> Tensor:
+        """``(batch, ..., time, chars)`` to ``(batch, ..., time, output_dim)``."""
+        mixed: Tensor = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
+        return mixed if self._projection is None else self._projection(mixed)
