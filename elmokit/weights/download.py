@@ -35,7 +35,7 @@ _WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _HOPELESS = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # the next try ends like this one
 _WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<!--", b"<error")
-_USER_AGENT = "elmokit (https://pypi.org/project/elmokit)"
+_USER_AGENT = "elmokit"
 _FOLDED = re.compile(r"^(https?|file):/(?!/)")
 _ADDRESS = re.compile(r"\s*(https?|file):", re.IGNORECASE)
 _DIGEST = re.compile(r"^sha256=([0-9a-f]{64})$")
