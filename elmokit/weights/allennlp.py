@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
-from elmokit.nn.lstm import FORGET_OFFSET
+from elmokit.weights.table import GATE_BIAS, GATES
 
 ENCODER = "_token_embedder"
 LSTM = "_elmo_lstm"
@@ -67,11 +67,10 @@ def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
     ours = bilm.state_dict()
     theirs: dict[str, Tensor] = {}
     for cell, place in _cells(config):
-        weight = _blocks_swapped(ours[f"{place}.weight"])
-        bias = ours[f"{place}.bias"]
+        weight = GATES.to_theirs(ours[f"{place}.weight"])
         theirs[f"{cell}.input_linearity.weight"] = weight[:, : config.projection_dim].contiguous()
         theirs[f"{cell}.state_linearity.weight"] = weight[:, config.projection_dim :].contiguous()
-        theirs[f"{cell}.state_linearity.bias"] = _blocks_swapped(bias + _forget_offset(config, bias))
+        theirs[f"{cell}.state_linearity.bias"] = GATE_BIAS.to_theirs(ours[f"{place}.bias"])
         if config.hidden_dim != config.projection_dim:
             theirs[f"{cell}.state_projection.weight"] = ours[f"{place}.projection"]
         else:
@@ -104,9 +103,8 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
             raise TensorMismatchError(f"{ENCODER}._projection.bias is not zero, and this model has no such projection.")
     for cell, place in ((f"{LSTM}.{cell}", place) for cell, place in _cells(config)):
         parts = [theirs[f"{cell}.{name}_linearity.weight"] for name in ("input", "state")]
-        bias = _blocks_swapped(theirs[f"{cell}.state_linearity.bias"])
-        ours[f"{place}.weight"] = _blocks_swapped(torch.cat(parts, dim=1))
-        ours[f"{place}.bias"] = bias - _forget_offset(config, bias)
+        ours[f"{place}.weight"] = GATES.to_ours(torch.cat(parts, dim=1))
+        ours[f"{place}.bias"] = GATE_BIAS.to_ours(theirs[f"{cell}.state_linearity.bias"])
         if config.hidden_dim != config.projection_dim:
             ours[f"{place}.projection"] = theirs[f"{cell}.state_projection.weight"]
         else:
@@ -124,19 +122,6 @@ def _cells(config: BiLMConfig) -> list[tuple[str, str]]:
         for d, direction in enumerate(DIRECTIONS[: config.n_directions])
         for k in range(config.n_layers)
     ]
-
-
-def _blocks_swapped(tensor: Tensor) -> Tensor:
-    """Gate blocks i, g, f, o as i, f, g, o, and back."""
-    first, second, third, fourth = tensor.chunk(4)
-    return torch.cat([first, third, second, fourth])
-
-
-def _forget_offset(config: BiLMConfig, like: Tensor) -> Tensor:
-    """What TensorFlow adds to the bias, in our order of blocks."""
-    offset = torch.zeros(4 * config.hidden_dim, dtype=like.dtype, device=like.device)
-    offset[2 * config.hidden_dim : 3 * config.hidden_dim] = FORGET_OFFSET
-    return offset
 
 
 def _check_identity(projection: Tensor, name: str) -> None:

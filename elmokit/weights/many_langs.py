@@ -28,13 +28,12 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
-from elmokit.nn.lstm import FORGET_OFFSET
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.weights.bilm_tf import WITHOUT_ZERO_ROW
 from elmokit.weights.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
 from elmokit.weights.model import StoredModel
 from elmokit.weights.pickles import read_state_dict
-from elmokit.weights.table import Layout, TensorRow, fill
+from elmokit.weights.table import GATE_BIAS, GATES, Layout, TensorRow, fill
 from elmokit.weights.words import with_meta
 
 # The code that trained these models put the row of <eow> first and that of <bow> last, and so must a reader.
@@ -49,23 +48,6 @@ MARKS = Marks(
 _NAMELESS = "\u3000"  # a .dic line without a token stands for the ideographic space
 
 
-def _swapped(tensor: Tensor) -> Tensor:
-    """The gate blocks i, f, g, o as i, g, f, o, and the other way round."""
-    first, second, third, fourth = tensor.chunk(4)
-    return torch.cat([first, third, second, fourth])
-
-
-def _raised_forget(bias: Tensor, offset: float) -> Tensor:
-    """A bias of blocks i, g, f, o with the forget block raised."""
-    i, g, f, o = bias.chunk(4)
-    return torch.cat([i, g, f + offset, o])
-
-
-GATES = Layout(_swapped, _swapped)
-GATE_BIAS = Layout(
-    lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
-    lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
-)
 NEGATED = Layout(torch.neg, torch.neg)
 
 

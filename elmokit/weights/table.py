@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.errors import FormatError, TensorMismatchError
+from elmokit.nn.lstm import FORGET_OFFSET
 
 Shape = tuple[int, ...]
 
@@ -22,6 +23,27 @@ class Layout:
 
 
 SAME = Layout(lambda theirs: theirs, lambda ours: ours)
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    """The gate blocks i, f, g, o as i, g, f, o, and the other way round."""
+    first, second, third, fourth = tensor.chunk(4)
+    return torch.cat([first, third, second, fourth])
+
+
+def _raised_forget(bias: Tensor, offset: float) -> Tensor:
+    """A bias of blocks i, g, f, o with the forget block raised."""
+    i, g, f, o = bias.chunk(4)
+    return torch.cat([i, g, f + offset, o])
+
+
+GATES = Layout(_swapped, _swapped)
+"""Rows of gates in PyTorch's order i, f, g, o, as AllenNLP and ELMoForManyLangs keep them."""
+GATE_BIAS = Layout(
+    lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
+    lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
+)
+"""A bias in that order which holds the 1 that the network adds to the forget gate."""
 
 
 @dataclass(frozen=True)
