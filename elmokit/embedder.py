@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.text.batches import check_sentence, make_batch, plan_batches
+from elmokit.text.batches import make_batch, plan_batches
 from elmokit.weights.model import StoredModel
 from elmokit.weights.open import open_model
 from elmokit.weights.source import open_source
@@ -343,7 +343,7 @@ def _taken(
     taken: list[Sequence[str]] = []
     n_tokens = 0
     for sentence in sentences:
-        taken.append(check_sentence(sentence))
+        taken.append(sentence)
         n_tokens += len(sentence) + 2
         if len(taken) == max_sentences or (max_tokens is not None and n_tokens >= max_tokens):
             break
