@@ -100,10 +100,8 @@ def load_folder(path: str | Path) -> StoredModel:
     config = config_from(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
     with torch.device("meta"):
         bilm = BiLM(config)
-        warm_shape = bilm.zero_state(1)
-    warm_file = folder / "model.safetensors"
-    warm = _Warm(warm_shape) if _has_warm_state(warm_file) else None
-    _fill_from(warm_file, {"": bilm} if warm is None else {"": bilm, _WARM: warm})
+        warm = _Warm(bilm.zero_state(1))
+    is_warm = _fill_from(folder / "model.safetensors", bilm, warm)
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
@@ -118,14 +116,14 @@ def load_folder(path: str | Path) -> StoredModel:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
         with torch.device("meta"):
             softmax = FullSoftmax(len(vocabulary), config.projection_dim)
-        _fill_from(folder / "softmax.safetensors", {"": softmax})
+        _fill_from(folder / "softmax.safetensors", softmax)
     return StoredModel(
         bilm,
         family=FORMAT,
         source=folder,
         softmax=softmax,
         vocabulary=vocabulary,
-        warm_state=None if warm is None else BiLMState(warm.hidden, warm.cell),
+        warm_state=BiLMState(warm.hidden, warm.cell) if is_warm else None,
         card=card or {},
         lexicon=lexicon,
     )
@@ -176,23 +174,15 @@ class _Warm(nn.Module):
         self.cell: Tensor
 
 
-def _has_warm_state(path: Path) -> bool:
+def _fill_from(path: Path, module: nn.Module, warm: _Warm | None = None) -> bool:
+    """Fill a module from a safetensors file, and the warm state where the file holds one: whether it does."""
     with _opened(path) as tensors:
-        return any(name.startswith(_WARM) for name in tensors.keys())  # noqa: SIM118 (a safetensors handle is no dict)
-
-
-def _fill_from(path: Path, modules: dict[str, nn.Module]) -> None:
-    """Fill modules from one safetensors file, each from the tensors under its prefix."""
-    with _opened(path) as tensors:
-        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
-        for prefix, module in modules.items():
-            others = [other for other in modules if other != prefix and other.startswith(prefix)]
-            own = {
-                name: shape
-                for name, shape in shapes.items()
-                if name.startswith(prefix) and not any(name.startswith(other) for other in others)
-            }
-            fill(module, same_rows(module, prefix), own, tensors.get_tensor, str(path))
+        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (no dict)
+        of_warm = {name: shapes.pop(name) for name in list(shapes) if warm is not None and name.startswith(_WARM)}
+        fill(module, same_rows(module), shapes, tensors.get_tensor, str(path))
+        if warm is not None and of_warm:
+            fill(warm, same_rows(warm, _WARM), of_warm, tensors.get_tensor, str(path))
+    return bool(of_warm)
 
 
 def _opened(path: Path) -> Any:
