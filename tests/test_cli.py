@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo
+from elmokit.cli.common import Progress
 from elmokit.cli.main import main
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
@@ -152,6 +153,43 @@ def test_probe_prints_an_accuracy_for_each_layer(shell) -> None:  # type: ignore
     assert "bad.conllu, line 1: 2 columns, expected 10" in shell("probe", "pos", "bad.conllu", "tags.conllu").err
 
 
+def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    Path("texts").mkdir()
+    Path("texts/a.txt").write_text("the cat sat .\nthe dog </S>\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the cat ran .\n")))
+    ran = shell("vocab", "texts", "-", "new/vocab.txt", "--max-words", "5")
+    expected = "3 sentences, 11 tokens, 7 types; 45.45% of the tokens are outside the vocabulary of 5\n"
+    assert (ran.code, ran.out) == (0, expected)
+    assert "The text holds <S> or </S> 1 times" in ran.err
+    assert Path("new/vocab.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n.\n"
+    assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
+
+
+def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("old.txt").write_text("<s>\n</s>\n<unk>\nthe\nthe\n")
+    ran = shell("vocab", "--repair", "old.txt", "new.txt")
+    assert ran.code == 0
+    assert ran.out.splitlines()[-2] == "line 5: the stood on line 4 already and is gone"
+    assert Path("new.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n"
+    assert shell("vocab", "--repair", "new.txt", "again.txt").out == "nothing to mend\n"
+
+
+def test_progress_is_said_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    with Progress(1000, "B", lambda: now[0]) as progress:
+        for second in (10, 31, 40, 62):
+            now[0] = second
+            progress(100)
+    with Progress(None, "B", lambda: now[0]) as progress:
+        now[0] += 100
+        progress(5000)
+    assert capsys.readouterr().err.splitlines() == [
+        " 20% of 1,000 B, 2:04 left",
+        " 40% of 1,000 B, 1:33 left",
+        "5,000 B",
+    ]
+
+
 BAD_CALLS = {
     "no such file or folder": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
     "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
@@ -174,6 +212,13 @@ BAD_CALLS = {
     "No such command 'embde'": ["embde"],
     "no preset 'huge'": ["train", "text.txt", "--held-out", "text.txt", "--run", "run", "--preset", "huge"],
     "No file matches no*.txt": ["train", "no*.txt", "--held-out", "text.txt", "--run", "run"],
+    "No file matches no*.txt.": ["vocab", "no*.txt", "vocab.txt"],
+    "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
+    "empty.txt holds no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
+    "max_words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
+    "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
+    "text.txt exists already": ["vocab", "latin.txt", "text.txt"],
+    "Standard input can be read only once": ["train", "-", "--held-out", "text.txt", "--run", "run"],
     "device": ["embed", "text.txt", "out.hdf5", "--model", "model", "--device", "abacus"],
 }
 
@@ -181,6 +226,7 @@ BAD_CALLS = {
 @pytest.mark.parametrize("message", BAD_CALLS)
 def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # type: ignore[no-untyped-def]
     Path("latin.txt").write_bytes(b"caf\xe9\n")
+    Path("empty.txt").write_text("")
     Path("broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 20)
     Path("options.json").write_text("{}")
     save_model(random_model(), Path("lonely/weights.hdf5"))
@@ -194,6 +240,7 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # 
     assert ran.err.startswith("elmokit: ")
     assert ran.err.count("\n") == 1
     assert not Path("out.hdf5").exists()
+    assert not Path("vocab.txt").exists()
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
@@ -256,7 +303,7 @@ def test_cached_token_embeddings_are_used(shell) -> None:  # type: ignore[no-unt
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"held.txt": "the cat\n", "corpus.txt": "\n \n"}, "no sentence in corpus.txt: nothing to train on"),
+        ({"held.txt": "the cat\n", "corpus.txt": "\n \n"}, "corpus.txt holds no sentence"),
         ({"held.txt": "\n", "corpus.txt": "the cat\n"}, "no sentence in held.txt: nothing to judge by"),
         ({"corpus.txt": "the cat\n"}, "No file matches held.txt"),
     ],

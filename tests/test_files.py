@@ -4,13 +4,21 @@ import contextlib
 import gzip
 import io
 import lzma
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from elmokit.errors import OutputError, TextError
-from elmokit.files import read_lines, split_tokens, written_whole
+from elmokit.errors import MissingExtraError, OutputError, TextError
+from elmokit.files import find_texts, read_lines, read_sentences, split_tokens, written_whole
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+OPENERS = {"": open, ".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open}
 
 
 def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path) -> None:
@@ -50,12 +58,24 @@ def test_a_place_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> No
         pytest.fail("the block must not run")
 
 
-@pytest.mark.parametrize(("suffix", "opener"), [("", open), (".gz", gzip.open), (".xz", lzma.open)])
-def test_compressed_and_plain_files_give_the_same_lines(tmp_path: Path, suffix: str, opener: object) -> None:
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_compressed_and_plain_files_give_the_same_lines(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"text.txt{suffix}"
-    with opener(path, "wb") as file:  # type: ignore[operator]
-        file.write("one Ā\r\n\ntwo".encode())
+    for part in ("one Ā\r\n", "\ntwo"):  # two pieces, as programs that add to a compressed file write them
+        with OPENERS[suffix](path, "ab") as file:  # type: ignore[operator]
+            file.write(part.encode())
     assert list(read_lines(path)) == ["one Ā", "", "two"]
+
+
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_progress_adds_up_to_the_file_as_it_stands_on_disk(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text.txt{suffix}"
+    with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
+        file.write(b"".join(b"%d\n" % (number * 7919 % 100_003) for number in range(50_000)))
+    steps: list[int] = []
+    assert sum(1 for _ in read_lines(path, steps.append)) == 50_000
+    assert sum(steps) == path.stat().st_size
+    assert sum(step > 0 for step in steps) > 1
 
 
 def test_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,14 +83,13 @@ def test_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(read_lines("-")) == ["a", "b"]
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"text{suffix}"
-    opener = {".gz": gzip.open, ".xz": lzma.open}[suffix]
-    with opener(path, "wb") as file:
+    with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
         file.write(b"some text\n" * 1000)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TextError, match=r"text\.[gx]z: reading stopped"):
+    with pytest.raises(TextError, match=r"text\.\w+: reading stopped"):
         list(read_lines(path))
     path.write_bytes(b"plain text in disguise\n")
     with pytest.raises(TextError, match="reading stopped"):
@@ -97,3 +116,90 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OutputError, match="untouched"), written_whole(tmp_path / "folder", True, folder=True) as path:
         (path / "file").write_text("new")
     assert (tmp_path / "folder" / "file").read_text() == "old"
+
+
+def test_zstandard_without_its_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, zstd.__name__, None)
+    if parent := sys.modules.get("backports"):
+        monkeypatch.delattr(parent, "zstd", raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[zstd\]'"):
+        list(read_lines(tmp_path / "text.txt.zst"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with texts and other files in two folders."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.txt", "a.txt", "c/d.txt.gz", "c/e.txt.zst", "c/.hidden.txt", ".git/x.txt", "notes.md", "c/f.gz"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("the cat\n")
+    Path("empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["b.txt", "a.txt"], ["b.txt", "a.txt"]),
+        (["notes.md"], ["notes.md"]),
+        (["."], ["a.txt", "b.txt", "c/d.txt.gz", "c/e.txt.zst"]),
+        (["*.txt"], ["a.txt", "b.txt"]),
+        (["**/*.gz"], ["c/d.txt.gz", "c/f.gz"]),
+        (["*"], ["a.txt", "b.txt", "c/d.txt.gz", "c/e.txt.zst", "notes.md"]),
+        (["c", "-", "c/d*", "./c/../a.txt", "a.txt", "-"], ["c/d.txt.gz", "c/e.txt.zst", "-", "c/../a.txt"]),
+    ],
+)
+def test_texts_are_found_by_name_folder_and_pattern_none_twice(
+    corpus: Path, names: list[str], expected: list[str]
+) -> None:
+    assert [str(path) for path in find_texts(names)] == expected
+
+
+def test_a_file_whose_name_holds_the_signs_of_a_pattern_is_that_file(corpus: Path) -> None:
+    Path("a[1].txt").write_text("the cat\n")
+    assert find_texts(["a[1].txt"]) == [Path("a[1].txt")]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "No file matches nowhere"),
+        ("x*", r"No file matches x\*"),
+        ("empty", r"The folder empty holds no text \(\.txt, .*'empty/\*'"),
+        ("empt*", r"No file matches empt\*"),
+    ],
+)
+def test_where_no_text_is_found_the_error_says_so(corpus: Path, name: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        find_texts(["a.txt", name])
+
+
+def test_what_can_be_read_only_once_is_refused_where_it_is_read_again(corpus: Path) -> None:
+    os.mkfifo("pipe")
+    assert find_texts(["pipe", "-"]) == [Path("pipe"), Path("-")]
+    for name, what in (("-", "Standard input can"), ("pipe", "pipe is a pipe")):
+        with pytest.raises(TextError, match=f"{what}.*read only once"):
+            find_texts(["a.txt", name], reread=True)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\t\n"])
+def test_a_text_without_a_sentence_is_refused_by_name(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("the cat\n\n sat\n")
+    assert list(read_sentences(path)) == [["the", "cat"], ["sat"]]
+    path.write_text(content)
+    with pytest.raises(TextError, match=r"text\.txt holds no sentence"):
+        list(read_sentences(path))
+
+
+def test_an_empty_standard_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(TextError, match="Standard input holds no sentence"):
+        list(read_sentences("-"))
+
+
+def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(TextError, match=r"text\.txt, line 2: not UTF-8 .*iconv"):
+        list(read_sentences(path))

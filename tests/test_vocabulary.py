@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
-from elmokit.text.vocabulary import Vocabulary, WordCounts
+from elmokit.text.vocabulary import Vocabulary
+
+COUNTS = {"b": 3, "d": 1, "a": 2, "c": 2, "<S>": 9}
 
 
-def test_most_frequent_words_come_after_the_specials(tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("b a b\n\nc b a <S>\n", encoding="utf-8")
-    counts = WordCounts()
-    counts.add(text)
-    assert (counts.n_sentences, counts.n_tokens) == (2, 7)
-    assert Vocabulary.from_counts(counts.words, 5).words == ["<S>", "</S>", "<UNK>", "b", "a"]
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [({}, "bacd"), ({"max_words": 5}, "ba"), ({"min_count": 2}, "bac"), ({"max_words": 4, "min_count": 2}, "b")],
+)
+def test_most_frequent_words_come_after_the_specials(limits: dict[str, int], words: str) -> None:
+    assert Vocabulary.from_counts(COUNTS, **limits).words == ["<S>", "</S>", "<UNK>", *words]
 
 
 def test_unknown_words_get_the_id_of_unk() -> None:
@@ -52,7 +53,7 @@ def test_counted_words_that_a_file_cannot_hold_stay_unknown(tmp_path: Path) -> N
 def test_files_that_bilm_tf_silently_corrupts_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(FormatError, match=message):
+    with pytest.raises(FormatError, match=f"{message}.*elmokit vocab --repair"):
         Vocabulary.from_file(path)
 
 
@@ -76,9 +77,11 @@ def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         Vocabulary.from_file(path)
 
 
-def test_a_cap_below_the_specials_is_refused() -> None:
+def test_limits_that_leave_no_room_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_words is 3"):
         Vocabulary.from_counts({"a": 1}, 3)
+    with pytest.raises(ConfigError, match="min_count is 0"):
+        Vocabulary.from_counts({"a": 1}, min_count=0)
 
 
 @given(st.lists(st.text(alphabet=st.sampled_from("ab\u00a0\u3000\r\x85\u2028!MAXTERID"), max_size=4)))

@@ -76,7 +76,7 @@ def embed(
 ) -> None:
     """Embed IN, one sentence per line with tokens split at blanks, into the HDF5 file OUT.
 
-    OUT holds one dataset per line, named by its number from 0. IN may be compressed (.gz, .xz), or - for
+    OUT holds one dataset per line, named by its number from 0. IN may be compressed (.gz, .xz, .zst), or - for
     standard input.
     """
     from elmokit.corpus.embed import embed_file, survey

@@ -80,7 +80,7 @@ def embed_file(
     A blank line becomes an empty dataset, so that dataset numbers stay line numbers.
 
     Args:
-        source: a text file (``.gz`` and ``.xz`` too), or ``-`` for standard input.
+        source: a text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
         output: the HDF5 file to write; it appears when it is complete.
         layers, batch_tokens, batch_size: as in ``Elmo.embed``.
         dtype, keys, with_map, with_old_map: as in ``VectorWriter``.

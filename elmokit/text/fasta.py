@@ -22,7 +22,7 @@ class Protein(NamedTuple):
 
 
 def read_fasta(path: str | Path) -> Iterator[Protein]:
-    """The records of a FASTA file (``.gz``, ``.xz`` and ``-`` as in ``open_binary``), in their order.
+    """The records of a FASTA file (``.gz``, ``.xz``, ``.zst`` and ``-`` as in ``read_lines``), in their order.
 
     Letters become upper case; a ``*`` that ends a sequence is dropped, as are blanks inside it and comment lines that
     begin with ``;``. Any letter is a residue, the rare and the unsure ones (U, O, B, Z, X) too.

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import gzip
+import heapq
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
-from elmokit.files import read_lines, split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
+from elmokit.text.counts import WordCounts as WordCounts
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
 """Some published files end with it; it stands for no word."""
 MAX_BYTES = 2**30
+
+
+class Counts(Protocol):
+    """Words and how often each stands in a corpus: a dict, or ``WordCounts``."""
+
+    def items(self) -> Iterable[tuple[str, int]]:
+        """Each word once, in any order."""
 
 
 class Vocabulary:
@@ -52,18 +61,9 @@ class Vocabulary:
         return np.array([self.ids.get(token, self.unknown_id) for token in tokens], dtype=np.int64)
 
     @classmethod
-    def from_counts(cls, counts: Mapping[str, int], max_words: int) -> Vocabulary:
-        """The specials, then the most frequent words (ties in alphabetical order), ``max_words`` in all.
-
-        A word that no line of a file can hold, such as an ideographic space alone, stays unknown.
-        """
-        if max_words <= len(SPECIALS):
-            raise ConfigError(f"max_words is {max_words}; the three special words alone need {len(SPECIALS)}.")
-        left_out = (*SPECIALS, IGNORED_LINE)
-        ranked = sorted(
-            (-count, word) for word, count in counts.items() if word and word == word.strip() and word not in left_out
-        )
-        return cls([*SPECIALS, *(word for _, word in ranked[: max_words - len(SPECIALS)])])
+    def from_counts(cls, counts: Counts, max_words: int | None = None, min_count: int = 1) -> Vocabulary:
+        """The specials, then the most frequent words; arguments and errors as in ``rank_words``."""
+        return cls([*SPECIALS, *(word for word, _ in rank_words(counts, max_words, min_count))])
 
     @classmethod
     def from_file(cls, path: str | Path) -> Vocabulary:
@@ -73,12 +73,13 @@ class Vocabulary:
             ModelNotFoundError, FormatError: as in ``read_words``, or it is none.
         """
         words = read_words(path)
+        mend = f"Mend it for a new model with: elmokit vocab --repair {path} OUT"
         if "" in words:
-            raise FormatError(f"Line {words.index('') + 1} of the vocabulary {path} is blank. Take it out.")
+            raise FormatError(f"Line {words.index('') + 1} of the vocabulary {path} is blank. {mend}")
         try:
             return cls(words)
         except FormatError as error:
-            raise FormatError(f"{path}: {error}") from None
+            raise FormatError(f"{path}: {error} {mend}") from None
 
     def to_text(self) -> str:
         """The content of a vocabulary file."""
@@ -118,6 +119,32 @@ class RowVocabulary(Vocabulary):
         return ids
 
 
+def rank_words(counts: Counts, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:
+    """The words of a vocabulary after its specials, with their counts: the most frequent first, ties alphabetical.
+
+    A word that no line of a file can hold, such as an ideographic space alone, stays unknown.
+
+    Args:
+        max_words: of the whole vocabulary, the three specials included; None for all words.
+        min_count: words counted less often are left out.
+
+    Raises:
+        ConfigError: the limits leave no room for a word.
+    """
+    if max_words is not None and max_words <= len(SPECIALS):
+        raise ConfigError(f"max_words is {max_words}; the three special words alone need {len(SPECIALS)}.")
+    if min_count < 1:
+        raise ConfigError(f"min_count is {min_count}; it must be at least 1.")
+    left_out = {*SPECIALS, IGNORED_LINE}
+    listed = (
+        (-count, word)
+        for word, count in counts.items()
+        if count >= min_count and word and word == word.strip() and word not in left_out
+    )
+    ranked = sorted(listed) if max_words is None else heapq.nsmallest(max_words - len(SPECIALS), listed)
+    return [(word, -count) for count, word in ranked]
+
+
 def read_words(path: str | Path) -> list[str]:
     """The words of a list in the order of their rows, one a line, UTF-8, ``.gz`` or plain; as bilm-tf reads it.
 
@@ -142,23 +169,3 @@ def read_words(path: str | Path) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return [word for line in lines if (word := line.strip()) != IGNORED_LINE]
-
-
-class WordCounts:
-    """How often each word stands in a corpus, and the corpus's size."""
-
-    def __init__(self) -> None:
-        self.words: Counter[str] = Counter()
-        self.n_sentences = 0
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens, boundaries not counted."""
-        return self.words.total()
-
-    def add(self, path: str | Path) -> None:
-        """Count one file of tokenised sentences, one per line; blank lines are passed over."""
-        for line in read_lines(path):
-            if tokens := split_tokens(line):
-                self.words.update(tokens)
-                self.n_sentences += 1

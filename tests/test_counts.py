@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elmokit.errors import OutputError, TextError
+from elmokit.text import counts as counts_module
+from elmokit.text.counts import WordCounts
+
+
+def test_tokens_and_sentences_are_counted_and_blank_lines_are_not(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("b a b\n\nc b a <S>\n", encoding="utf-8")
+    counts = WordCounts()
+    counts.add(text)
+    counts.add(text)
+    assert (counts.n_sentences, counts.n_tokens) == (4, 14)
+    assert dict(counts.items()) == {"b": 6, "a": 4, "c": 2, "<S>": 2}
+
+
+WORDS = st.text(st.characters(exclude_characters=" \t\n", exclude_categories=["Cs"]), min_size=1, max_size=3)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(lines=st.lists(st.lists(WORDS, min_size=1), min_size=1, max_size=12), most_types=st.integers(1, 5))
+def test_counts_that_were_set_aside_are_exact(lines: list[list[str]], most_types: int, tmp_path: Path) -> None:
+    lines = [[word for word in line if word.strip("\r")] or ["x"] for line in lines]
+    lines = [[word.strip("\r") for word in line] for line in lines]
+    text = tmp_path / "text.txt"
+    text.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8", newline="\n")
+    with WordCounts(most_types) as counts:
+        counts.add(text)
+        found = list(counts.items())
+        assert len(counts.words) <= most_types
+    expected = Counter(word for line in lines for word in line)
+    assert dict(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_what_was_set_aside_is_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a b\nc d\ne f\n")
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    monkeypatch.setattr(counts_module.tempfile, "tempdir", str(aside))
+    with WordCounts(1) as counts:
+        counts.add(text)
+        assert len(list(aside.rglob("*"))) == 4  # a folder and three parts
+    assert not list(aside.iterdir())
+
+
+def test_a_full_temporary_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a b\n")
+
+    def fails(*arguments: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with WordCounts(1) as counts:
+        counts.add(text)
+        monkeypatch.setattr(Path, "open", fails)
+        with pytest.raises(OutputError, match=r"No space left on device\. Point TMPDIR"):
+            counts._put_aside()
+
+
+def test_an_empty_shard_is_refused_by_name(tmp_path: Path) -> None:
+    text = tmp_path / "empty.txt"
+    text.write_text("")
+    with pytest.raises(TextError, match=r"empty\.txt holds no sentence"):
+        WordCounts().add(text)
