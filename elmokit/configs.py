@@ -14,6 +14,11 @@ from elmokit.errors import ConfigError
 Config = TypeVar("Config")
 
 
+def described(default: Any, what: str) -> Any:
+    """A dataclass field with a default and a line of help, which the shell shows for the flag of that name."""
+    return dataclasses.field(default=default, metadata={"help": what})
+
+
 def config_from(kind: type[Config], content: Any, where: str) -> Config:
     """Build a config from a table of plain values.
 
@@ -34,7 +39,8 @@ def config_from(kind: type[Config], content: Any, where: str) -> Config:
 
 def config_to(config: Any) -> dict[str, Any]:
     """The table of plain values that ``config_from`` reads."""
-    content: dict[str, Any] = msgspec.to_builtins(config)
+    # msgspec alone leaves out the fields that ``config_from`` was not given.
+    content: dict[str, Any] = msgspec.to_builtins(dataclasses.asdict(config))
     return content
 
 

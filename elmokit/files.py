@@ -23,6 +23,9 @@ TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
 LINES_BETWEEN_PROGRESS = 1000
 
 
+MARK_LENGTH = 8  # random characters at the end of a temporary folder's name
+
+
 @contextlib.contextmanager
 def written_whole(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
     """A path beside ``path`` to write to; renamed to ``path`` if the block ends well, removed if not.
@@ -68,6 +71,20 @@ def _put_in_place(beside: Path, path: Path, old: Path) -> None:
     except BaseException:
         old.rename(path)
         raise
+
+
+def recover_interrupted(folder: Path) -> None:
+    """Clear away what writers left in a folder when they were killed, and put back what one had set aside.
+
+    Only for a folder that no other process writes to.
+    """
+    for workshop in folder.glob(".*"):
+        name, _, mark = workshop.name[1:].rpartition(".")
+        if not (name and len(mark) == MARK_LENGTH and workshop.is_dir()):
+            continue
+        if (workshop / "old").exists() and not (folder / name).exists():
+            (workshop / "old").rename(folder / name)
+        shutil.rmtree(workshop)
 
 
 def refuse_existing(path: str | Path, overwrite: bool) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.text import stream as stream_module
+from elmokit.text import shards as shards_module
 from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
 
@@ -69,8 +69,8 @@ def test_restored_stream_goes_on_as_if_never_stopped(
     folder = tmp_path_factory.mktemp("stream")
     paths = written(folder, "the .\nthe unknown words .\n.\nthe the the\n", ". .\nthe\n", "Āt\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_module, "BLOCK_LINES", 3)
-        patch.setattr(stream_module, "OPEN_SHARDS", 2)
+        patch.setattr(shards_module, "BLOCK_LINES", 3)
+        patch.setattr(shards_module, "OPEN_SHARDS", 2)
         straight = make_stream(paths, batch_size, n_steps, seed=seed)
         for _ in islice(straight, n_before):
             pass

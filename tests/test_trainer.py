@@ -15,15 +15,17 @@ import torch
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, TextError, TrainingError
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.train.config import TrainConfig
+from elmokit.train.run import Corpus
 from elmokit.train.state import checkpoints
-from elmokit.train.trainer import Progress, TrainConfig, train
+from elmokit.train.trainer import Progress, train
 from elmokit.weights.folder import load_folder
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
 CONFIG = TrainConfig(
     model=dataclasses.replace(PRESETS["tiny"], dropout=0.2),
-    n_predictions=6 * 4 * 5,
+    tokens=6 * 4 * 5,
     batch_size=4,
     n_steps=5,
     evaluate_every=3,
@@ -32,14 +34,19 @@ CONFIG = TrainConfig(
 )
 
 
+def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> Corpus:
+    text = folder / "text.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    sentences = [line.split() for line in TEXT.splitlines() if line]
+    n_tokens = sum(map(len, sentences))
+    return Corpus([text], sentences if held_out is None else held_out, VOCABULARY, len(sentences), n_tokens)
+
+
 def run_training(
     folder: Path, config: TrainConfig = CONFIG, report: Callable[[Progress], None] = lambda _: None, **settings: Any
 ) -> Any:
     folder.mkdir(exist_ok=True)
-    text = folder / "text.txt"
-    text.write_text(TEXT, encoding="utf-8")
-    sentences = [line.split() for line in TEXT.splitlines() if line]
-    return train(config, [text], sentences, VOCABULARY, folder, {"corpus": "toy"}, report, **settings)
+    return train(config, corpus_of(folder), folder, {"corpus": "toy"}, report, **settings)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -49,7 +56,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, n_predictions=100 * 20, evaluate_every=50)
+    config = dataclasses.replace(CONFIG, tokens=100 * 20, evaluate_every=50)
     result = run_training(tmp_path, config)
     assert result.mean < len(VOCABULARY) / 3
     stored = load_folder(tmp_path / "model")
@@ -68,10 +75,7 @@ def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
     }[kind]
     model: BiLMConfig = dataclasses.replace(CONFIG.model, **changes)
     config = dataclasses.replace(CONFIG, model=model)
-    folder = tmp_path
-    text = folder / "text.txt"
-    text.write_text(TEXT, encoding="utf-8")
-    result = train(config, [text], [["the", "cat"]], VOCABULARY, folder, {}, lambda _: None)
+    result = run_training(tmp_path, config)
     assert len(result.mean_nats) == model.n_directions
     assert math.isfinite(result.mean)
 
@@ -82,7 +86,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("n_lines", [1, 2, 4])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(n_lines: int, tmp_path: Path) -> None:
-    straight = run_training(tmp_path / "straight")
+    straight = run_training(tmp_path / "straight", dataclasses.replace(CONFIG, report_every=1))
 
     def stop_after(progress: Progress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
         seen.append(progress.n_steps)
@@ -91,9 +95,9 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(n_l
             raise Killed
 
     with pytest.raises(Killed):
-        run_training(tmp_path / "stopped", report=stop_after, report_every=1)
+        run_training(tmp_path / "stopped", dataclasses.replace(CONFIG, report_every=1), report=stop_after)
     torch.manual_seed(999)  # a new process has another random state
-    resumed = run_training(tmp_path / "stopped")
+    resumed = run_training(tmp_path / "stopped", dataclasses.replace(CONFIG, report_every=1))
     steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     assert resumed.mean_nats == straight.mean_nats
@@ -108,7 +112,7 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     lines: list[Progress] = []
-    run_training(tmp_path, report=lines.append, report_every=2)
+    run_training(tmp_path, dataclasses.replace(CONFIG, report_every=2), report=lines.append)
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in lines]
     assert all(len(line["losses"]) == 2 and line["losses"][0] > 0 for line in logged)
@@ -118,20 +122,20 @@ def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_share=0.0, clip_norm=1e30)
-    with pytest.raises(TrainingError, match=r"The loss is .* at step \d+.*lower learning rate"):
+    with pytest.raises(TrainingError, match=r"At step \d+ the loss is .*lower learning rate"):
         run_training(tmp_path, config)
 
 
 def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
     run_training(tmp_path)
-    longer = dataclasses.replace(CONFIG, n_predictions=140)
+    longer = dataclasses.replace(CONFIG, tokens=140)
     assert math.isfinite(run_training(tmp_path, longer).mean)
     with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
         run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
     (tmp_path / "settings.json").unlink()
-    other = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, n_layers=1), n_predictions=1000)
-    with pytest.raises(TrainingError, match="a checkpoint of another model"):
-        run_training(tmp_path, other)
+    assert checkpoints(tmp_path / "checkpoints")
+    with pytest.raises(TrainingError, match="holds checkpoints and no settings"):
+        run_training(tmp_path, longer)
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_share": 1.0}])
@@ -145,10 +149,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     newest = checkpoints(tmp_path / "checkpoints")[-1]
     (newest / "optimizer.safetensors").write_bytes(b"short")
     with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
-        run_training(tmp_path, dataclasses.replace(CONFIG, n_predictions=140))
+        run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))
 
 
 def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(TEXT)
     with pytest.raises(TextError, match="no held-out sentence"):
-        train(CONFIG, [tmp_path / "text.txt"], [], VOCABULARY, tmp_path, {}, lambda _: None)
+        train(CONFIG, corpus_of(tmp_path, []), tmp_path, {}, lambda _: None)

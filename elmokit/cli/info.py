@@ -59,7 +59,7 @@ def describe(model: StoredModel) -> dict[str, Any]:
         "parameters": f"{model.bilm.n_parameters:,}",
         "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
         "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
-        "softmax": "none" if softmax is None else f"{softmax.weight.numel() + softmax.bias.numel():,} parameters",
+        "softmax": "none" if softmax is None else f"{sum(part.numel() for part in softmax.parameters()):,} parameters",
         "warm state": warm,
         "card": model.card,
     }

@@ -2,117 +2,173 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import random
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import PROGRAM, expand_paths
-from elmokit.errors import ConfigError, OutputError, TextError, TrainingError
+from elmokit.cli.settings import SettingsCommand, Table, flags_of, laid_over, read_toml
+from elmokit.errors import ConfigError, ElmoError, OutputError
 
 if TYPE_CHECKING:
-    from elmokit.train.trainer import Progress
+    from elmokit.train.config import TrainConfig
+    from elmokit.train.distributed import World
 
-HELD_OUT_SENTENCES = 2000
+MODEL_FLAGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
 
 
-@click.command(short_help="Raw text to a biLM.")
-@click.argument("texts", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--run", required=True, type=click.Path(path_type=Path), help="Folder for checkpoints, log and model.")
-@click.option("--held-out", required=True, multiple=True, type=click.Path(path_type=Path), help="Text to judge by.")
-@click.option("--preset", default="mini", show_default=True, help="Sizes: tiny, mini, small, medium, original.")
-@click.option("--max-words", default=10_000, show_default=True, help="Words the softmax predicts, the most frequent.")
-@click.option("--predictions", default=10_000_000, show_default=True, help="Predictions per direction to train on.")
-@click.option("--batch-size", default=48, show_default=True, help="Rows read side by side.")
-@click.option("--steps", default=20, show_default=True, help="Positions per row and window (TBPTT).")
-@click.option("--learning-rate", default=5e-3, show_default=True, help="Peak learning rate of Adam.")
-@click.option("--dropout", default=0.1, show_default=True, help="On every LSTM layer's input and on the top output.")
-@click.option("--seed", default=0, show_default=True, help="Of weights, text order and dropout.")
-@click.option("--resume", is_flag=True, help="Go on with the run in the folder, with the same arguments.")
-def train(texts: tuple[Path, ...], run: Path, held_out: tuple[Path, ...], resume: bool, **settings: Any) -> None:
-    """Pre-train a biLM on TEXTS: tokenised sentences, one per line (.txt, .gz, .xz)."""
+class TrainCommand(SettingsCommand):
+    """``train`` with a flag for every setting of a training."""
+
+    @staticmethod
+    def flags() -> list[click.Option]:
+        """The fields of ``TrainConfig``."""
+        from elmokit.train.config import TrainConfig
+
+        return flags_of(TrainConfig)
+
+
+@click.command(cls=TrainCommand, short_help="Raw text to a biLM.")
+@click.argument("texts", metavar="[TEXT]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--run", type=click.Path(path_type=Path), help="A new folder for checkpoints, log and model.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this folder; no TEXT is needed.")
+@click.option("--held-out", multiple=True, type=click.Path(path_type=Path), help="Text to judge by.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings; flags go before it.")
+@click.option("--recipe", help="Settings to begin with: modern or bilm-tf.  [default: modern]")
+@click.option("--preset", help="Sizes: tiny, mini, small, medium, original.  [default: those of the recipe]")
+@click.option("--vocab", type=click.Path(path_type=Path), help="A vocabulary file, as from elmokit vocab.")
+@click.option("--max-words", type=int, help="Instead: the most frequent words of TEXT.  [default: 30000]")
+@click.option("--held-out-sentences", type=int, help="At most so many of the held-out text, at random. [default: 2000]")
+@click.option("--input", "inputs", type=click.Choice(["characters", "words"]), help="[default: characters]")
+@click.option("--softmax", type=click.Choice(["full", "tied", "adaptive"]), help="[default: full]")
+@click.option("--cutoffs", help="Of an adaptive softmax: the first word of each tail, such as 2000,10000.")
+@click.option("--hidden-dim", type=int, help="Size of the LSTM cell.  [default: the preset's]")
+@click.option("--projection-dim", type=int, help="Size of the LSTM's outputs.  [default: the preset's]")
+@click.option("--n-layers", type=int, help="LSTM layers.  [default: the preset's]")
+@click.option(
+    "--dropout", type=float, help="On every LSTM layer's input and on the top output. [default: the preset's]"
+)
+@click.option("--bidirectional/--forward-only", default=None, help="[default: bidirectional]")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU where there is one.")
+@click.option("--threads", type=int, help="Threads of this process.  [default: torch's choice]")
+def train(texts: tuple[Path, ...], run: Path | None, resume: Path | None, **settings: Any) -> None:
+    """Pre-train a biLM on TEXT: tokenised sentences, one per line.
+
+    TEXT is files (.txt, .gz, .xz, .zst), folders or quoted patterns. All settings may stand in a TOML file: those
+    of the flags below by their names, sizes in a table [model], and texts, held_out, vocab, max_words and
+    held_out_sentences in a table [data].
+
+    On several CPUs or GPUs: torchrun --nproc-per-node N -m elmokit train ...
+    """
+    import torch
+
+    from elmokit.cli.training import carry_on, device_of
+    from elmokit.train.distributed import joined_world
+
+    device, threads = device_of(settings.pop("device")), settings.pop("threads")
+    if threads is not None:
+        torch.set_num_threads(max(1, threads))
+    if (run is None) == (resume is None):
+        raise ConfigError("Give a new folder with --run, or a run to go on with as --resume.")
+    with joined_world(device) as world:
+        if resume is not None:
+            carry_on(
+                resume,
+                texts,
+                {name: value for name, value in settings.items() if value not in (None, ())},
+                world,
+                device,
+            )
+        elif run is not None:
+            error: ElmoError | None = None
+            if world.leads:
+                try:
+                    _begin(texts, run, world, settings)
+                except ElmoError as raised:
+                    error = raised
+            if (error := world.tell(error)) is not None:
+                raise error
+            carry_on(run, (), {}, world, device)
+
+
+def _begin(texts: tuple[Path, ...], run: Path, world: World, settings: Table) -> None:
+    """Count the text and write down all that a run is begun with."""
+    from elmokit.cli.training import begin_run, counted_corpus
+
+    if run.exists():
+        raise OutputError(
+            f"{run} exists already. Go on with the run there by --resume {run}, or choose another folder."
+        )
+    table = _table(settings)
+    data = _data(texts, settings, table.pop("data", {}), str(settings["file"]))
+    corpus, facts, _ = counted_corpus(**data)
+    config = _config(table, settings, len(corpus.vocabulary))
+    begin_run(run, config, corpus, facts, world.size)
+
+
+def _table(settings: Table) -> Table:
+    """The settings as one table: recipe, preset, file, flags, each over the one before."""
     from elmokit.bilm import PRESETS
-    from elmokit.files import read_lines, split_tokens, written_whole
-    from elmokit.text.vocabulary import Vocabulary, WordCounts
-    from elmokit.train.trainer import TrainConfig
-    from elmokit.train.trainer import train as run_training
+    from elmokit.configs import config_to
+    from elmokit.train.config import RECIPES
 
-    if settings["preset"] not in PRESETS:
-        raise ConfigError(f"There is no preset {settings['preset']!r}. Choose one of: {', '.join(PRESETS)}.")
-    model = dataclasses.replace(PRESETS[settings["preset"]], dropout=settings["dropout"])
-    config = TrainConfig(
-        model=model,
-        n_predictions=settings["predictions"],
-        batch_size=settings["batch_size"],
-        n_steps=settings["steps"],
-        learning_rate=settings["learning_rate"],
-        seed=settings["seed"],
+    file = read_toml(settings["file"]) if settings["file"] is not None else {}
+    recipe = settings["recipe"] or file.pop("recipe", "modern")
+    preset = settings["preset"] or file.pop("preset", None)
+    for name in ("recipe", "preset"):
+        file.pop(name, None)
+    if recipe not in RECIPES:
+        raise ConfigError(f"There is no recipe {recipe!r}. Choose one of: {', '.join(RECIPES)}.")
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(f"There is no preset {preset!r}. Choose one of: {', '.join(PRESETS)}.")
+    table = config_to(RECIPES[recipe])
+    if preset is not None:
+        table["model"] = config_to(PRESETS[preset])
+    budgets = ("epochs", "tokens", "hours")
+    if any(name in file for name in budgets) or any(settings[name] is not None for name in budgets):
+        table |= dict.fromkeys(budgets)  # a budget of one's own stands instead of the recipe's
+    return laid_over(table, file)
+
+
+def _data(texts: tuple[Path, ...], settings: Table, data: Table, file: str) -> Table:
+    known = {"texts", "held_out", "vocab", "max_words", "held_out_sentences"}
+    if unknown := sorted(set(data) - known):
+        raise ConfigError(f"{file}, data: unknown key {unknown[0]!r}. The keys are {', '.join(sorted(known))}.")
+    flags = {name: settings[name] for name in known - {"texts"} if settings[name] not in (None, ())}
+    merged = {"vocab": None, "max_words": None, "held_out_sentences": 2000, **data, **flags}
+    merged["texts"] = texts or [Path(name) for name in data.get("texts", ())]
+    merged["held_out"] = [Path(name) for name in merged.get("held_out", ())]
+    merged["vocab"] = None if merged["vocab"] is None else Path(merged["vocab"])
+    if not merged["texts"] or not merged["held_out"]:
+        raise ConfigError("Give the TEXT to train on, and --held-out text to judge by.")
+    if merged["vocab"] is not None and merged["max_words"] is not None:
+        raise ConfigError("The words come from --vocab or from --max-words of the text: give one of them.")
+    return merged
+
+
+def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
+    import dataclasses
+
+    from elmokit.configs import config_from
+    from elmokit.train.config import TrainConfig
+
+    inputs = settings["inputs"] or table.pop("input", "characters")
+    table.pop("input", None)
+    if inputs not in ("characters", "words"):
+        raise ConfigError(f"input is {inputs!r}; it is 'characters' or 'words'.")
+    model = {name: settings[name] for name in MODEL_FLAGS if settings[name] is not None}
+    if inputs == "words":
+        model |= {"char_cnn": None, "n_words": n_words}
+    fields = [field.name for field in dataclasses.fields(TrainConfig) if "help" in field.metadata]
+    flags: Table = {name: settings[name] for name in fields if settings[name] is not None}
+    softmax: Table = {"kind": settings["softmax"]} if settings["softmax"] else {}
+    if settings["cutoffs"]:
+        try:
+            softmax["cutoffs"] = [int(part) for part in settings["cutoffs"].split(",")]
+        except ValueError:
+            raise ConfigError(f"--cutoffs {settings['cutoffs']!r} is no list of numbers such as 2000,10000.") from None
+    return config_from(
+        TrainConfig,
+        laid_over(table, {**flags, "model": model, "softmax": softmax}),
+        "the settings" if settings["file"] is None else str(settings["file"]),
     )
-    if run.exists() and not (resume and run.is_dir()):
-        raise OutputError(f"{run} exists already. Add --resume to go on with a run's folder, or choose another.")
-    shards = expand_paths(texts)
-    held_out_lines = (line for path in expand_paths(held_out) for line in read_lines(path))
-    sentences = [tokens for line in held_out_lines if (tokens := split_tokens(line))]
-    if not sentences:
-        raise TextError(f"There is no sentence in {', '.join(map(str, held_out))}: nothing to judge by.")
-    sentences = random.Random(0).sample(sentences, min(HELD_OUT_SENTENCES, len(sentences)))
-    vocabulary_file, corpus_file = run / "vocab.txt", run / "corpus.json"
-    if corpus_file.exists():
-        vocabulary = Vocabulary.from_file(vocabulary_file)
-        corpus = json.loads(corpus_file.read_text(encoding="utf-8"))
-        if corpus["max_words"] != settings["max_words"]:
-            raise TrainingError(f"{run} was begun with --max-words {corpus['max_words']}. Resume with the same.")
-    else:
-        counts = WordCounts()
-        for shard in shards:
-            counts.add(shard)
-        if not counts.n_sentences:
-            raise TextError(f"There is no sentence in {', '.join(map(str, texts))}: nothing to train on.")
-        vocabulary = Vocabulary.from_counts(counts.words, settings["max_words"])
-        known = sum(counts.words[word] for word in vocabulary.words)
-        corpus = {
-            "files": [shard.name for shard in shards],
-            "n_sentences": counts.n_sentences,
-            "n_tokens": counts.n_tokens,
-            "n_types": len(counts.words),
-            "max_words": settings["max_words"],
-            "unknown_share": 1 - known / counts.n_tokens,
-        }
-        for path, content in (
-            (vocabulary_file, vocabulary.to_text()),
-            (corpus_file, json.dumps(corpus, indent=2) + "\n"),
-        ):
-            with written_whole(path, overwrite=True) as beside:
-                beside.write_text(content, encoding="utf-8", newline="\n")
-    card = {"corpus": corpus, "vocabulary_size": len(vocabulary), "command": _command(), "train": _plain(config)}
-    click.echo(
-        f"{corpus['n_sentences']:,} sentences, {corpus['n_tokens']:,} tokens, {corpus['n_types']:,} types; "
-        f"{corpus['unknown_share']:.1%} of the tokens are outside the vocabulary of {len(vocabulary):,}"
-    )
-    result = run_training(config, shards, sentences, vocabulary, run, card, _print_progress)
-    click.echo(f"Held-out perplexity {result.mean:.2f}. The model is in {run / 'model'}.")
-
-
-def _command() -> str:
-    return shlex.join([PROGRAM, *sys.argv[1:]])
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(config).items() if name != "model"}
-
-
-def _print_progress(progress: Progress) -> None:
-    hours, minutes = divmod(round(progress.seconds_left / 60), 60)
-    losses = " / ".join(f"{loss:.3f}" for loss in progress.losses)
-    line = (
-        f"step {progress.n_steps:>6}  {progress.share:6.1%}  {progress.tokens_per_second:6.0f} tokens/s  "
-        f"{hours}:{minutes:02} left  loss {losses}"
-    )
-    if progress.held_out:
-        line += "  held-out perplexity " + " / ".join(f"{value:.2f}" for value in progress.held_out)
-    click.echo(line)

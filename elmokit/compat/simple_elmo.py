@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from elmokit.bilm import BiLMState
 from elmokit.embedder import Elmo, open_pretrained
@@ -210,7 +209,7 @@ class ElmoModel:
         assert vocabulary is not None
         found: list[Predictions] = []
         for start in range(0, len(hidden), ROWS_AT_ONCE):
-            scores = F.linear(hidden[start : start + ROWS_AT_ONCE], softmax.weight, softmax.bias)
+            scores = softmax.scores(hidden[start : start + ROWS_AT_ONCE])
             logits, ids = scores.topk(min(topn, len(vocabulary)))
             for row_logits, row_ids in zip(logits.tolist(), ids.tolist(), strict=True):
                 words = [vocabulary.words[index] for index in row_ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,18 +40,112 @@ class FullSoftmax(nn.Module):
         Returns:
             a scalar.
         """
-        total: Tensor = _SummedNats.apply(hidden, self.weight, self.bias, word_ids)  # type: ignore[no-untyped-call]
-        return total / len(word_ids)
+        return _mean_nats(hidden, self.weight, self.bias, word_ids)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Each word's score before the softmax, ``(positions, words)``."""
+        return F.linear(hidden, self.weight, self.bias)
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
         """Surprisal of each position's word, ``(positions,)`` in nats. Arguments as in ``forward``."""
+        return _nats(hidden, self.weight, self.bias, word_ids)
+
+
+class TiedSoftmax(nn.Module):
+    """A softmax whose weights are the word embedding of a word-input model; only the bias is its own.
+
+    Args:
+        embedding: the table of the token layer; its row 0, "no token", predicts nothing.
+    """
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(embedding.num_embeddings - 1, device=embedding.weight.device))
+        self._embedding = (embedding,)  # in a tuple: its parameters belong to the biLM
+
+    @property
+    def weight(self) -> Tensor:
+        """``(words, input_dim)``, a view of the embedding."""
+        return self._embedding[0].weight[1:]
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Biases 0; the embedding is drawn with the biLM."""
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """The mean loss in nats per position. As ``FullSoftmax.forward``."""
+        return _mean_nats(hidden, self.weight, self.bias, word_ids)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Each word's score before the softmax. As ``FullSoftmax.scores``."""
+        return F.linear(hidden, self.weight, self.bias)
+
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """Surprisal of each position's word. As ``FullSoftmax.nats``."""
+        return _nats(hidden, self.weight, self.bias, word_ids)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """A softmax in two stages: a head of frequent words and clusters, and narrower tails of rarer ones.
+
+    Grave et al. 2017, "Efficient softmax approximation for GPUs"; PyTorch's implementation. Words must stand by
+    descending frequency.
+
+    Args:
+        n_words: size of the vocabulary.
+        input_dim: size of the LSTM's outputs.
+        cutoffs: the first word of each tail, ascending, below ``n_words``.
+        shrink: each tail's projection is so many times narrower than the one before.
+    """
+
+    def __init__(self, n_words: int, input_dim: int, cutoffs: Sequence[int], shrink: float) -> None:
+        super().__init__()
+        self.stages = nn.AdaptiveLogSoftmaxWithLoss(input_dim, n_words, list(cutoffs), shrink, head_bias=True)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights from N(0, 1/input_dim) of each product; biases 0."""
+        for parameter in self.stages.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+
+    def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """The mean loss in nats per position. As ``FullSoftmax.forward``."""
+        loss: Tensor = self.stages(hidden, word_ids).loss
+        return loss
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Each word's log-probability, ``(positions, words)``: scores that a softmax leaves as they are."""
+        scores: Tensor = self.stages.log_prob(hidden)
+        return scores
+
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+        """Surprisal of each position's word. As ``FullSoftmax.nats``."""
         nats = torch.empty_like(hidden[:, 0])
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
-            scores = F.linear(hidden[here], self.weight, self.bias)
-            nats[here] = F.cross_entropy(scores, word_ids[here], reduction="none")
+            nats[here] = -self.stages(hidden[here], word_ids[here]).output
         return nats
+
+
+Softmax = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
+
+
+def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
+    total: Tensor = _SummedNats.apply(hidden, weight, bias, word_ids)  # type: ignore[no-untyped-call]
+    return total / len(word_ids)
+
+
+def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
+    nats = torch.empty_like(hidden[:, 0])
+    for start in range(0, len(hidden), ROWS_AT_ONCE):
+        here = slice(start, start + ROWS_AT_ONCE)
+        nats[here] = F.cross_entropy(F.linear(hidden[here], weight, bias), word_ids[here], reduction="none")
+    return nats
 
 
 class _SummedNats(torch.autograd.Function):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elmokit.bilm import BiLMState, stack_states
 from elmokit.errors import ModelNotFoundError, TextError
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.softmax import Softmax
 from elmokit.text.batches import plan_batches
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import StoredModel
@@ -91,7 +91,7 @@ def perplexity(
 
 def _score(
     model: StoredModel,
-    softmax: FullSoftmax,
+    softmax: Softmax,
     vocabulary: Vocabulary,
     sentences: Sequence[Sequence[str]],
     state: BiLMState,

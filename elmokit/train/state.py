@@ -1,14 +1,16 @@
 """All that resuming needs: a checkpoint folder, written whole or not at all.
 
 A checkpoint holds ``model/`` (a folder of ours, which opens like any model), ``optimizer.safetensors``,
-``state.safetensors`` (LSTM state, random state) and ``progress.json`` (counters, place in the corpus).
+``state.safetensors`` (LSTM state, random states) and ``progress.json`` (counters, places in the corpus). Where several
+processes trained, the LSTM state holds the rows of all, in the order of ranks.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,8 +21,9 @@ from torch import Tensor
 from elmokit.bilm import BiLMState
 from elmokit.errors import ModelError, TrainingError
 from elmokit.files import written_whole
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.stream import WindowStream
+from elmokit.train.distributed import World
+from elmokit.train.losses import WindowLosses
 from elmokit.weights.folder import load_folder, save_folder, save_tensors
 from elmokit.weights.model import StoredModel
 
@@ -28,43 +31,56 @@ N_KEPT = 2
 
 
 @dataclass
-class TrainingState:
-    """Everything that the next step reads."""
+class Counters:
+    """How far a run is."""
 
-    model: StoredModel
-    softmax: FullSoftmax
-    """That of the model."""
-    optimizer: torch.optim.Adam
-    lstm_state: BiLMState
-    stream: WindowStream
     n_steps: int = 0
     n_predictions: int = 0
-    """Per direction, since the start of the run."""
+    """Per direction, of all processes, since the start of the run."""
     best_perplexity: float = float("inf")
+    n_worse: int = 0
+    """Looks at the held-out text since the best one."""
+    loss_sums: list[float] = field(default_factory=list)
+    """Training losses since the last line of the log, summed over steps, each direction apart."""
+    n_summed: int = 0
 
-    def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """The trained parameters, in the optimizer's order."""
-        of_softmax = ((f"softmax.{name}", parameter) for name, parameter in self.softmax.named_parameters())
-        return [*self.model.bilm.named_parameters(), *of_softmax]
+
+@dataclass
+class TrainingState:
+    """Everything that the next step reads, in one process."""
+
+    model: StoredModel
+    losses: WindowLosses
+    """Over the model's own biLM and softmax."""
+    optimizer: torch.optim.Optimizer
+    lstm_state: BiLMState
+    stream: WindowStream
+    counters: Counters = field(default_factory=Counters)
+
+    def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What the optimizer changes, by name."""
+        return {name: value for name, value in self.losses.named_parameters() if value.requires_grad}
 
 
-def save_checkpoint(state: TrainingState, folder: Path) -> None:
-    """Write ``folder/step-N`` and drop all but the newest few."""
-    with written_whole(folder / f"step-{state.n_steps:08d}", overwrite=True, folder=True) as path:
+def save_checkpoint(state: TrainingState, folder: Path, world: World) -> None:
+    """Write ``folder/step-N`` and drop all but the newest few; every process takes part."""
+    lstm_state = state.lstm_state.to("cpu")
+    parts = world.gather((lstm_state.hidden, lstm_state.cell, _random_states(), state.stream.position()))
+    if parts is None:
+        return
+    hidden, cell, randoms, positions = zip(*parts, strict=True)
+    tensors = {"hidden": torch.cat(hidden, dim=2), "cell": torch.cat(cell, dim=2)}
+    for rank, random in enumerate(randoms):
+        tensors |= {f"random.{rank}.{device}": value for device, value in random.items()}
+    with written_whole(folder / f"step-{state.counters.n_steps:08d}", overwrite=True, folder=True) as path:
         save_folder(state.model, path / "model")
         slots: dict[str, Tensor] = {}
-        for name, parameter in state.named_parameters():
+        for name, parameter in state.trained_parameters().items():
             for slot, value in state.optimizer.state[parameter].items():
                 slots[f"{slot}/{name}"] = torch.as_tensor(value)
         save_tensors(slots, path / "optimizer.safetensors")
-        lstm_state = state.lstm_state._asdict()
-        save_tensors({**lstm_state, "random": torch.get_rng_state()}, path / "state.safetensors")
-        progress = {
-            "n_steps": state.n_steps,
-            "n_predictions": state.n_predictions,
-            "best_perplexity": state.best_perplexity,
-            "position": state.stream.position(),
-        }
+        save_tensors(tensors, path / "state.safetensors")
+        progress = {"counters": vars(state.counters), "positions": positions}
         (path / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
     for old in checkpoints(folder)[:-N_KEPT]:
         shutil.rmtree(old)
@@ -75,34 +91,77 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
 
 
-def load_checkpoint(state: TrainingState, path: Path) -> None:
-    """Bring a freshly built state to where the checkpoint left off.
+def open_checkpoint(path: Path) -> StoredModel:
+    """The model of a checkpoint.
 
     Raises:
-        TrainingError: the checkpoint is damaged, or of a run with other settings.
+        TrainingError: the checkpoint is damaged.
     """
     try:
-        _load(state, path)
-    except (ModelError, SafetensorError, KeyError, ValueError, OSError) as error:
-        raise TrainingError(
-            f"The checkpoint {path} is damaged ({error}). Remove it to go on from the one before."
-        ) from None
+        stored = load_folder(path / "model")
+    except ModelError as error:
+        raise _damaged(path, error) from None
+    if stored.vocabulary is None or stored.softmax is None:
+        raise TrainingError(f"{path} is no checkpoint of a training: it has no softmax.")
+    return stored
 
 
-def _load(state: TrainingState, path: Path) -> None:
-    stored = load_folder(path / "model")
-    if stored.vocabulary is None or stored.softmax is None or stored.bilm.config != state.model.bilm.config:
-        raise TrainingError(f"{path} is a checkpoint of another model. Resume with the run's own settings.")
-    state.model.bilm.load_state_dict(stored.bilm.state_dict())
-    state.softmax.load_state_dict(stored.softmax.state_dict())
-    parameters = dict(state.named_parameters())
+def restore_checkpoint(state: TrainingState, path: Path, world: World) -> str | None:
+    """Bring a state that was built on a checkpoint's model to where the checkpoint left off.
+
+    Returns:
+        what is not as it was, where another number of processes goes on; else None.
+
+    Raises:
+        TrainingError: the checkpoint is damaged.
+    """
+    try:
+        return _restore(state, path, world)
+    except (ModelError, SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        raise _damaged(path, error) from None
+
+
+def _restore(state: TrainingState, path: Path, world: World) -> str | None:
+    parameters = state.trained_parameters()
     for key, value in load_file(path / "optimizer.safetensors").items():
         slot, name = key.split("/", 1)
-        state.optimizer.state[parameters[name]][slot] = value
-    tensors = load_file(path / "state.safetensors")
-    torch.set_rng_state(tensors.pop("random"))
-    state.lstm_state = BiLMState(**tensors)
+        if name in parameters:
+            on_cpu = slot == "step"  # where torch keeps it, also for a model on a GPU
+            state.optimizer.state[parameters[name]][slot] = value if on_cpu else value.to(parameters[name].device)
     progress = json.loads((path / "progress.json").read_text(encoding="utf-8"))
-    state.stream.restore(progress.pop("position"))
-    for name, value in progress.items():
-        setattr(state, name, value)
+    state.counters = Counters(**progress["counters"])
+    tensors = load_file(path / "state.safetensors")
+    rows = BiLMState(tensors["hidden"], tensors["cell"])
+    positions, n_rows = progress["positions"], state.lstm_state.n_rows
+    first, n_before = world.rank * n_rows, len(positions)
+    mine = BiLMState(*(part[:, :, first : first + n_rows] for part in rows)).first_rows(n_rows)
+    state.lstm_state = mine.to(state.lstm_state.hidden.device)
+    if world.rank < n_before:
+        _set_random_states(tensors, world.rank)
+    if n_before == world.size:
+        state.stream.restore(positions[world.rank])
+        return None
+    n_passes = min(reader["place"][0] for position in positions for reader in position)
+    state.stream.begin_pass(n_passes)
+    return (
+        f"The run was made by {n_before} processes and goes on with {world.size}: a step reads "
+        f"{world.size * n_rows} rows instead of {rows.n_rows}, the text is divided anew and read from the start of "
+        f"pass {n_passes + 1}. Weights, optimizer and schedule go on."
+    )
+
+
+def _random_states() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _set_random_states(tensors: Mapping[str, Tensor], rank: int) -> None:
+    torch.set_rng_state(tensors[f"random.{rank}.cpu"])
+    if torch.cuda.is_available() and f"random.{rank}.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors[f"random.{rank}.cuda"])
+
+
+def _damaged(path: Path, error: Exception) -> TrainingError:
+    return TrainingError(f"The checkpoint {path} is damaged ({error}). Remove it to go on from the one before.")

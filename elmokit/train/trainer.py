@@ -1,71 +1,54 @@
-"""Pre-training a biLM: windows in, one loss per direction, truncated BPTT with carried state."""
+"""Training a biLM: windows in, one loss per direction, truncated BPTT with carried state."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import math
 import time
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from elmokit.bilm import PRESETS, BiLM, BiLMConfig, stack_states
-from elmokit.configs import config_to
-from elmokit.errors import ConfigError, TextError, TrainingError
-from elmokit.files import written_whole
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.bilm import BiLM, BiLMState
+from elmokit.errors import TrainingError
+from elmokit.files import recover_interrupted
+from elmokit.text.shards import Part
 from elmokit.text.stream import Window, WindowStream
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.train.config import TrainConfig
+from elmokit.train.distributed import World
+from elmokit.train.losses import WindowLosses
+from elmokit.train.optimizers import build_optimizer
 from elmokit.train.perplexity import Perplexity, perplexity
-from elmokit.train.state import TrainingState, checkpoints, load_checkpoint, save_checkpoint
+from elmokit.train.plan import Plan, make_plan, seconds_per_step
+from elmokit.train.run import (
+    LOG,
+    SETTINGS,
+    Corpus,
+    append_line,
+    forget_later_lines,
+    open_settings,
+    refuse_other_settings,
+    refuse_small_corpus,
+    save_settings,
+    settings_of,
+)
+from elmokit.train.state import (
+    TrainingState,
+    checkpoints,
+    open_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import StoredModel
+from elmokit.weights.softmaxes import build_softmax, softmax_config
 
 N_HELD_OUT_ROWS = 64
-MAY_CHANGE = ("n_predictions", "evaluate_every", "checkpoint_every")  # between a run and its resumption
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train; what to train is ``model``."""
-
-    model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
-    n_predictions: int = 10_000_000
-    """Predictions per direction to train on; a sentence of n tokens holds n + 1."""
-    batch_size: int = 48
-    """Rows read side by side."""
-    n_steps: int = 20
-    """Positions per row and window; gradients are cut there (TBPTT)."""
-    learning_rate: float = 5e-3
-    """Adam's, at its peak."""
-    warmup_share: float = 0.02
-    """Share of the training over which the learning rate rises; it then falls along a cosine to a twentieth."""
-    clip_norm: float = 1.0
-    """Bound on the global norm of the gradient."""
-    seed: int = 0
-    """Of the initial weights, the order of the text, and dropout."""
-    evaluate_every: int = 1000
-    """Steps between looks at the held-out text."""
-    checkpoint_every: int = 500
-    """Steps between checkpoints."""
-
-    def __post_init__(self) -> None:
-        for name in ("n_predictions", "batch_size", "n_steps", "evaluate_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("learning_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0.")
-        if not 0 <= self.warmup_share < 1:
-            raise ConfigError(f"warmup_share is {self.warmup_share}; it is a share from 0 to below 1.")
 
 
 @dataclass(frozen=True)
@@ -73,214 +56,312 @@ class Progress:
     """One line of the training log."""
 
     n_steps: int
+    n_predictions: int
+    """Per direction, of all processes, since the start of the run."""
     share: float
     """Of the whole training, from 0 to 1."""
-    n_passes: int
+    n_passes: float
+    """Over the text."""
     tokens_per_second: float
     seconds_left: float
     learning_rate: float
     gradient_norm: float
+    """Before clipping."""
     losses: tuple[float, ...]
-    """Mean training loss in nats since the last line: forward, then backward."""
+    """Mean training loss in nats since the last line (sampled, where the training samples): forward, then backward."""
     held_out: tuple[float, ...] | None = None
     """Held-out perplexity, full softmax, state carried: forward, then backward; where it was measured."""
 
 
 def train(
     config: TrainConfig,
-    shards: Sequence[Path],
-    held_out: Sequence[Sequence[str]],
-    vocabulary: Vocabulary,
+    corpus: Corpus,
     run: Path,
     card: dict[str, Any],
     report: Callable[[Progress], None],
-    report_every: int = 50,
+    tell: Callable[[str], None] = lambda _: None,
+    show_plan: Callable[[Plan], None] = lambda _: None,
+    initial: StoredModel | None = None,
+    world: World = World(),  # noqa: B008 (frozen)
+    device: torch.device | str = "cpu",
 ) -> Perplexity:
     """Train a biLM, or go on with the run that stands in the folder.
 
     Args:
-        shards: the training text, one tokenised sentence per line.
-        held_out: sentences to judge by; the best model so far is kept in ``run/model``.
-        run: the folder for checkpoints, settings, the log (``metrics.jsonl``) and the model.
+        run: the folder for checkpoints, settings, the log (``metrics.jsonl``) and the best model (``model``).
         card: what the model card says beside the results.
+        report: is given each line of the log.
+        tell: is told what differs from what was asked for.
+        show_plan: is given the sizes and the estimated time before a new run starts.
+        initial: the model to start from; None for fresh weights. It must have a softmax and the corpus's vocabulary.
+        world: the processes that train together; each calls this function.
 
     Returns:
-        the held-out perplexity at the end.
+        the held-out perplexity at the end, in the leading process; in others that of the leading one too.
 
     Raises:
-        TextError: there is no sentence to train on, or to judge by.
-        TrainingError: the folder's run has other settings; or the loss is no longer a number (the last good
-            checkpoint stays).
+        TextError: there is no sentence to train on, or to judge by; or too few.
+        TrainingError: the folder's run has other settings; or the loss is no longer a number, or the memory is
+            too small (the last good checkpoint stays).
     """
-    if not held_out:
-        raise TextError("There is no held-out sentence: nothing to judge by.")
-    run.mkdir(parents=True, exist_ok=True)
-    _agree_on_settings(config, shards, held_out, vocabulary, run)
-    state = _fresh_state(config, shards, vocabulary)
-    if earlier := checkpoints(run / "checkpoints"):
-        load_checkpoint(state, earlier[-1])
-    _forget_later_lines(run / "metrics.jsonl", state.n_steps)
-    meter = _Meter(config, state)
-    result = None
-    while state.n_predictions < config.n_predictions:
-        learning_rate = _scheduled(config, state.n_predictions / config.n_predictions)
-        losses, gradient_norm = train_step(state, next(state.stream), learning_rate, config.clip_norm)
-        state.n_steps += 1
-        state.n_predictions += config.batch_size * config.n_steps
-        meter.add(losses)
-        is_last = state.n_predictions >= config.n_predictions
-        evaluated = is_last or state.n_steps % config.evaluate_every == 0
-        if evaluated:
-            result = _evaluate(state, held_out)
-            if result.mean < state.best_perplexity:
-                state.best_perplexity = result.mean
-                results = {"n_steps": state.n_steps, "n_predictions": state.n_predictions, "held_out": asdict(result)}
-                best = dataclasses.replace(state.model, card={**card, **results})
-                save_folder(best, run / "model", overwrite=True)
-        if evaluated or state.n_steps % report_every == 0:
-            held_out_now = result.per_direction if evaluated and result is not None else None
-            progress = meter.progress(learning_rate, gradient_norm, held_out_now)
-            with (run / "metrics.jsonl").open("a", encoding="utf-8") as log:
-                log.write(json.dumps(asdict(progress)) + "\n")
-            report(progress)
-        if is_last or state.n_steps % config.checkpoint_every == 0:
-            save_checkpoint(state, run / "checkpoints")
-    return result if result is not None else _evaluate(state, held_out)
-
-
-class _Meter:
-    """What the steps since the last line of the log add up to."""
-
-    def __init__(self, config: TrainConfig, state: TrainingState) -> None:
-        self.config, self.state = config, state
-        self._start()
-
-    def _start(self) -> None:
-        self.losses = torch.zeros(self.config.model.n_directions)
-        self.n_steps, self.started = 0, time.monotonic()
-
-    def add(self, losses: Tensor) -> None:
-        self.losses += losses
-        self.n_steps += 1
-
-    def progress(self, learning_rate: float, gradient_norm: float, held_out: tuple[float, ...] | None) -> Progress:
-        config, state = self.config, self.state
-        n_predictions = self.n_steps * config.batch_size * config.n_steps
-        rate = n_predictions / max(time.monotonic() - self.started, 1e-9)
-        progress = Progress(
-            state.n_steps,
-            min(1.0, state.n_predictions / config.n_predictions),
-            state.stream.n_passes,
-            rate,
-            max(0, config.n_predictions - state.n_predictions) / rate,
-            learning_rate,
-            gradient_norm,
-            tuple((self.losses / self.n_steps).tolist()),
-            held_out,
-        )
-        self._start()
-        return progress
-
-
-def train_step(state: TrainingState, window: Window, learning_rate: float, clip_norm: float) -> tuple[Tensor, float]:
-    """One window: the mean loss of each direction in nats, and the gradient's global norm before clipping."""
-    bilm, softmax = state.model.bilm.train(), state.softmax
-    vectors = bilm.token_layer(torch.from_numpy(window.tokens).to(bilm.device))
-    inputs, targets = (torch.from_numpy(part).to(bilm.device) for part in (window.inputs, window.targets))
-    losses, states = [], []
-    for direction in range(bilm.config.n_directions):
-        outputs, new_state = bilm.read(direction, vectors[inputs[direction]], state.lstm_state.of_direction(direction))
-        top = F.dropout(outputs[-1], bilm.config.dropout).flatten(0, 1)
-        losses.append(softmax(top, targets[direction].flatten()))
-        states.append(new_state)
-    loss = torch.stack(losses)
-    if not loss.isfinite().all():
+    refuse_small_corpus(corpus, config, world.size)
+    if world.leads:
+        run.mkdir(parents=True, exist_ok=True)
+        recover_interrupted(run)
+        recover_interrupted(run / "checkpoints")
+    found = world.tell(checkpoints(run / "checkpoints"))
+    if found and not (run / SETTINGS).exists():
+        raise TrainingError(f"{run} holds checkpoints and no settings ({SETTINGS}). Start a new run elsewhere.")
+    try:
+        with contextlib.closing(
+            _Training(config, corpus, run, initial, found, world, torch.device(device))
+        ) as training:
+            if training.notice:
+                tell(training.notice)
+            training.agree_on_settings(tell, show_plan)
+            return training.loop(card, report)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
         raise TrainingError(
-            f"The loss is {loss.tolist()} at step {state.n_steps + 1}. The last checkpoint is good: start again from "
-            "it with a lower learning rate or a lower clip norm."
-        )
-    loss.mean().backward()  # type: ignore[no-untyped-call]
-    parameters = [parameter for _, parameter in state.named_parameters()]
-    norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-    for group in state.optimizer.param_groups:
-        group["lr"] = learning_rate
-    state.optimizer.step()
-    state.optimizer.zero_grad()
-    state.lstm_state = stack_states(states).detach()
-    return loss.detach(), norm.item()
+            f"Out of memory with windows of {config.batch_size} x {config.n_steps}. Lower batch_size (accumulate keeps "
+            "the step as large), n_samples or the model's sizes; the last checkpoint is good."
+        ) from error
 
 
-def _fresh_state(config: TrainConfig, shards: Sequence[Path], vocabulary: Vocabulary) -> TrainingState:
-    torch.manual_seed(config.seed)
+class _Training:
+    """One process's part of a training."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        corpus: Corpus,
+        run: Path,
+        initial: StoredModel | None,
+        found: list[Path],
+        world: World,
+        device: torch.device,
+    ) -> None:
+        self.config, self.corpus, self.run, self.world = config, corpus, run, world
+        torch.manual_seed(config.seed)
+        model = open_checkpoint(found[-1]) if found else initial or _fresh_model(config, corpus)
+        self.state = _build_state(config, corpus, model, world, device)
+        if world.rank:  # the weights are drawn alike in all processes, dropout and samples are not
+            torch.manual_seed(config.seed * 100_003 + world.rank)
+        self.notice = restore_checkpoint(self.state, found[-1], world) if found else None
+        self.step_losses: nn.Module = self.state.losses
+        if world.size > 1:
+            self.step_losses = DistributedDataParallel(
+                self.state.losses, device_ids=[device.index or world.local_rank] if device.type == "cuda" else None
+            )
+        self.total = 0
+
+    def close(self) -> None:
+        self.state.stream.close()
+
+    def agree_on_settings(self, tell: Callable[[str], None], show_plan: Callable[[Plan], None]) -> None:
+        """Note a new run's settings in its folder, or refuse to go on with a run of others; and set the budget."""
+        config, corpus, world = self.config, self.corpus, self.world
+        earlier = open_settings(self.run) if (self.run / SETTINGS).exists() else None
+        now = settings_of(config, corpus, 0)
+        if earlier is not None:
+            refuse_other_settings(self.run, earlier, now)
+        n_words = len(corpus.vocabulary)
+        if config.n_samples > n_words:
+            tell(f"n_samples is {config.n_samples:,} and the vocabulary holds {n_words:,} words: all are drawn.")
+        if earlier is not None and earlier.n_predictions and _budget(earlier.config) == _budget(config):
+            self.total = earlier.n_predictions
+        else:
+            seconds = world.tell(self._seconds_per_step())
+            self.total = self._predictions_for(seconds)
+            show_plan(make_plan(config, self.state.losses, self.total, world.size, seconds))
+        world.tell(None)  # all have read the folder before the leading process writes to it
+        if world.leads:
+            save_settings(self.run, dataclasses.replace(now, n_predictions=self.total))
+            forget_later_lines(self.run / LOG, self.state.counters.n_steps)
+
+    def _seconds_per_step(self) -> float:
+        with contextlib.closing(_stream(self.config, self.corpus, self.state.model, self.world)) as stream:
+            return seconds_per_step(self.config, self.state.losses, next(stream), self.state.lstm_state)
+
+    def _predictions_for(self, seconds: float) -> int:
+        config = self.config
+        if config.tokens is not None:
+            return config.tokens
+        if config.hours is not None:
+            per_step = config.n_positions * self.world.size
+            done = self.state.counters.n_predictions
+            return done + max(1, int(config.hours * 3600 / seconds)) * per_step
+        return max(1, round((config.epochs or 1.0) * self.corpus.n_predictions))
+
+    def loop(self, card: dict[str, Any], report: Callable[[Progress], None]) -> Perplexity:
+        """Step after step until the budget is spent, or the held-out text says stop."""
+        config, state, world = self.config, self.state, self.world
+        counters = state.counters
+        started, n_before = time.monotonic(), counters.n_predictions
+        result: Perplexity | None = None
+        while counters.n_predictions < self.total and not self._has_stopped():
+            learning_rate = config.rate(counters.n_predictions / self.total)
+            gradient_norm = self._step(learning_rate)
+            is_last = counters.n_predictions >= self.total
+            evaluated = is_last or counters.n_steps % config.evaluate_every == 0
+            if evaluated:
+                result = self._look(card)
+            if evaluated or counters.n_steps % config.report_every == 0:
+                sums = torch.tensor(counters.loss_sums, dtype=torch.float64, device=state.lstm_state.hidden.device)
+                losses = world.mean(sums / counters.n_summed).tolist()
+                rate = (counters.n_predictions - n_before) / max(time.monotonic() - started, 1e-9)
+                progress = Progress(
+                    counters.n_steps,
+                    counters.n_predictions,
+                    min(1.0, counters.n_predictions / self.total),
+                    counters.n_predictions / self.corpus.n_predictions,
+                    rate,
+                    max(0, self.total - counters.n_predictions) / rate,
+                    learning_rate,
+                    gradient_norm,
+                    tuple(losses),
+                    result.per_direction if evaluated and result is not None else None,
+                )
+                counters.loss_sums, counters.n_summed = [], 0
+                started, n_before = time.monotonic(), counters.n_predictions
+                if world.leads:
+                    append_line(self.run / LOG, asdict(progress))
+                    report(progress)
+            if is_last or self._has_stopped() or counters.n_steps % config.checkpoint_every == 0:
+                save_checkpoint(state, self.run / "checkpoints", world)
+        return result if result is not None else self._evaluate()
+
+    def _has_stopped(self) -> bool:
+        return 0 < self.config.patience <= self.state.counters.n_worse
+
+    def _step(self, learning_rate: float) -> float:
+        """One step of the optimizer: the gradient's global norm before clipping."""
+        config, state = self.config, self.state
+        counters = state.counters
+        state.losses.train()
+        for index in range(config.accumulate):
+            is_last = index == config.accumulate - 1
+            apart = contextlib.nullcontext() if is_last else _unshared(self.step_losses)
+            with apart:
+                losses = self._window(next(state.stream))
+            counters.loss_sums = [a + b for a, b in zip(counters.loss_sums or [0.0] * len(losses), losses, strict=True)]
+            counters.n_summed += 1
+        parameters = list(state.trained_parameters().values())
+        norm = float(nn.utils.clip_grad_norm_(parameters, config.clip_norm))
+        if not torch.isfinite(torch.tensor([norm, *losses])).all():
+            shown = " / ".join(f"{loss:.4g}" for loss in losses)
+            raise TrainingError(
+                f"At step {counters.n_steps + 1} the loss is {shown} and the gradient's norm {norm:.4g}. The last "
+                "checkpoint is good: start a new run from its model with a lower learning rate or a lower clip_norm."
+            )
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        counters.n_steps += 1
+        counters.n_predictions += config.n_positions * self.world.size
+        return norm
+
+    def _window(self, window: Window) -> list[float]:
+        """Forward and backward over one window: the loss of each direction in nats."""
+        config, state = self.config, self.state
+        device = state.lstm_state.hidden.device
+        parts = [torch.from_numpy(part).to(device) for part in (window.tokens, window.inputs, window.targets)]
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+            losses, hidden, cell = self.step_losses(*parts, *state.lstm_state)
+        scale = (config.n_steps if config.times_steps else 1) / config.accumulate
+        (losses.mean() * scale).backward()
+        state.lstm_state = BiLMState(hidden, cell)
+        values: list[float] = losses.tolist()
+        return values
+
+    def _look(self, card: dict[str, Any]) -> Perplexity:
+        """Score the held-out text, and keep the model if it is the best so far."""
+        state, counters = self.state, self.state.counters
+        result = self._evaluate()
+        counters.n_worse += 1
+        if result.mean < counters.best_perplexity:
+            counters.best_perplexity, counters.n_worse = result.mean, 0
+            if self.world.leads:
+                results = {
+                    "n_steps": counters.n_steps,
+                    "n_predictions": counters.n_predictions,
+                    "held_out": asdict(result),
+                    "held_out_perplexity": list(result.per_direction),
+                }
+                best = dataclasses.replace(state.model, card={**card, **results})
+                save_folder(best, self.run / "model", overwrite=True)
+        return result
+
+    def _evaluate(self) -> Perplexity:
+        result = None
+        if self.world.leads:
+            held_out = self.corpus.held_out
+            result = perplexity(self.state.model, held_out, n_carried_rows=min(N_HELD_OUT_ROWS, len(held_out)))
+        told: Perplexity = self.world.tell(result)
+        return told
+
+
+def _fresh_model(config: TrainConfig, corpus: Corpus) -> StoredModel:
     bilm = BiLM(config.model)
     bilm.reset_parameters()
-    softmax = FullSoftmax(len(vocabulary), config.model.projection_dim)
+    softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm)
     softmax.reset_parameters()
-    model = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
-    return TrainingState(
-        model,
-        softmax,
-        torch.optim.Adam([*bilm.parameters(), *softmax.parameters()], lr=config.learning_rate, fused=True),
-        bilm.zero_state(config.batch_size),
-        WindowStream(
-            shards, vocabulary, model.encode, config.batch_size, config.n_steps, config.model.n_directions, config.seed
-        ),
+    return StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary)
+
+
+def _build_state(
+    config: TrainConfig, corpus: Corpus, model: StoredModel, world: World, device: torch.device
+) -> TrainingState:
+    softmax, vocabulary = model.softmax, model.vocabulary
+    if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
+        raise TrainingError("The model to start from needs a softmax over the words of the corpus's vocabulary.")
+    if (model.bilm.config, softmax_config(softmax)) != (config.model, config.softmax):
+        raise TrainingError("The model to start from has other sizes than the settings. Resume with the run's own.")
+    model.bilm.to(device)
+    softmax.to(device)
+    losses = WindowLosses(model.bilm, softmax, min(config.n_samples, len(vocabulary)))
+    _freeze(config, losses)
+    optimizer = build_optimizer(config, [value for value in losses.parameters() if value.requires_grad])
+    lstm_state = model.bilm.zero_state(config.batch_size)
+    return TrainingState(model, losses, optimizer, lstm_state, _stream(config, corpus, model, world))
+
+
+def _stream(config: TrainConfig, corpus: Corpus, model: StoredModel, world: World) -> WindowStream:
+    return WindowStream(
+        corpus.shards,
+        corpus.vocabulary,
+        model.encode,
+        config.batch_size,
+        config.n_steps,
+        config.model.n_directions,
+        config.seed,
+        config.shuffle,
+        config.same_text,
+        Part(world.rank, world.size),
     )
 
 
-def _agree_on_settings(
-    config: TrainConfig, shards: Sequence[Path], held_out: Sequence[Sequence[str]], vocabulary: Vocabulary, run: Path
-) -> None:
-    """Note a new run's settings in its folder; refuse to go on with a run of others."""
-    settings = json.loads(
-        json.dumps(
-            {
-                **config_to(config),
-                "shards": [[shard.name, shard.stat().st_size] for shard in shards],
-                "held_out": zlib.crc32(
-                    "\n".join(" ".join(sentence) for sentence in held_out).encode("utf-8", "replace")
-                ),
-                "vocabulary": zlib.crc32(vocabulary.to_text().encode("utf-8", "replace")),
-            }
-        )
-    )
-    path = run / "settings.json"
-    if not path.exists():
-        with written_whole(path) as beside:
-            beside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        return
-    try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
-    changed = [name for name in settings if name not in MAY_CHANGE and settings[name] != earlier.get(name)]
-    if changed:
-        was_and_is = ", ".join(f"{name} was {earlier.get(name)!r} and is {settings[name]!r}" for name in changed)
-        raise TrainingError(
-            f"{run} is a run with other settings: {was_and_is}. Resume with the same, or start a new run."
-        )
+def _freeze(config: TrainConfig, losses: WindowLosses) -> None:
+    losses.requires_grad_(True)
+    for layer in config.frozen_layers:
+        if layer == 0:
+            losses.bilm.token_layer.requires_grad_(False)
+            continue
+        for direction in losses.bilm.directions:
+            direction.get_submodule(f"layers.{layer - 1}").requires_grad_(False)
+    if config.freeze_softmax:
+        losses.softmax.requires_grad_(False)
 
 
-def _forget_later_lines(log: Path, n_steps: int) -> None:
-    """Take out of the log what was written after the checkpoint that training goes on from, or was cut short."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            if json.loads(line)["n_steps"] <= n_steps:
-                kept.append(line + "\n")
-    with written_whole(log, overwrite=True) as beside:
-        beside.write_text("".join(kept), encoding="utf-8")
+def _unshared(module: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Where gradients of several windows are added up, only the last one's are averaged over processes."""
+    if isinstance(module, DistributedDataParallel):
+        held_back: contextlib.AbstractContextManager[None] = module.no_sync()
+        return held_back
+    return contextlib.nullcontext()
 
 
-def _evaluate(state: TrainingState, held_out: Sequence[Sequence[str]]) -> Perplexity:
-    return perplexity(state.model, held_out, n_carried_rows=min(N_HELD_OUT_ROWS, len(held_out)))
-
-
-def _scheduled(config: TrainConfig, share: float) -> float:
-    """The learning rate after a share of the training: linear warm-up, then a cosine down to a twentieth."""
-    if share < config.warmup_share:
-        return config.learning_rate * max(share / config.warmup_share, 1e-2)
-    fall = (share - config.warmup_share) / (1 - config.warmup_share)
-    return config.learning_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * fall)))
+def _budget(config: TrainConfig) -> tuple[float | None, int | None, float | None]:
+    return config.epochs, config.tokens, config.hours

@@ -27,11 +27,11 @@ from elmokit.bilm import BiLM, BiLMConfig, BiLMState
 from elmokit.configs import config_from, config_to
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.files import written_whole
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
+from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.weights.table import fill, same_rows
 from elmokit.weights.words import row_vocabulary
 
@@ -62,6 +62,7 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
         "storage": storage,
         "bilm": config_to(model.bilm.config),
         "lexicon": model.lexicon is not None,
+        **({} if model.softmax is None else {"softmax": config_to(softmax_config(model.softmax))}),
         "card": model.card,
     }
     tensors = dict(model.bilm.state_dict())
@@ -114,8 +115,10 @@ def load_folder(path: str | Path) -> StoredModel:
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
+        # Folders of the first version do not say which softmax: theirs are full ones.
+        kind = config_from(SoftmaxConfig, content.get("softmax", {}), f"{folder / 'config.json'}, softmax")
         with torch.device("meta"):
-            softmax = FullSoftmax(len(vocabulary), config.projection_dim)
+            softmax = build_softmax(kind, len(vocabulary), bilm)
         _fill_from(folder / "softmax.safetensors", softmax)
     return StoredModel(
         bilm,

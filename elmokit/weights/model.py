@@ -14,7 +14,7 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.errors import ModelNotFoundError
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.softmax import Softmax
 from elmokit.text.batches import Batch, make_batch
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon
@@ -29,7 +29,7 @@ class StoredModel:
     family: str
     """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub" or "ELMoForManyLangs"."""
     source: Path | None = None
-    softmax: FullSoftmax | None = None
+    softmax: Softmax | None = None
     """For perplexity and further training; old exports threw it away."""
     vocabulary: Vocabulary | None = None
     """The words of the softmax, and of a word-input model's table."""

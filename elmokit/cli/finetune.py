@@ -1,0 +1,134 @@
+"""``elmokit finetune``: a trained model, trained further on one's own text."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from elmokit.cli.common import options_option
+from elmokit.cli.settings import SettingsCommand, Table, flags_of, laid_over, read_toml
+from elmokit.errors import ConfigError, ElmoError, OutputError
+
+if TYPE_CHECKING:
+    from elmokit.train.distributed import World
+
+DEFAULTS = {"epochs": 1.0, "learning_rate": 1e-3, "patience": 3, "evaluate_every": 200, "checkpoint_every": 200}
+
+
+class FinetuneCommand(SettingsCommand):
+    """``finetune`` with a flag for every setting of a training."""
+
+    @staticmethod
+    def flags() -> list[click.Option]:
+        """The fields of ``TrainConfig``, with the defaults of fine-tuning."""
+        from elmokit.train.config import TrainConfig
+
+        return flags_of(TrainConfig, DEFAULTS)
+
+
+@click.command(cls=FinetuneCommand, short_help="A trained model, trained further on your text.")
+@click.argument("model", metavar="MODEL")
+@click.argument("texts", metavar="TEXT...", nargs=-1, type=click.Path(path_type=Path))
+@options_option
+@click.option("--run", required=True, type=click.Path(path_type=Path), help="A new folder for checkpoints and model.")
+@click.option("--held-out", multiple=True, type=click.Path(path_type=Path), help="Text of the new domain to judge by.")
+@click.option("--old-text", multiple=True, type=click.Path(path_type=Path), help="Text of the old domain.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings; flags go before it.")
+@click.option("--vocab", type=click.Path(path_type=Path), help="Words for the softmax.  [default: the model's own]")
+@click.option("--max-words", type=int, help="Instead: the most frequent words of TEXT.")
+@click.option("--held-out-sentences", type=int, default=2000, show_default=True, help="At most so many, at random.")
+@click.option("--dropout", type=float, help="[default: the model's]")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU where there is one.")
+@click.option("--threads", type=int, help="Threads of this process.  [default: torch's choice]")
+def finetune(model: str, texts: tuple[Path, ...], run: Path, **settings: Any) -> None:
+    """Train MODEL further on TEXT, by default for one pass, as the paper did before each task.
+
+    MODEL is a folder of ours, a run's model, a bilm-tf checkpoint, or a published HDF5 file (whose softmax is drawn
+    anew, over the words of --vocab, or of TEXT). With another vocabulary the softmax's rows are carried over by word.
+    Training stops after --patience looks without a better held-out perplexity; RUN/model is the best model.
+    A run that was stopped goes on with: elmokit train --resume RUN
+    """
+    import torch
+
+    from elmokit.cli.training import carry_on, device_of
+    from elmokit.train.distributed import joined_world
+
+    device, threads = device_of(settings["device"]), settings["threads"]
+    if threads is not None:
+        torch.set_num_threads(max(1, threads))
+    with joined_world(device) as world:
+        error: ElmoError | None = None
+        if world.leads:
+            try:
+                _begin(model, texts, run, world, settings)
+            except ElmoError as raised:
+                error = raised
+        if (error := world.tell(error)) is not None:
+            raise error
+        result = carry_on(run, (), {}, world, device)
+        if world.leads:
+            _compare(run, settings["old_text"], settings["held_out_sentences"], result.per_direction)
+
+
+def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings: Table) -> None:
+    """Open the model, count the text, and write down all that the run is begun with."""
+    from elmokit.cli.training import begin_run, counted_corpus
+    from elmokit.configs import config_from, config_to
+    from elmokit.embedder import open_pretrained
+    from elmokit.files import find_texts
+    from elmokit.train.config import TrainConfig
+    from elmokit.train.finetune import with_dropout, with_softmax_over
+    from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
+
+    if run.exists():
+        raise OutputError(f"{run} exists already. Go on with a run by train --resume {run}, or choose another folder.")
+    if not texts or not settings["held_out"]:
+        raise ConfigError("Give the TEXT to train on, and --held-out text to judge by.")
+    vocab, max_words = settings["vocab"], settings["max_words"]
+    if vocab is not None and max_words is not None:
+        raise ConfigError("The words come from --vocab or from --max-words of the text: give one of them.")
+    file = {} if settings["file"] is None else read_toml(settings["file"])
+    stored = open_pretrained(name, settings["options"])
+    if vocab is None and max_words is None:
+        vocab = stored.vocabulary
+    most = settings["held_out_sentences"]
+    corpus, facts, counts = counted_corpus(texts, settings["held_out"], vocab, max_words, most)
+    table = file.pop("softmax", None)
+    kind = None if table is None else config_from(SoftmaxConfig, table, f"{settings['file']}, softmax")
+    flags: Table = {
+        field.name: settings[field.name]
+        for field in dataclasses.fields(TrainConfig)
+        if "help" in field.metadata and settings[field.name] is not None
+    }
+    budgets = {"epochs", "tokens", "hours"}
+    defaults = {name: value for name, value in DEFAULTS.items() if name != "epochs" or not budgets & {*file, *flags}}
+    initial = with_softmax_over(stored, corpus.vocabulary, counts, kind, int(flags.get("seed", file.get("seed", 0))))
+    assert initial.softmax is not None
+    sizes = config_to(initial.bilm.config)
+    if settings["dropout"] is not None:
+        sizes["dropout"] = settings["dropout"]
+    table = laid_over({**defaults, "model": sizes, "softmax": config_to(softmax_config(initial.softmax))}, file)
+    config = config_from(TrainConfig, laid_over(table, flags), str(settings["file"] or "the settings"))
+    find_texts(settings["old_text"])  # missing ones are told now, not after the training
+    begin_run(run, config, corpus, facts, world.size, with_dropout(initial, config.model.dropout))
+
+
+def _compare(run: Path, old_text: tuple[Path, ...], most: int, after: tuple[float, ...]) -> None:
+    """Perplexity before and after, on the new domain and the old."""
+    from elmokit.cli.training import HELD_OUT, INITIAL, read_held_out
+    from elmokit.train.perplexity import perplexity
+    from elmokit.weights.folder import load_folder
+
+    models = {"before": load_folder(run / INITIAL), "after": load_folder(run / "model")}
+    texts = {"held-out": [run / HELD_OUT], "old text": list(old_text)}
+    for title, paths in texts.items():
+        if not paths:
+            continue
+        sentences = read_held_out(paths, most)
+        scores = {}
+        for when, stored in models.items():
+            scores[when] = " / ".join(f"{value:.2f}" for value in perplexity(stored, sentences).per_direction)
+        click.echo(f"{title:<9} perplexity before {scores['before']}, after {scores['after']} (each sentence alone)")

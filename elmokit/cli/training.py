@@ -1,0 +1,246 @@
+"""What ``train`` and ``finetune`` share: a run's folder from its beginning to its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import torch
+
+from elmokit.cli.common import PROGRAM, Progress, n_bytes
+from elmokit.errors import ConfigError, TextError, TrainingError
+from elmokit.files import find_texts, read_lines, read_sentences, split_tokens, written_whole
+from elmokit.text.counts import WordCounts
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.train.config import MAY_CHANGE, TrainConfig
+from elmokit.train.run import (
+    VOCABULARY,
+    Corpus,
+    open_settings,
+    refuse_small_corpus,
+    save_settings,
+    settings_of,
+)
+from elmokit.train.state import checkpoints
+from elmokit.train.trainer import train as run_training
+from elmokit.weights.folder import load_folder, save_folder
+
+if TYPE_CHECKING:
+    from elmokit.train.distributed import World
+    from elmokit.train.perplexity import Perplexity
+    from elmokit.train.plan import Plan
+    from elmokit.train.trainer import Progress as TrainingProgress
+    from elmokit.weights.model import StoredModel
+
+HELD_OUT, CARD, INITIAL = "held-out.txt", "card.json", "initial"
+MAX_WORDS = 30_000
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a ``--device`` flag.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"There is no device {name!r}. Choose cpu, cuda or auto.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("There is no GPU that PyTorch can use here. Choose --device cpu.")
+    return device
+
+
+def counted_corpus(
+    texts: Sequence[Path],
+    held_out: Sequence[Path],
+    vocab: Path | Vocabulary | None,
+    max_words: int | None,
+    held_out_sentences: int,
+) -> tuple[Corpus, dict[str, Any], dict[str, int]]:
+    """Count a text and read what it is judged by.
+
+    Args:
+        vocab: the words of the softmax, or their file; None for the ``max_words`` most frequent ones.
+
+    Returns:
+        the corpus, what the model card says of it, and how often each word stands in it.
+
+    Raises:
+        TextError, ModelError, ConfigError: a file cannot be used.
+    """
+    shards = find_texts(texts, reread=True)
+    sentences = read_held_out(held_out, held_out_sentences)
+    click.echo(f"counting {len(shards)} file{'s' * (len(shards) != 1)}", err=True)
+    with WordCounts() as counts, Progress(n_bytes(shards), "B") as progress:
+        for shard in shards:
+            counts.add(shard, progress)
+        words = dict(counts.items())
+    if isinstance(vocab, Vocabulary):
+        vocabulary = vocab
+    elif vocab is not None:
+        vocabulary = Vocabulary.from_file(vocab)
+    else:
+        vocabulary = Vocabulary.from_counts(words, max_words or MAX_WORDS)
+    known = sum(words.get(word, 0) for word in vocabulary.words)
+    facts = {
+        "files": [shard.name for shard in shards],
+        "n_sentences": counts.n_sentences,
+        "n_tokens": counts.n_tokens,
+        "n_types": len(words),
+        "unknown_share": 1 - known / max(1, counts.n_tokens),
+    }
+    click.echo(
+        f"{counts.n_sentences:,} sentences, {counts.n_tokens:,} tokens, {len(words):,} types; "
+        f"{facts['unknown_share']:.1%} of the tokens are outside the vocabulary of {len(vocabulary):,}"
+    )
+    return Corpus(shards, sentences, vocabulary, counts.n_sentences, counts.n_tokens), facts, words
+
+
+def read_held_out(paths: Sequence[Path], most: int) -> list[list[str]]:
+    """The sentences of some files; ``most`` of them at random where there are more.
+
+    Raises:
+        TextError: there is none.
+    """
+    sentences = [tokens for path in find_texts(paths) for tokens in read_sentences(path)]
+    return random.Random(0).sample(sentences, most) if len(sentences) > most else sentences
+
+
+def begin_run(
+    run: Path,
+    config: TrainConfig,
+    corpus: Corpus,
+    facts: Mapping[str, Any],
+    n_processes: int,
+    initial: StoredModel | None = None,
+) -> None:
+    """Write down all that a run is begun with.
+
+    Args:
+        facts: what the model card says of the corpus.
+        initial: the model to start from; the run keeps it, and its card says where it came from.
+
+    Raises:
+        TextError: the corpus is too small for the settings.
+        OutputError: the folder exists already, or cannot be written.
+    """
+    refuse_small_corpus(corpus, config, n_processes)
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("model", "softmax")}
+    card = {
+        "corpus": facts,
+        "vocabulary_size": len(corpus.vocabulary),
+        "command": shlex.join([PROGRAM, *sys.argv[1:]]),
+        "elmokit": _version(),
+        "train": settings,
+    }
+    if initial is not None:
+        card["initial"] = {"source": None if initial.source is None else initial.source.name, "card": initial.card}
+    with written_whole(run, folder=True) as folder:
+        (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
+        lines = [" ".join(sentence) + "\n" for sentence in corpus.held_out]
+        (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8", newline="\n")
+        (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        save_settings(folder, settings_of(config, corpus, 0))
+        if initial is not None:
+            save_folder(initial, folder / INITIAL)
+
+
+def carry_on(
+    run: Path,
+    texts: Sequence[Path],
+    changes: Mapping[str, Any],
+    world: World,
+    device: torch.device,
+) -> Perplexity:
+    """Train to the end, from the run's last checkpoint or from its beginning.
+
+    Args:
+        texts: the run's shards, where they stand elsewhere by now.
+        changes: settings that differ from those the run was begun with.
+
+    Raises:
+        TrainingError: there is no such run, its text is not there, or a setting cannot change.
+    """
+    earlier = open_settings(run)
+    if fixed := sorted(set(changes) - MAY_CHANGE):
+        raise TrainingError(
+            f"A run goes on with its own settings: --{fixed[0].replace('_', '-')} cannot change. What can: "
+            f"{', '.join(sorted(MAY_CHANGE))}."
+        )
+    budgets = dict.fromkeys(("epochs", "tokens", "hours")) if {"epochs", "tokens", "hours"} & set(changes) else {}
+    config = dataclasses.replace(earlier.config, **{**budgets, **changes})
+    shards = find_texts(texts, reread=True) if texts else [Path(name) for name, _ in earlier.shards]
+    if missing := [shard for shard in shards if not shard.is_file()]:
+        raise TextError(f"{missing[0]}, which the run reads, is not there. Give the run's texts where they are now.")
+    held_out = [tokens for line in read_lines(run / HELD_OUT) if (tokens := split_tokens(line))]
+    vocabulary = Vocabulary.from_file(run / VOCABULARY)
+    corpus = Corpus(shards, held_out, vocabulary, earlier.n_sentences, earlier.n_tokens)
+    card = json.loads((run / CARD).read_text(encoding="utf-8"))
+    say = click.echo if world.leads else _say_nothing
+    begins = (run / INITIAL).exists() and not checkpoints(run / "checkpoints")
+    result = run_training(
+        config,
+        corpus,
+        run,
+        card,
+        report=_print_progress,
+        tell=lambda line: say(line, err=True),
+        show_plan=lambda plan: say(_described_plan(plan, config)),
+        initial=load_folder(run / INITIAL) if begins else None,
+        world=world,
+        device=device,
+    )
+    per_direction = " / ".join(f"{value:.2f}" for value in result.per_direction)
+    say(f"Held-out perplexity {per_direction} (full softmax). The best model is in {run / 'model'}.")
+    return result
+
+
+def _say_nothing(line: str, err: bool = False) -> None:
+    pass
+
+
+def _described_plan(plan: Plan, config: TrainConfig) -> str:
+    return (
+        f"{plan.n_parameters / 1e6:.1f} M parameters and {plan.n_softmax_parameters / 1e6:.1f} M of the softmax; "
+        f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB a process; {plan.n_predictions:,} predictions per "
+        f"direction in {plan.n_steps:,} steps of {config.n_positions:,} a process; about {_clock(plan.seconds)}"
+    )
+
+
+def _print_progress(progress: TrainingProgress) -> None:
+    losses = " / ".join(f"{loss:.3f}" for loss in progress.losses)
+    line = (
+        f"step {progress.n_steps:>6}  {progress.share:6.1%}  pass {progress.n_passes:.2f}  "
+        f"{progress.tokens_per_second:6.0f} tokens/s  {_clock(progress.seconds_left)} left  training loss {losses}"
+    )
+    if progress.held_out:
+        line += "  held-out perplexity " + " / ".join(f"{value:.2f}" for value in progress.held_out)
+    click.echo(line)
+
+
+def _clock(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours}:{minutes:02} h"
+
+
+def _version() -> str:
+    """The package's version, and the commit where it runs from a checkout."""
+    here = Path(__file__).parent
+    if (here.parents[1] / ".git").exists():
+        command = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode == 0:
+            return f"{version(PROGRAM)} at commit {ran.stdout.strip()}"
+    return version(PROGRAM)

@@ -1,0 +1,121 @@
+"""A corpus as an endless, seeded order of sentences, read block by block and ahead of use.
+
+The order of shards and sentences follows from the seed alone, so a place in it is three numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from elmokit.errors import TextError
+from elmokit.files import read_lines, split_tokens
+
+BLOCK_LINES = 20_000  # lines in memory at a time, and the range of the shuffle
+OPEN_SHARDS = 32  # shards read side by side, an equal part of each block from each: their kinds of text mix
+
+
+class Place(NamedTuple):
+    """Where a block stands in the order."""
+
+    n_passes: int = 0
+    """Passes over the corpus before this one."""
+    n_groups: int = 0
+    """Groups of shards before, in this pass."""
+    n_blocks: int = 0
+    """Blocks before, in this group."""
+
+
+class Block(NamedTuple):
+    """Some sentences in the order in which they are read."""
+
+    place: Place
+    sentences: list[list[str]]
+
+
+class Part(NamedTuple):
+    """Which part of the corpus to read, where several processes share it."""
+
+    number: int = 0
+    n_parts: int = 1
+
+
+class SentenceBlocks:
+    """Endless passes over a corpus; the next block is read in the background while one is used.
+
+    Args:
+        shards: text files of one tokenised sentence per line; blank lines are passed over.
+        shuffle: shuffle the shards of each pass, and the sentences of each block.
+        part: read this part of the corpus: every ``n_parts``-th shard of each pass, or every ``n_parts``-th line where
+            there are fewer shards than parts.
+        place: where to begin.
+
+    Raises:
+        TextError: in a whole pass there is no sentence; a shard cannot be read.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Path],
+        seed: Sequence[int],
+        shuffle: bool = True,
+        part: Part = Part(),  # noqa: B008 (frozen)
+        place: Place = Place(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._shards = list(shards)
+        self._seed = list(seed)
+        self._shuffle = shuffle
+        self._part = part
+        self._blocks = self._read(place)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
+        self._ahead: Future[Block] | None = None
+
+    def __iter__(self) -> Iterator[Block]:
+        return self
+
+    def __next__(self) -> Block:
+        block = (self._ahead or self._reader.submit(next, self._blocks)).result()
+        self._ahead = self._reader.submit(next, self._blocks)
+        return block
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._reader.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, start: Place) -> Iterator[Block]:
+        n_passes, n_groups, n_blocks = start
+        number, n_parts = self._part
+        by_line = len(self._shards) < n_parts
+        found_any = any(start)
+        while True:
+            order = self._order(len(self._shards), n_passes)
+            order = order if by_line else order[number::n_parts]
+            while shards := order[n_groups * OPEN_SHARDS :][:OPEN_SHARDS]:
+                n_lines = -(-BLOCK_LINES // len(shards))
+                readers = [read_lines(self._shards[shard]) for shard in shards]
+                for reader in readers:
+                    for _ in islice(reader, n_blocks * n_lines):
+                        pass
+                while lines := [line for reader in readers for line in islice(reader, n_lines)]:
+                    lines = lines[number::n_parts] if by_line else lines
+                    inside = self._order(len(lines), n_passes, n_groups, n_blocks)
+                    sentences = [tokens for place in inside if (tokens := split_tokens(lines[place]))]
+                    if sentences:
+                        found_any = True
+                        yield Block(Place(n_passes, n_groups, n_blocks), sentences)
+                    n_blocks += 1
+                n_groups, n_blocks = n_groups + 1, 0
+            if not found_any:
+                raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
+            n_passes, n_groups = n_passes + 1, 0
+
+    def _order(self, n_items: int, *where: int) -> list[int]:
+        """The order in which the items at a place of the corpus are read."""
+        if not self._shuffle:
+            return list(range(n_items))
+        return [int(item) for item in np.random.default_rng([*self._seed, *where]).permutation(n_items)]

@@ -1,0 +1,72 @@
+"""Which softmax a model has, as its folder says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from elmokit.bilm import BiLM
+from elmokit.errors import ConfigError
+from elmokit.nn.char_cnn import WordEmbedding
+from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, Softmax, TiedSoftmax
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig:
+    """The output layer: ``full``, ``tied`` to the embedding of a word-input model, or ``adaptive``.
+
+    The defaults are the plain one of bilm-tf.
+    """
+
+    kind: Literal["full", "tied", "adaptive"] = "full"
+    cutoffs: tuple[int, ...] = ()
+    """Of an adaptive softmax: the first word of each tail."""
+    shrink: float = 4.0
+    """Of an adaptive softmax: each tail is so many times narrower than the one before."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("full", "tied", "adaptive"):
+            raise ConfigError(f"softmax kind is {self.kind!r}; it is 'full', 'tied' or 'adaptive'.")
+        ascending = all(low < high for low, high in zip((0, *self.cutoffs), self.cutoffs, strict=False))
+        if (self.kind == "adaptive") != bool(self.cutoffs) or not ascending:
+            raise ConfigError(
+                f"cutoffs are {list(self.cutoffs)} of a softmax of kind {self.kind!r}; an adaptive one needs some, "
+                "ascending and above 0, such as [2000, 10000], and the others none."
+            )
+        if not self.shrink >= 1:
+            raise ConfigError(f"shrink is {self.shrink}; tails grow narrower, so it is at least 1.")
+
+
+def build_softmax(config: SoftmaxConfig, n_words: int, bilm: BiLM) -> Softmax:
+    """A softmax over ``n_words`` that follows a biLM; its parameters are not drawn yet.
+
+    Raises:
+        ConfigError: it does not fit the vocabulary or the biLM.
+    """
+    input_dim = bilm.config.projection_dim
+    if config.kind == "full":
+        return FullSoftmax(n_words, input_dim)
+    if config.kind == "tied":
+        if not isinstance(bilm.token_layer, WordEmbedding) or bilm.config.n_words != n_words:
+            raise ConfigError(
+                "A tied softmax shares the embedding of a word-input model over the same words. Read words instead "
+                f"of characters (n_words {n_words}, no char_cnn), or choose a full softmax."
+            )
+        return TiedSoftmax(bilm.token_layer.embedding)
+    if config.cutoffs[-1] >= n_words:
+        raise ConfigError(
+            f"The last cutoff is {config.cutoffs[-1]} and the vocabulary holds {n_words} words. Lower the cutoffs."
+        )
+    if input_dim < config.shrink ** len(config.cutoffs):
+        raise ConfigError(
+            f"{len(config.cutoffs)} tails, each {config.shrink:g} times narrower, leave nothing of {input_dim} "
+            "dimensions. Lower shrink, or give fewer cutoffs."
+        )
+    return AdaptiveSoftmax(n_words, input_dim, config.cutoffs, config.shrink)
+
+
+def softmax_config(softmax: Softmax) -> SoftmaxConfig:
+    """The config that ``build_softmax`` built a softmax from."""
+    if isinstance(softmax, AdaptiveSoftmax):
+        return SoftmaxConfig("adaptive", tuple(softmax.stages.cutoffs[:-1]), softmax.stages.div_value)
+    return SoftmaxConfig("tied" if isinstance(softmax, TiedSoftmax) else "full")
