@@ -118,6 +118,7 @@ class Elmo(nn.Module):
             ModelError: nothing stands there, or it cannot be opened.
             ConfigError: the device cannot be used.
         """
+        where = None if device is None else usable_device(device)
         elmo = cls(
             open_pretrained(path_or_name, options, token_embeddings, vocabulary),
             start=start,
@@ -127,13 +128,7 @@ class Elmo(nn.Module):
             trainable=trainable,
             keep_boundaries=keep_boundaries,
         )
-        try:
-            return elmo if device is None else elmo.to(torch.device(device))
-        except (RuntimeError, AssertionError) as error:  # torch says "not compiled with CUDA" by an assertion
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"device {str(device)!r} cannot be used: {reason}. Leave it out to use the CPU."
-            ) from None
+        return elmo if where is None else elmo.to(where)
 
     @property
     def n_layers(self) -> int:
@@ -329,6 +324,20 @@ def open_pretrained(
     if is_ours or token_embeddings is not None or vocabulary is not None:
         return open_model(path_or_name, options, token_embeddings=token_embeddings, vocabulary=vocabulary)
     return open_source(path_or_name, options)
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """A device by its name, once it has shown that it can hold a number.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    try:
+        torch.zeros(1, device=device)
+        return torch.device(device)
+    except (RuntimeError, AssertionError) as error:  # torch says "not compiled with CUDA" by an assertion
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {str(device)!r} cannot be used: {reason}. Leave it out to use the CPU.") from None
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:

@@ -174,6 +174,66 @@ def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-de
     assert shell("vocab", "--repair", "new.txt", "again.txt").out == "nothing to mend\n"
 
 
+def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("perplexity", "model", "text.txt")
+    assert ran.code == 0
+    assert "tokens              8, 12.50% of them unknown words" in ran.out
+    facts = json.loads(shell("perplexity", "model", "text.txt", "--json", "--batch-tokens", "1").out)
+    assert (facts["n_sentences"], facts["n_tokens"], facts["n_predictions"], facts["state"]) == (2, 8, 10, "warm")
+    values = facts["perplexity"]
+    for name in ("forward", "backward"):
+        assert f"{name:<19} {values[name]:.4f}\n" in ran.out
+        assert facts["bits_per_character"][name] > facts["bits_per_character_unspelled"][name] > 0
+    assert f"geometric mean      {values['geometric_mean']:.4f}\n" in ran.out
+    assert values["arithmetic_mean"] == pytest.approx((values["forward"] + values["backward"]) / 2)
+
+
+def test_perplexity_of_a_run_and_of_several_texts(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("run").mkdir()
+    Path("model").rename("run/model")
+    Path("texts").mkdir()
+    for number, line in enumerate(("the cat sat .", "the dog 's mat")):
+        Path(f"texts/{number}.txt").write_text(f"{line}\n")
+    one, several = (json.loads(shell("perplexity", "run", text, "--json").out) for text in ("text.txt", "texts"))
+    assert several["mean_nats"] == pytest.approx(one["mean_nats"])
+    assert len(several["texts"]) == 2
+
+
+def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("perplexity", "model", "text.txt", "--per-token", "table.tsv", "--json")
+    rows = [line.split("\t") for line in Path("table.tsv").read_text().splitlines()]
+    assert rows[0] == ["sentence", "token", "forward_nats", "backward_nats"]
+    assert [row[:2] for row in rows[1:7]] == [["1", word] for word in ("<S>", "the", "cat", "sat", ".", "</S>")]
+    facts = json.loads(ran.out)
+    for column, name in ((2, "forward"), (3, "backward")):
+        nats = [float(row[column]) for row in rows[1:] if row[column]]
+        assert len(nats) == facts["n_predictions"]
+        assert sum(nats) / len(nats) == pytest.approx(facts["mean_nats"][name], abs=1e-5)
+    ran = shell("perplexity", "model", "text.txt", "--per-token", "-")
+    assert [line.split("\t") for line in ran.out.splitlines()] == rows
+    assert "geometric mean" in ran.err
+    assert "table.tsv exists already" in shell("perplexity", "model", "text.txt", "--per-token", "table.tsv").err
+
+
+def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("text.txt").write_text("the cat sat .\n\nthe dog\n")
+    ran = shell("perplexity", "model", "text.txt", "--as-bilm-tf", "2")
+    assert "predictions         8 of 9 each direction; it loses the other 1\n" in ran.out
+    facts = json.loads(shell("perplexity", "model", "text.txt", "--as-bilm-tf", "1", "--json").out)
+    assert (facts["as_bilm_tf"], facts["n_predictions"], facts["n_lost"]) == (1, 9, 0)
+    assert facts["perplexity"]["as_bilm_tf"] > 1
+    assert "do not fill 4 rows: bilm-tf says nan" in shell("perplexity", "model", "text.txt", "--as-bilm-tf", "4").err
+
+
+def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    found = []
+    for state in ("warm", "zero", "carry"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
+        ran = shell("perplexity", "model", "-", "--json", "--state", state)
+        found.append(json.loads(ran.out)["perplexity"]["forward"])
+    assert len(set(found)) == 3
+
+
 def test_progress_is_said_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     with Progress(1000, "B", lambda: now[0]) as progress:
@@ -219,6 +279,12 @@ BAD_CALLS = {
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
     "text.txt exists already": ["vocab", "latin.txt", "text.txt"],
     "Standard input can be read only once": ["train", "-", "--held-out", "text.txt", "--run", "run"],
+    "weights.hdf5 has no softmax and vocabulary": ["perplexity", "lone/weights.hdf5", "text.txt"],
+    "gives one number": ["perplexity", "model", "text.txt", "--as-bilm-tf", "2", "--per-token", "table.tsv"],
+    "latin.txt, line 1: not": ["perplexity", "model", "text.txt", "latin.txt"],
+    "both write to standard output": ["perplexity", "model", "text.txt", "--per-token", "-", "--json"],
+    "device 'abacus'": ["perplexity", "model", "text.txt", "--device", "abacus"],
+    "--batch-tokens is 0": ["perplexity", "model", "text.txt", "--batch-tokens", "0"],
     "device": ["embed", "text.txt", "out.hdf5", "--model", "model", "--device", "abacus"],
 }
 
@@ -234,6 +300,8 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # 
     Path("options.json").unlink()
     if "broken" in str(BAD_CALLS[message]):
         Path("options.json").write_text(Path("lonely/options.json").read_text())
+    if "lone/" in str(BAD_CALLS[message]):
+        save_model(random_model(), Path("lone/weights.hdf5"))
     ran = shell(*BAD_CALLS[message])
     assert ran.code == 2
     assert message in ran.err

@@ -23,6 +23,11 @@ def same(first: StoredModel, second: StoredModel) -> bool:
     return all(torch.equal(tensor, tensors[name]) for name, tensor in first.bilm.state_dict().items())
 
 
+def test_the_folder_of_a_run_opens_as_its_best_model(model: StoredModel, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "run" / "model")
+    assert same(open_model(tmp_path / "run"), model)
+
+
 def test_every_path_to_a_published_model_opens(model: StoredModel, tmp_path: Path) -> None:
     save_model(model, tmp_path / "a" / "weights.hdf5")
     save_model(model, tmp_path / "b" / "elmo_tiny_weights.hdf5")

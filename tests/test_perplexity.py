@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -9,11 +10,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from elmokit.bilm import PRESETS
 from elmokit.errors import ModelNotFoundError, TextError
-from elmokit.train import perplexity as perplexity_module
-from elmokit.train.perplexity import Perplexity, perplexity
+from elmokit.train import surprisal as surprisal_module
+from elmokit.train.perplexity import Perplexity, exp_of, perplexity, spelling_of
+from elmokit.train.surprisal import Surprisal
 from elmokit.weights.model import StoredModel
 from elmokit.weights.warm import boundary_state
+from tests.conftest import random_model
 
 TEXT = [["the", "cat", "sat"], ["the", "zebra", "ran", "."], ["dog"], [], ["the", "mat", "."]]
 N_PREDICTIONS = sum(len(sentence) + 1 for sentence in TEXT)
@@ -52,13 +56,54 @@ def test_it_is_the_mean_surprisal_of_every_token(model: StoredModel, carried: bo
             assert result.mean_nats[direction] == pytest.approx(sum(nats) / len(nats), abs=1e-5)
     assert result.unknown_share == pytest.approx(1 / 11)
     assert result.mean == pytest.approx(math.sqrt(result.per_direction[0] * result.per_direction[1]))
+    assert result.arithmetic_mean == pytest.approx((result.per_direction[0] + result.per_direction[1]) / 2)
+    assert (result.n_sentences, result.n_tokens) == (5, 11)
 
 
 def test_batches_do_not_change_it(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scored(model)
-    monkeypatch.setattr(perplexity_module, "BATCH_TOKENS", 7)
-    monkeypatch.setattr(perplexity_module, "POOL_SENTENCES", 2)
-    assert scored(model).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
+    monkeypatch.setattr(surprisal_module, "POOL_SENTENCES", 2)
+    for batch_tokens in (1, 7, 1000):
+        assert scored(model, batch_tokens=batch_tokens).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_rows", [None, 1, 2])
+def test_each_sentence_is_handed_out_once(model: StoredModel, n_rows: int | None) -> None:
+    found: list[Surprisal] = []
+    scored(model, n_carried_rows=n_rows, each=found.append)
+    sentences = [sentence.tokens[1:-1] for sentence in found]
+    assert sorted(sentences) == sorted(TEXT)
+    if n_rows != 2:
+        assert sentences == TEXT
+
+
+def test_characters_are_those_of_the_lines(model: StoredModel) -> None:
+    lines = "".join(" ".join(sentence) + "\n" for sentence in TEXT)
+    assert scored(model).n_characters == len(lines)
+
+
+def test_unknown_words_are_paid_for_letter_by_letter(model: StoredModel) -> None:
+    spelling = spelling_of(model)
+    result = scored(model, spelling=spelling)
+    bits = [nats * N_PREDICTIONS / math.log(2) for nats in result.mean_nats]
+    n_characters = result.n_characters
+    assert result.bits_per_character_unspelled == pytest.approx([value / n_characters for value in bits])
+    paid = spelling.bits("zebra")
+    assert paid > 5
+    assert result.bits_per_character == pytest.approx([(value + paid) / n_characters for value in bits])
+    with pytest.raises(ValueError, match="spelling"):
+        _ = scored(model).bits_per_character
+
+
+def test_a_model_of_one_direction_has_one_perplexity() -> None:
+    model = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False))
+    result = scored(model)
+    assert (result.mean,) == (result.arithmetic_mean,) == pytest.approx(result.per_direction)
+
+
+def test_a_hopeless_model_is_infinitely_perplexed() -> None:
+    assert exp_of(1000.0) == math.inf
+    assert exp_of(1.0) == math.e
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 5])

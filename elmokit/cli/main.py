@@ -13,6 +13,7 @@ from elmokit.cli.convert import convert
 from elmokit.cli.embed import embed
 from elmokit.cli.finetune import finetune
 from elmokit.cli.info import info
+from elmokit.cli.perplexity import perplexity
 from elmokit.cli.probe import probe
 from elmokit.cli.train import train
 from elmokit.cli.vocab import vocab
@@ -28,7 +29,18 @@ def elmokit() -> None:
     """ELMo on today's Python: embed text, open and convert published models, pre-train your own."""
 
 
-for command in (embed, info, convert, vocab, train, finetune, probe, allennlp_elmo, allennlp_vocab):
+for command in (
+    embed,
+    info,
+    convert,
+    vocab,
+    train,
+    finetune,
+    perplexity,
+    probe,
+    allennlp_elmo,
+    allennlp_vocab,
+):
     elmokit.add_command(command)
 
 

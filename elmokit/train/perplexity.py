@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from elmokit.bilm import BiLMState, stack_states
-from elmokit.errors import ModelNotFoundError, TextError
-from elmokit.nn.softmax import Softmax
-from elmokit.text.batches import plan_batches
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.bilm import BiLMState
+from elmokit.errors import TextError
+from elmokit.text.characters import UNKNOWN
+from elmokit.text.spelling import Spelling
+from elmokit.train.surprisal import BATCH_TOKENS, Surprisal, predicting, score, surprisals
 from elmokit.weights.model import StoredModel
-
-BATCH_TOKENS = 2048
-POOL_SENTENCES = 2000  # read ahead, so that sentences of similar length can be scored together
 
 
 @dataclass(frozen=True)
@@ -35,24 +31,58 @@ class Perplexity:
     """Per direction."""
     unknown_share: float
     """Share of tokens (boundaries apart) that are not in the vocabulary and count as ``<UNK>``."""
+    n_sentences: int
+    n_characters: int
+    """Unicode code points of the text, a blank or a line end after each token counted."""
+    spelling_bits: float | None = None
+    """What the letters of the unknown words cost, by ``Spelling``; None where that was not asked for."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Boundaries not counted."""
+        return self.n_predictions - self.n_sentences
 
     @property
     def per_direction(self) -> tuple[float, ...]:
         """exp of the mean nats: forward, then backward."""
-        return tuple(math.exp(nats) for nats in self.mean_nats)
+        return tuple(exp_of(nats) for nats in self.mean_nats)
 
     @property
     def mean(self) -> float:
         """The geometric mean over directions, as bilm-tf reports."""
-        return math.exp(sum(self.mean_nats) / len(self.mean_nats))
+        return exp_of(sum(self.mean_nats) / len(self.mean_nats))
+
+    @property
+    def arithmetic_mean(self) -> float:
+        """The arithmetic mean over directions, as papers and forums quote."""
+        return sum(self.per_direction) / len(self.mean_nats)
+
+    @property
+    def bits_per_character_unspelled(self) -> tuple[float, ...]:
+        """Bits per character of each direction with the letters of unknown words for nothing: a lower bound."""
+        return tuple(nats * self.n_predictions / math.log(2) / self.n_characters for nats in self.mean_nats)
+
+    @property
+    def bits_per_character(self) -> tuple[float, ...]:
+        """Bits per character of each direction, unknown words spelled out: compares over vocabularies.
+
+        The whole text could be coded in so many bits: the words by the model, each unknown one as ``<UNK>`` and then
+        letter by letter by ``Spelling``; the line ends by ``</S>`` (``<S>``).
+        """
+        if self.spelling_bits is None:
+            raise ValueError("Give perplexity() the spelling of the model's vocabulary.")
+        spelled = self.spelling_bits / self.n_characters
+        return tuple(bits + spelled for bits in self.bits_per_character_unspelled)
 
 
-@torch.no_grad()
 def perplexity(
     model: StoredModel,
     sentences: Iterable[Sequence[str]],
     start: BiLMState | None = None,
     n_carried_rows: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    spelling: Spelling | None = None,
+    each: Callable[[Surprisal], object] | None = None,
 ) -> Perplexity:
     """Score a text with a model, dropout off.
 
@@ -60,77 +90,76 @@ def perplexity(
         start: the state of one row that every sentence starts from; None for zero.
         n_carried_rows: instead, cut the text into so many rows and carry each row's state from sentence to
             sentence, as in training; the sentences are then held in memory.
+        batch_tokens: as in ``surprisals``; the result does not depend on it.
+        spelling: that of the model's vocabulary, for bits per character.
+        each: called with each sentence's surprisal, in their order unless there are several carried rows.
 
     Raises:
         ModelNotFoundError: the model came without its softmax or vocabulary.
         TextError: there is no sentence.
     """
-    if model.softmax is None or model.vocabulary is None:
-        raise ModelNotFoundError(
-            f"{model.source} has no softmax and vocabulary, so it predicts no words: old exports threw them away."
-        )
-    bilm = model.bilm.eval()
-    total = torch.zeros(bilm.config.n_directions, dtype=torch.float64)
-    n_predictions = n_tokens = n_unknown = 0
-    state = bilm.zero_state(1) if start is None else start
-    carried = state if n_carried_rows is None else state.repeat_row(n_carried_rows)
-    batches = _bucketed(sentences) if n_carried_rows is None else _in_rows(sentences, n_carried_rows)
-    for batch in batches:
-        rows = carried.repeat_row(len(batch)) if n_carried_rows is None else carried.first_rows(len(batch))
-        nats, after = _score(model, model.softmax, model.vocabulary, batch, rows)
-        total += nats
-        n_predictions += sum(len(sentence) + 1 for sentence in batch)
-        n_tokens += sum(map(len, batch))
-        n_unknown += sum(token not in model.vocabulary.ids for sentence in batch for token in sentence)
-        if n_carried_rows is not None:
-            carried = carried.with_first_rows(after)
-    if not n_predictions:
+    predicting(model)
+    start = model.bilm.zero_state(1) if start is None else start
+    if n_carried_rows is None:
+        scored = surprisals(model, sentences, start, batch_tokens)
+    else:
+        scored = _carried(model, sentences, start.repeat_row(n_carried_rows))
+    total = np.zeros(model.bilm.config.n_directions)
+    n_sentences = n_tokens = n_unknown = n_characters = 0
+    spelling_bits = 0.0
+    for sentence in scored:
+        total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
+        words = sentence.tokens[1:-1]
+        n_sentences += 1
+        n_tokens += len(words)
+        n_characters += sum(map(len, words)) + max(1, len(words))
+        unknown = sentence.is_unknown[1:-1]
+        n_unknown += int(unknown.sum())
+        if spelling is not None:
+            spelling_bits += sum(spelling.bits(words[place]) for place in unknown.nonzero()[0])
+        if each is not None:
+            each(sentence)
+    if not n_sentences:
         raise TextError("No sentence to score. Give a text of one tokenised sentence per line.")
-    return Perplexity(tuple((total / n_predictions).tolist()), n_predictions, n_unknown / max(1, n_tokens))
+    n_predictions = n_tokens + n_sentences
+    return Perplexity(
+        mean_nats=tuple((total / n_predictions).tolist()),
+        n_predictions=n_predictions,
+        unknown_share=n_unknown / max(1, n_tokens),
+        n_sentences=n_sentences,
+        n_characters=n_characters,
+        spelling_bits=None if spelling is None else spelling_bits,
+    )
 
 
-def _score(
-    model: StoredModel,
-    softmax: Softmax,
-    vocabulary: Vocabulary,
-    sentences: Sequence[Sequence[str]],
-    state: BiLMState,
-) -> tuple[Tensor, BiLMState]:
-    """Summed nats of each direction, and the state after the batch."""
-    vectors, batch = model.token_vectors(sentences)
-    words = torch.from_numpy(vocabulary.word_ids(batch.words)[batch.index]).to(vectors.device)
-    # Position t predicts position t + 1 (forward), position t + 1 predicts position t (backward): one mask for both.
-    mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)
-    nats: list[Tensor] = []
-    states = []
-    for direction in range(model.bilm.config.n_directions):
-        forward = direction == 0
-        inputs, targets = (vectors[:, :-1], words[:, 1:]) if forward else (vectors[:, 1:], words[:, :-1])
-        outputs, new_state = model.bilm.read(
-            direction, inputs, state.of_direction(direction), mask, reverse=not forward
-        )
-        nats.append(softmax.nats(outputs[-1][mask], targets[mask]).double().sum().cpu())
-        states.append(new_state)
-    return torch.stack(nats), stack_states(states)
+def spelling_of(model: StoredModel) -> Spelling:
+    """What the letters of a word cost that the model does not know.
+
+    Raises:
+        ModelNotFoundError: the model came without its softmax or vocabulary.
+    """
+    _, vocabulary = predicting(model)
+    specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
+    return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
 
 
-def _bucketed(sentences: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
-    pool: list[Sequence[str]] = []
-    for sentence in sentences:
-        pool.append(sentence)
-        if len(pool) == POOL_SENTENCES:
-            yield from _planned(pool)
-            pool = []
-    yield from _planned(pool)
+def exp_of(nats: float) -> float:
+    """exp, infinite where a float ends."""
+    return math.exp(nats) if nats < 709 else math.inf
 
 
-def _planned(pool: list[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
-    for places in plan_batches([len(sentence) for sentence in pool], BATCH_TOKENS):
-        yield [pool[place] for place in places]
+def _carried(model: StoredModel, sentences: Iterable[Sequence[str]], state: BiLMState) -> Iterator[Surprisal]:
+    for batch in _in_rows(sentences, state.n_rows):
+        scored, after = score(model, batch, state.first_rows(len(batch)))
+        state = state.with_first_rows(after)
+        yield from scored
 
 
-def _in_rows(sentences: Iterable[Sequence[str]], n_rows: int) -> Iterator[list[Sequence[str]]]:
+def _in_rows(sentences: Iterable[Sequence[str]], n_rows: int) -> Iterator[Sequence[Sequence[str]]]:
     """Row r reads the r-th part of the text; longer parts first, so that rows end from the last one on."""
+    if n_rows == 1:
+        yield from ([sentence] for sentence in sentences)  # in order, so nothing need be held
+        return
     text = list(sentences)
     size, n_longer = divmod(len(text), n_rows)
     starts = [row * size + min(row, n_longer) for row in range(n_rows + 1)]

@@ -15,6 +15,7 @@ from elmokit.weights.model import StoredModel
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
+RUN_MODEL = "model"  # where the folder of a training run keeps the best model
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _KNOWN = (
     "a folder of elmokit, options.json and HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a folder "
@@ -32,9 +33,10 @@ def open_model(
     """Open a model by its path.
 
     Args:
-        path: a folder of ours; a folder with an options file and an HDF5 file, or the HDF5 file itself; a folder with
-            a TensorFlow checkpoint, its ``.index`` file, or what stands before ``.index``; a TF-Hub module; a folder
-            of ELMoForManyLangs; or an archive (zip, tar, tar.gz) of one of these, as the NLPL repository has them.
+        path: a folder of ours, or of a training run; a folder with an options file and an HDF5 file, or the HDF5 file
+            itself; a folder with a TensorFlow checkpoint, its ``.index`` file, or what stands before ``.index``; a
+            TF-Hub module; a folder of ELMoForManyLangs; or an archive (zip, tar, tar.gz) of one of these, as the NLPL
+            repository has them.
         options: the options file of weights, where it does not stand beside them.
         token_embeddings: an HDF5 file of bilm-tf's with token vectors computed before, one row a word; tokens that
             are not in it are computed from their characters.
@@ -68,6 +70,8 @@ def open_model(
 def _open_folder(path: Path, options: Path | None, words: Path | None) -> StoredModel:
     if is_folder(path):
         return with_words(load_folder(path), words)
+    if is_folder(path / RUN_MODEL):
+        return with_words(load_folder(path / RUN_MODEL), words)
     if many_langs.is_folder(path):
         return with_words(many_langs.load(path), words)
     if tf_hub.is_module(path):

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.errors import ModelNotFoundError, TextError
+from elmokit.train import surprisal as surprisal_module
+from elmokit.train.perplexity import perplexity
+from elmokit.train.surprisal import open_predicting, surprisals
+from elmokit.weights.folder import save_folder
+from elmokit.weights.model import StoredModel
+from elmokit.weights.open import open_model, save_model
+from elmokit.weights.warm import boundary_state
+from tests import trace_b
+from tests.conftest import random_model
+
+TEXT = [["the", "cat", "sat"], ["dog"], [], ["the", "zebra", "ran", "."]]
+
+
+def test_each_token_has_a_surprisal_in_each_direction_but_for_the_boundary_it_starts_from(model: StoredModel) -> None:
+    found = list(surprisals(model, TEXT))
+    assert [sentence.tokens for sentence in found] == [["<S>", *words, "</S>"] for words in TEXT]
+    for sentence in found:
+        assert sentence.nats.shape == (2, len(sentence.tokens))
+        assert np.isnan(sentence.nats[0]).nonzero()[0].tolist() == [0]
+        assert np.isnan(sentence.nats[1]).nonzero()[0].tolist() == [len(sentence.tokens) - 1]
+    assert [sentence.is_unknown.nonzero()[0].tolist() for sentence in found] == [[], [], [], [2]]
+
+
+def test_they_add_up_to_the_perplexity(model: StoredModel) -> None:
+    start = boundary_state(model)
+    total = sum(np.nansum(sentence.nats, axis=1, dtype=float) for sentence in surprisals(model, TEXT, start))
+    result = perplexity(model, TEXT, start)
+    assert result.mean_nats == pytest.approx(total / result.n_predictions)
+
+
+def test_probabilities_of_all_words_add_up_to_one(model: StoredModel) -> None:
+    assert model.vocabulary is not None
+    found = surprisals(model, [["the", word] for word in model.vocabulary.words])
+    assert sum(math.exp(-sentence.nats[0, 2]) for sentence in found) == pytest.approx(1)
+
+
+def test_order_stays_whatever_the_batches(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = [["the"] * (number * 7 % 5) + ["cat"] for number in range(9)]
+    whole = list(surprisals(model, text))
+    monkeypatch.setattr(surprisal_module, "POOL_SENTENCES", 4)
+    for one, other in zip(whole, surprisals(model, iter(text), batch_tokens=8), strict=True):
+        assert one.tokens == other.tokens
+        np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
+
+
+def test_a_string_is_no_sentence(model: StoredModel) -> None:
+    with pytest.raises(TextError, match="A sentence is a list of tokens"):
+        list(surprisals(model, ["the cat"]))
+
+
+def test_a_model_without_softmax_is_refused_by_name(tmp_path: Path) -> None:
+    model = random_model()
+    model.softmax = None
+    save_folder(model, tmp_path / "model")
+    with pytest.raises(ModelNotFoundError, match="model has no softmax and vocabulary"):
+        open_predicting(str(tmp_path / "model"))
+
+
+def test_beside_its_own_dump_the_checkpoint_is_opened(tmp_path: Path) -> None:
+    run = trace_b.write_checkpoint(tmp_path, trace_b.CHARS)
+    save_model(open_predicting(str(run)), run / "dump_weights.hdf5")
+    assert open_model(run).softmax is None
+    assert open_predicting(str(run)).softmax is not None
+    with pytest.raises(ModelNotFoundError, match="has no softmax"):
+        open_predicting(str(run / "dump_weights.hdf5"))
