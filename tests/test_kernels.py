@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,3 +62,23 @@ def test_a_state_that_wants_a_gradient_gets_one() -> None:
     layer(torch.ones(1, 3, 2), start)[0].sum().backward()
     assert start.hidden.grad is not None
     assert start.hidden.grad.any()
+
+
+@pytest.mark.parametrize("extra", [0, 5])
+def test_under_autocast_the_window_is_the_exact_one_but_for_the_products_rounding(extra: int) -> None:
+    torch.manual_seed(0)
+    layer = ProjectedLSTM(8, 16 + extra, 16, 0.5, 0.5)
+    layer.reset_parameters()
+    start = LSTMState(torch.zeros(3, 16), torch.zeros(3, 16 + extra))
+    inputs = torch.randn(3, 6, 8, requires_grad=True)
+    upstream = torch.randn(3, 6, 16)
+    wanted = [inputs, *layer.parameters()]
+    exact, _ = layer(inputs, start)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, state = layer(inputs, start)
+    assert rounded.dtype == state.cell.dtype == torch.float32
+    assert 0 < (rounded - exact).abs().max() < 0.02
+    exact_gradients = torch.autograd.grad((exact * upstream).sum(), wanted)
+    for ours, theirs in zip(torch.autograd.grad((rounded * upstream).sum(), wanted), exact_gradients, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - theirs).norm() < 0.05 * theirs.norm()

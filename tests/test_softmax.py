@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.nn.softmax import ROWS_AT_ONCE, FullSoftmax
+from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax, FullSoftmax, TiedSoftmax
 
 
 @pytest.fixture
@@ -32,3 +32,48 @@ def test_surprisals_average_to_the_loss(softmax: FullSoftmax) -> None:
     nats = softmax.nats(hidden, words)
     assert nats.shape == (300,)
     torch.testing.assert_close(nats.mean(), softmax(hidden, words).detach())
+
+
+def test_under_autocast_the_loss_is_the_exact_one_but_for_the_products_rounding() -> None:
+    layer = FullSoftmax(11, 4)
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    hidden, words = torch.randn(ROWS_AT_ONCE + 3, 4, requires_grad=True), torch.randint(11, (ROWS_AT_ONCE + 3,))
+    wanted = [hidden, layer.weight, layer.bias]
+    exact = layer(hidden, words)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = layer(hidden, words)
+    assert rounded.dtype == torch.float32
+    assert 0 < abs(rounded - exact) < 0.01
+    for ours, theirs in zip(torch.autograd.grad(rounded, wanted), torch.autograd.grad(exact, wanted), strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+
+def test_a_tied_softmax_reads_and_trains_the_embedding() -> None:
+    embedding = torch.nn.Embedding(12, 4, padding_idx=0)
+    tied, full = TiedSoftmax(embedding), FullSoftmax(11, 4)
+    tied.reset_parameters()
+    with torch.no_grad():
+        full.weight.copy_(embedding.weight[1:])
+        full.bias.copy_(tied.bias)
+    hidden, words = torch.randn(7, 4), torch.randint(11, (7,))
+    torch.testing.assert_close(tied.nats(hidden, words), full.nats(hidden, words))
+    torch.testing.assert_close(tied.scores(hidden), full.scores(hidden))
+    (ours,) = torch.autograd.grad(tied(hidden, words), [embedding.weight])
+    (theirs,) = torch.autograd.grad(full(hidden, words), [full.weight])
+    torch.testing.assert_close(ours[1:], theirs)
+    assert not ours[0].any()
+    assert [name for name, _ in tied.named_parameters()] == ["bias"]
+
+
+def test_an_adaptive_softmax_is_a_distribution_and_its_surprisals_average_to_its_loss() -> None:
+    layer = AdaptiveSoftmax(20, 8, [4, 10], 2.0)
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    hidden, words = torch.randn(ROWS_AT_ONCE + 9, 8), torch.randint(20, (ROWS_AT_ONCE + 9,))
+    nats = layer.nats(hidden, words)
+    torch.testing.assert_close(nats.mean(), layer(hidden, words).detach())
+    torch.testing.assert_close(layer.scores(hidden).exp().sum(dim=1), torch.ones(len(hidden)))
+    torch.testing.assert_close(-layer.scores(hidden).gather(1, words[:, None])[:, 0], nats)
+    assert layer.stages.tail[1][0].out_features == 2  # 8 / 2 / 2

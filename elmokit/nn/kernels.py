@@ -2,7 +2,8 @@
 
 ``read_window`` is the training path: a full window (no mask) of one LSTM layer with its gradient written
 out. Against autograd over the plain loop it forms each weight gradient as one product over all steps
-and keeps what the backward pass needs in one buffer per quantity.
+and keeps what the backward pass needs in one buffer per quantity. Where autocast is on, matrix products are in its
+number type and all else, sums over time above all, stays in the parameters' own.
 """
 
 from __future__ import annotations
@@ -36,10 +37,33 @@ def read_window(
     Returns:
         outputs ``(batch, time, projection_dim)``, and the last cell ``(batch, hidden_dim)`` without gradient.
     """
-    outputs: tuple[Tensor, Tensor] = _Window.apply(  # type: ignore[no-untyped-call]
-        inputs.transpose(0, 1).contiguous(), weight, bias, projection, hidden, cell, cell_clip, projection_clip
-    )
+    device = inputs.device.type
+    lower = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    with torch.autocast(device, enabled=False):
+        outputs: tuple[Tensor, Tensor] = _Window.apply(  # type: ignore[no-untyped-call]
+            inputs.to(weight.dtype).transpose(0, 1).contiguous(),
+            weight,
+            bias,
+            projection,
+            hidden,
+            cell,
+            cell_clip,
+            projection_clip,
+            lower,
+        )
     return outputs[0].transpose(0, 1), outputs[1]
+
+
+def _product(left: Tensor, right: Tensor, lower: torch.dtype | None) -> Tensor:
+    """A matrix product, in a lower precision if one is given; the result is in the precision of ``left``."""
+    if lower is None:
+        return torch.mm(left, right)
+    return torch.mm(left.to(lower), right.to(lower)).to(left.dtype)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, lower: torch.dtype | None) -> Tensor:
+    """``total`` with a product added to it in place."""
+    return total.addmm_(left, right) if lower is None else total.add_(_product(left, right, lower))
 
 
 class _Window(torch.autograd.Function):
@@ -56,18 +80,23 @@ class _Window(torch.autograd.Function):
         cell: Tensor,
         cell_clip: float | None,
         projection_clip: float | None,
+        lower: torch.dtype | None,
     ) -> tuple[Tensor, Tensor]:
         n_steps, n_rows, input_dim = inputs.shape
         hidden_dim = cell.shape[1]
         recurrent_weight = weight[:, input_dim:].t().contiguous()  # (projection_dim, 4 * hidden_dim)
-        gates = F.linear(inputs, weight[:, :input_dim], bias)  # becomes the four activations in place
+        if lower is None:
+            gates = F.linear(inputs, weight[:, :input_dim], bias)  # becomes the four activations in place
+        else:
+            gates = F.linear(inputs.to(lower), weight[:, :input_dim].to(lower)).to(inputs.dtype).add_(bias)
+            recurrent_weight = recurrent_weight.to(lower)
         cells = inputs.new_empty(n_steps + 1, n_rows, hidden_dim)
         squashed = inputs.new_empty(n_steps, n_rows, hidden_dim)  # tanh of the cell
         before_projection = inputs.new_empty(n_steps, n_rows, hidden_dim)
         outputs = inputs.new_empty(n_steps + 1, n_rows, hidden.shape[1])
         cells[0], outputs[0] = cell, hidden
         for step in range(n_steps):
-            here = gates[step].addmm_(outputs[step], recurrent_weight)
+            here = _add_product(gates[step], outputs[step], recurrent_weight, lower)
             i, g, f, o = here.chunk(4, dim=1)
             torch.sigmoid_(i)
             torch.tanh_(g)
@@ -80,11 +109,14 @@ class _Window(torch.autograd.Function):
             if projection is None:
                 outputs[step + 1] = before_projection[step]
             else:
-                torch.mm(before_projection[step], projection.t(), out=outputs[step + 1])
+                if lower is None:
+                    torch.mm(before_projection[step], projection.t(), out=outputs[step + 1])
+                else:
+                    outputs[step + 1] = _product(before_projection[step], projection.t(), lower)
                 if projection_clip is not None:
                     outputs[step + 1].clamp_(-projection_clip, projection_clip)
         ctx.save_for_backward(inputs, weight, projection, gates, cells, squashed, before_projection, outputs)
-        ctx.clips = (cell_clip, projection_clip)
+        ctx.clips, ctx.lower = (cell_clip, projection_clip), lower
         last_cell = cells[-1].clone()
         ctx.mark_non_differentiable(last_cell)
         return outputs[1:], last_cell
@@ -92,7 +124,7 @@ class _Window(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, projection, gates, cells, squashed, before_projection, outputs = ctx.saved_tensors
-        cell_clip, projection_clip = ctx.clips
+        (cell_clip, projection_clip), lower = ctx.clips, ctx.lower
         n_steps, _, input_dim = inputs.shape
         recurrent_weight = weight[:, input_dim:]
         gate_gradients = torch.empty_like(gates)
@@ -101,13 +133,13 @@ class _Window(torch.autograd.Function):
         for step in reversed(range(n_steps)):
             output_gradient = output_gradients[step]
             if step < n_steps - 1:
-                output_gradient.addmm_(gate_gradients[step + 1], recurrent_weight)
+                _add_product(output_gradient, gate_gradients[step + 1], recurrent_weight, lower)
             if projection is None:
                 hidden_gradient = output_gradient
             else:
                 if projection_clip is not None:
                     _zero_where_clipped(output_gradient, outputs[step + 1], projection_clip)
-                hidden_gradient = torch.mm(output_gradient, projection)
+                hidden_gradient = _product(output_gradient, projection, lower)
             i, g, f, o = gates[step].chunk(4, dim=1)
             to_i, to_g, to_f, to_o = gate_gradients[step].chunk(4, dim=1)
             torch.mul(hidden_gradient, squashed[step], out=to_o)
@@ -123,13 +155,13 @@ class _Window(torch.autograd.Function):
             torch.ops.aten.tanh_backward.grad_input(to_g, g, grad_input=to_g)
         flat_gates = gate_gradients.flatten(0, 1)
         weight_gradient = torch.empty_like(weight)
-        torch.mm(flat_gates.t(), inputs.flatten(0, 1), out=weight_gradient[:, :input_dim])
-        torch.mm(flat_gates.t(), outputs[:-1].flatten(0, 1), out=weight_gradient[:, input_dim:])
+        weight_gradient[:, :input_dim] = _product(flat_gates.t(), inputs.flatten(0, 1), lower)
+        weight_gradient[:, input_dim:] = _product(flat_gates.t(), outputs[:-1].flatten(0, 1), lower)
         projection_gradient = None
         if projection is not None:
-            projection_gradient = torch.mm(output_gradients.flatten(0, 1).t(), before_projection.flatten(0, 1))
-        input_gradient = torch.mm(flat_gates, weight[:, :input_dim]).view_as(inputs)
-        return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, None, None, None, None
+            projection_gradient = _product(output_gradients.flatten(0, 1).t(), before_projection.flatten(0, 1), lower)
+        input_gradient = _product(flat_gates, weight[:, :input_dim], lower).view_as(inputs)
+        return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, *[None] * 5
 
 
 def _zero_where_clipped(gradient: Tensor, clipped: Tensor, clip: float) -> None:

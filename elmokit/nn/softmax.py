@@ -136,8 +136,13 @@ Softmax = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
 
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
-    total: Tensor = _SummedNats.apply(hidden, weight, bias, word_ids)  # type: ignore[no-untyped-call]
-    return total / len(word_ids)
+    device = hidden.device.type
+    lower = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    with torch.autocast(device, enabled=False):
+        total: Tensor = _SummedNats.apply(  # type: ignore[no-untyped-call]
+            hidden.to(weight.dtype), weight, bias, word_ids, lower
+        )
+        return total / len(word_ids)
 
 
 def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
@@ -152,20 +157,27 @@ class _SummedNats(torch.autograd.Function):
     """Summed cross-entropy of a softmax layer, some rows at a time.
 
     The gradients are formed in the forward pass, while a block of scores is at hand, so that the scores
-    of all positions never stand in memory together and are computed once.
+    of all positions never stand in memory together and are computed once. Products are in a lower precision where one
+    is given.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, lower: torch.dtype | None
+    ) -> Tensor:
         total = hidden.new_zeros(())
         wants_gradient = any(ctx.needs_input_grad[:3])
         if wants_gradient:
             hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
             bias_gradient = torch.zeros_like(bias)
+        low_weight = weight if lower is None else weight.to(lower)
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             rows = hidden[start : start + ROWS_AT_ONCE]
             words = word_ids[start : start + ROWS_AT_ONCE, None]
-            scores = F.linear(rows, weight, bias)
+            if lower is None:
+                scores = F.linear(rows, weight, bias)
+            else:
+                scores = F.linear(rows.to(lower), low_weight).to(rows.dtype).add_(bias)
             top = scores.amax(dim=1, keepdim=True)
             right = scores.gather(1, words)
             scores.sub_(top).exp_()
@@ -174,14 +186,19 @@ class _SummedNats(torch.autograd.Function):
             if wants_gradient:
                 scores.div_(norm)
                 scores.scatter_add_(1, words, scores.new_full((1, 1), -1.0).expand(len(words), 1))
-                torch.mm(scores, weight, out=hidden_gradient[start : start + ROWS_AT_ONCE])
-                weight_gradient.addmm_(scores.t(), rows)
+                if lower is None:
+                    torch.mm(scores, weight, out=hidden_gradient[start : start + ROWS_AT_ONCE])
+                    weight_gradient.addmm_(scores.t(), rows)
+                else:
+                    low_scores = scores.to(lower)
+                    hidden_gradient[start : start + ROWS_AT_ONCE] = low_scores @ low_weight
+                    weight_gradient += low_scores.t() @ rows.to(lower)
                 bias_gradient += scores.sum(dim=0)
         if wants_gradient:
             ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         hidden, weight, bias = ctx.saved_tensors
-        return hidden * upstream[0], weight * upstream[0], bias * upstream[0], None
+        return hidden * upstream[0], weight * upstream[0], bias * upstream[0], None, None
