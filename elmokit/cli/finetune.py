@@ -33,7 +33,14 @@ class FinetuneCommand(SettingsCommand):
 @click.argument("model", metavar="MODEL")
 @click.argument("texts", metavar="TEXT...", nargs=-1, type=click.Path(path_type=Path))
 @options_option
-@click.option("--run", required=True, type=click.Path(path_type=Path), help="A new folder for checkpoints and model.")
+@click.option(
+    "--out",
+    "--run",
+    "run",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A new folder for checkpoints and model.",
+)
 @click.option("--held-out", multiple=True, type=click.Path(path_type=Path), help="Text of the new domain to judge by.")
 @click.option("--old-text", multiple=True, type=click.Path(path_type=Path), help="Text of the old domain.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings; flags go before it.")

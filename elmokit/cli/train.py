@@ -30,7 +30,9 @@ class TrainCommand(SettingsCommand):
 
 @click.command(cls=TrainCommand, short_help="Raw text to a biLM.")
 @click.argument("texts", metavar="[TEXT]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--run", type=click.Path(path_type=Path), help="A new folder for checkpoints, log and model.")
+@click.option(
+    "--out", "--run", "run", type=click.Path(path_type=Path), help="A new folder for checkpoints, log and model."
+)
 @click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this folder; no TEXT is needed.")
 @click.option("--held-out", multiple=True, type=click.Path(path_type=Path), help="Text to judge by.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings; flags go before it.")
@@ -58,7 +60,7 @@ def train(texts: tuple[Path, ...], run: Path | None, resume: Path | None, **sett
     of the flags below by their names, sizes in a table [model], and texts, held_out, vocab, max_words and
     held_out_sentences in a table [data].
 
-    On several CPUs or GPUs: torchrun --nproc-per-node N -m elmokit train ...
+    On several CPUs or GPUs: torchrun --nproc-per-node N -m elmokit train TEXT ... --out RUN
     """
     import torch
 
@@ -69,7 +71,7 @@ def train(texts: tuple[Path, ...], run: Path | None, resume: Path | None, **sett
     if threads is not None:
         torch.set_num_threads(max(1, threads))
     if (run is None) == (resume is None):
-        raise ConfigError("Give a new folder with --run, or a run to go on with as --resume.")
+        raise ConfigError("Give a new folder with --out, or a run to go on with as --resume.")
     with joined_world(device) as world:
         if resume is not None:
             carry_on(

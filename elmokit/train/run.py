@@ -64,7 +64,7 @@ def open_settings(run: Path) -> Settings:
     try:
         return config_from(Settings, json.loads(path.read_text(encoding="utf-8")), str(path))
     except FileNotFoundError:
-        raise TrainingError(f"{run} holds no run ({SETTINGS} is missing). Begin one with --run {run}.") from None
+        raise TrainingError(f"{run} holds no run ({SETTINGS} is missing). Begin one with --out {run}.") from None
     except (ValueError, ConfigError, ModelError) as error:
         raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
 

@@ -1,0 +1,146 @@
+"""Two processes of B rows are one of 2 B rows; another number of processes can go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elmokit.bilm import BiLM
+from elmokit.text.shards import Part
+from elmokit.text.stream import Window, WindowStream
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.train.config import TrainConfig
+from elmokit.train.distributed import World, joined_world
+from elmokit.train.losses import WindowLosses
+from elmokit.train.optimizers import build_optimizer
+from elmokit.train.run import VOCABULARY, open_settings
+from elmokit.train.state import checkpoints
+from elmokit.weights.folder import load_folder
+from elmokit.weights.model import StoredModel
+from elmokit.weights.softmaxes import build_softmax
+
+LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
+SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --n-steps 5 --tokens 240 --dropout 0 --report-every 2"
+
+
+def torchrun(folder: Path, n_processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_processes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.run(
+        [*command, "-m", "elmokit", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+
+
+class SideBySide:
+    """The windows of several streams as one with the rows of all."""
+
+    def __init__(self, streams: list[WindowStream]) -> None:
+        self.streams = streams
+
+    def __iter__(self) -> Iterator[Window]:
+        for windows in zip(*self.streams, strict=True):
+            starts = np.cumsum([0, *(len(window.tokens) for window in windows)])
+            inputs = [window.inputs + start for window, start in zip(windows, starts, strict=False)]
+            yield Window(
+                np.concatenate([window.tokens for window in windows]),
+                np.concatenate(inputs, axis=1),
+                np.concatenate([window.targets for window in windows], axis=1),
+            )
+
+
+def trained_alone(run: Path, shards: list[Path], config: TrainConfig, n_steps: int) -> WindowLosses:
+    """One process with the rows of two, written out without the trainer."""
+    torch.manual_seed(config.seed)
+    vocabulary = Vocabulary.from_file(run / VOCABULARY)
+    bilm = BiLM(config.model)
+    bilm.reset_parameters()
+    softmax = build_softmax(config.softmax, len(vocabulary), bilm)
+    softmax.reset_parameters()
+    model = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
+    losses = WindowLosses(bilm, softmax, 0).train()
+    optimizer = build_optimizer(config, losses.parameters())
+    state = bilm.zero_state(2 * config.batch_size)
+    parts = [
+        WindowStream(
+            shards, vocabulary, model.encode, config.batch_size, config.n_steps, seed=config.seed, part=Part(rank, 2)
+        )
+        for rank in range(2)
+    ]
+    n_predictions = 0
+    for _, window in zip(range(n_steps), SideBySide(parts), strict=False):
+        tensors = [torch.from_numpy(part) for part in (window.tokens, window.inputs, window.targets)]
+        both, hidden, cell = losses(*tensors, *state)
+        state = type(state)(hidden, cell)
+        both.mean().backward()
+        torch.nn.utils.clip_grad_norm_(losses.parameters(), config.clip_norm)
+        optimizer.param_groups[0]["lr"] = config.rate(n_predictions / 240)
+        optimizer.step()
+        optimizer.zero_grad()
+        n_predictions += 2 * config.n_positions
+    for part in parts:
+        part.close()
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) -> None:
+    shards = [tmp_path / f"shard-{index}.txt" for index in range(n_shards)]
+    for index, shard in enumerate(shards):
+        shard.write_text("".join(f"{line}\n" for line in LINES[index::n_shards]), encoding="utf-8")
+    names = [shard.name for shard in shards]
+    ran = torchrun(tmp_path, 2, "train", *names, "--held-out", names[0], "--out", "run", *SETTINGS.split())
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("Held-out perplexity") == 1, "only the leading process reports"
+    run = tmp_path / "run"
+    newest = checkpoints(run / "checkpoints")[-1]
+    assert newest.name == "step-00000008"  # of 2 x 3 x 5 predictions each
+    alone = trained_alone(run, shards, open_settings(run).config, 8)
+    together = load_folder(newest / "model")
+    assert together.softmax is not None
+    for ours, theirs in ((together.bilm, alone.bilm), (together.softmax, alone.softmax)):
+        for name, tensor in theirs.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
+    assert load_file(newest / "state.safetensors")["hidden"].shape[2] == 6
+
+    # One process goes on, and says what changes.
+    ran = torchrun(tmp_path, 1, "train", "--resume", "run", "--tokens", "360")
+    assert ran.returncode == 0, ran.stderr
+    assert "made by 2 processes and goes on with 1: a step reads 3 rows instead of 6" in ran.stderr
+    assert load_file(checkpoints(run / "checkpoints")[-1] / "state.safetensors")["hidden"].shape[2] == 3
+    # And two again, from where one left off.
+    ran = torchrun(tmp_path, 2, "train", "--resume", "run", "--tokens", "480")
+    assert ran.returncode == 0, ran.stderr
+    assert "made by 1 processes and goes on with 2" in ran.stderr
+
+
+@pytest.mark.slow
+def test_what_the_user_can_mend_is_told_and_no_process_hangs(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat\n")
+    ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", "--out", "run", *SETTINGS.split())
+    assert ran.returncode != 0
+    assert "The corpus holds 1 sentences and 6 are read side by side" in ran.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with joined_world() as world:
+        assert world == World()
+        assert world.gather(3) == [3]
+        assert world.tell("all") == "all"
+        torch.testing.assert_close(world.mean(torch.tensor([2.0])), torch.tensor([2.0]))
