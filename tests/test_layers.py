@@ -9,7 +9,7 @@ import elmokit
 
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
-    {"errors", "files", "configs", "hdf5"},
+    {"errors", "files", "configs", "hdf5", "figures"},
     {"nn", "text"},
     {"bilm"},
     {"weights"},
@@ -24,6 +24,8 @@ DRAWN_EXCEPTIONS = {
     ("__main__", "cli"),
     ("files", "errors"),
     ("configs", "errors"),
+    ("figures", "errors"),
+    ("figures", "files"),
 }
 
 
