@@ -11,7 +11,8 @@ package on PyPI::
 
 The same predictions count as in ``elmokit perplexity``: every token of a sentence and its end, so n + 1 for n tokens.
 Words outside the vocabulary are one word of their own, ``UNKNOWN``, in training and in testing; a sentence's start is
-given. The backward model reads every sentence from its end. Models stay in the work folder and are used again.
+given. With ``--backward`` a second model reads every sentence from its end. Models stay in the work folder and are used
+again.
 
 Prints a Markdown table.
 """
@@ -19,6 +20,7 @@ Prints a Markdown table.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import math
 import subprocess
@@ -26,18 +28,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from elmokit.files import find_texts, read_sentences
-from elmokit.text.characters import UNKNOWN
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 ORDER = 5
-UNKNOWN_WORD = "<<unknown>>"  # KenLM takes <unk> and <UNK> for words that it never saw
+UNKNOWN_WORD = "<<unknown>>"  # KenLM takes <unk> for words that it never saw, and no text may hold it
+OTHER_SPELLING = {word: f"<{word}>" for word in ("<unk>", "<UNK>", "<s>", "</s>")}  # in texts they are words
 
 
 def mapped(texts: Iterable[Path], known: set[str], backward: bool) -> Iterator[bytes]:
     """Lines for KenLM, words outside the vocabulary replaced."""
     for path in texts:
         for tokens in read_sentences(path):
-            words = [word if word in known else UNKNOWN_WORD for word in tokens]
+            words = [OTHER_SPELLING.get(word, word) if word in known else UNKNOWN_WORD for word in tokens]
             yield (" ".join(reversed(words) if backward else words) + "\n").encode()
 
 
@@ -47,7 +49,7 @@ def feed(command: list[str], lines: Iterable[bytes], log: Path) -> str:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdin is not None
         assert process.stdout is not None
-        with process.stdin:
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # a program that failed says why in its log
             process.stdin.writelines(lines)
         output = process.stdout.read().decode()
         if process.wait():
@@ -62,6 +64,9 @@ def trained(kenlm: Path, work: Path, texts: list[Path], known: set[str], backwar
     model, arpa, half = (work / f"{name}.{suffix}" for suffix in ("binary", "arpa", "half"))
     if not model.exists():
         lmplz = [str(kenlm / "lmplz"), "-o", str(ORDER), "-S", memory, "-T", f"{work}/", "--arpa", str(arpa)]
+        # A closed vocabulary has no rare words, from which the discounts of unigrams would be estimated; the fallback
+        # (0.5, 1, 1.5) touches that order alone, where every count is large.
+        lmplz.append("--discount_fallback")
         feed(lmplz, mapped(texts, known, backward), work / f"{name}.lmplz.log")
         build = [str(kenlm / "build_binary"), "-S", memory, "-T", f"{work}/", "trie", str(arpa), str(half)]
         feed(build, (), work / f"{name}.build.log")
@@ -76,7 +81,10 @@ def nats(kenlm: Path, work: Path, model: Path, text: Path, known: set[str], back
     printed = feed(command, mapped([text], known, backward), work / "query.log")
     values = dict(line.split(":\t") for line in printed.splitlines() if ":\t" in line)
     if int(values["OOVs"]):
-        raise SystemExit(f"{values['OOVs']} words of {text} are unknown to the n-gram model; the mapping is wrong")
+        raise SystemExit(
+            f"{values['OOVs']} tokens of {text} are in the vocabulary but not in the training text: the n-gram model "
+            "knows nothing of them. Make the vocabulary from the training text: elmokit vocab"
+        )
     return math.log(float(values["Perplexity including OOVs"])), int(values["Tokens"])
 
 
@@ -88,6 +96,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="for the models, some GB")
     parser.add_argument("--train", action="append", required=True)
     parser.add_argument("--test", action="append", required=True, type=Path)
+    parser.add_argument("--backward", action="store_true", help="a model of each direction")
     parser.add_argument("--memory", default="2G", help="for sorting")
     arguments = parser.parse_args()
 
@@ -95,19 +104,21 @@ def main() -> None:
     known = {word for word in vocabulary.words if word not in SPECIALS}
     texts = find_texts(arguments.train, reread=True)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    print("| text | words in the vocabulary | predictions | unknown words | forward | backward | mean |")
-    print("|---|---|---|---|---|---|---|")
+    directions = (False, True) if arguments.backward else (False,)
     models = [
-        trained(arguments.kenlm, arguments.work, texts, known, backward, arguments.memory) for backward in (False, True)
+        trained(arguments.kenlm, arguments.work, texts, known, backward, arguments.memory) for backward in directions
     ]
+    names = " | ".join("backward" if backward else "forward" for backward in directions)
+    print(f"| text | words in the vocabulary | predictions | unknown words | {names} |")
+    print("|---" * (4 + len(directions)) + "|")
     for test in arguments.test:
         results = [
-            nats(arguments.kenlm, arguments.work, model, test, known, backward) for backward, model in enumerate(models)
+            nats(arguments.kenlm, arguments.work, model, test, known, backward)
+            for backward, model in zip(directions, models, strict=True)
         ]
         tokens = [token for sentence in read_sentences(test) for token in sentence]
-        unknown = sum(token not in known or token == UNKNOWN for token in tokens) / len(tokens)
-        mean = math.exp(sum(value for value, _ in results) / len(results))
-        values = " | ".join(f"{value:.2f}" for value in (*(math.exp(value) for value, _ in results), mean))
+        unknown = sum(token not in known for token in tokens) / len(tokens)
+        values = " | ".join(f"{math.exp(value):.2f}" for value, _ in results)
         name = "/".join(test.parts[-2:])
         print(f"| {name} | {len(vocabulary):,} | {results[0][1]:,} | {unknown:.1%} | {values} |", flush=True)
 

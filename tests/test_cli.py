@@ -277,6 +277,7 @@ BAD_CALLS = {
     "empty.txt holds no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
     "max_words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
+    "text.txt is to be written and is among": ["vocab", ".", "text.txt", "--overwrite"],
     "text.txt exists already": ["vocab", "latin.txt", "text.txt"],
     "Standard input can be read only once": ["train", "-", "--held-out", "text.txt", "--run", "run"],
     "weights.hdf5 has no softmax and vocabulary": ["perplexity", "lone/weights.hdf5", "text.txt"],

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import click
 
-from elmokit.files import find_texts
-
 PROGRAM = "elmokit"
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -20,15 +18,6 @@ model_option = click.option(
 )
 options_option = click.option("--options", help="The options file of an HDF5 file, if it stands elsewhere.")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what stands at the output path.")
-
-
-def expand_paths(patterns: Iterable[Path]) -> list[Path]:
-    """Files to be read more than once, for paths, folders and glob patterns; as ``find_texts`` finds them.
-
-    Raises:
-        TextError: as in ``find_texts``.
-    """
-    return find_texts(patterns, reread=True)
 
 
 def n_bytes(paths: Iterable[Path]) -> int | None:

@@ -156,7 +156,9 @@ def _lines(result: Perplexity) -> Iterator[str]:
         " / ".join(f"{value:.4f}" for value in values)
         for values in (result.bits_per_character, result.bits_per_character_unspelled)
     )
-    yield f"bits per character  {bits}, unknown words spelled out; at least {bound}"
+    yield f"bits per character  {bits}" + (
+        f", unknown words spelled out; at least {bound}" if result.unknown_share else ""
+    )
 
 
 def _facts_of_theirs(result: BilmTfPerplexity) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def vocab(
             click.echo(f"wrote {output}. It is for a new model: the rows of one trained with {texts[0]} are the old.")
         return
     found = find_texts(texts)
+    if output.resolve() in {path.resolve() for path in found}:
+        raise ConfigError(f"{output} is to be written and is among the texts to be counted. Write it elsewhere.")
     with Progress(n_bytes(found), "B") as progress:
         report = build_vocabulary(found, output, max_words, min_count, overwrite, progress)
     if report.n_boundaries_in_text:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
-from elmokit.text.counts import WordCounts as WordCounts
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
