@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from elmokit.errors import TextError
 from elmokit.text import shards as shards_module
+from elmokit.text import stream as stream_module
+from elmokit.text.shards import Part, SentenceBlocks
 from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
 
@@ -69,7 +72,8 @@ def test_restored_stream_goes_on_as_if_never_stopped(
     folder = tmp_path_factory.mktemp("stream")
     paths = written(folder, "the .\nthe unknown words .\n.\nthe the the\n", ". .\nthe\n", "Āt\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards_module, "BLOCK_LINES", 3)
+        patch.setattr(shards_module, "RANGE_LINES", 5)
+        patch.setattr(shards_module, "BLOCK_LINES", 2)
         patch.setattr(shards_module, "OPEN_SHARDS", 2)
         straight = make_stream(paths, batch_size, n_steps, seed=seed)
         for _ in islice(straight, n_before):
@@ -109,3 +113,62 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"the .\nthe \xff\n")
     with pytest.raises(TextError, match=r"bad\.txt, line 2: not UTF-8"):
         next(make_stream([path]))
+
+
+@pytest.mark.parametrize("n_shards", [1, 4])
+def test_parts_share_the_corpus_without_overlap(n_shards: int, tmp_path: Path) -> None:
+    lengths = list(range(1, 31))
+    texts = ("".join(f"{'the ' * length}.\n" for length in lengths[shard::n_shards]) for shard in range(n_shards))
+    paths = written(tmp_path, *texts)
+    read = []
+    for number in range(3):
+        blocks = SentenceBlocks(paths, [0], part=Part(number, 3))
+        for block in blocks:
+            if block.place.n_passes:
+                break
+            read += [len(sentence) - 1 for sentence in block.sentences]
+        blocks.close()
+    assert sorted(read) == lengths
+
+
+def test_directions_may_read_the_corpus_each_in_its_own_order(tmp_path: Path) -> None:
+    paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 40)))
+    same = next(make_stream(paths, 4, 30)).targets
+    apart = next(make_stream(paths, 4, 30, same_text=False)).targets
+    np.testing.assert_array_equal(apart[0], same[0])
+    assert (apart[1] != same[1]).any()
+    position = json.loads(json.dumps(make_stream(paths, 4, 30, same_text=False).position()))
+    assert len(position) == 2
+
+
+def test_words_outside_the_vocabulary_are_forgotten_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MOST_UNKNOWN", 10)
+    monkeypatch.setattr(shards_module, "BLOCK_LINES", 4)
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the"])
+    text = "".join(f"the word{n} the new{n}\n" for n in range(60))
+    paths = written(tmp_path, text)
+
+    def codes(tokens: Sequence[str]) -> np.ndarray:
+        return np.array([sum(map(ord, token)) for token in tokens])
+
+    bounded = WindowStream(paths, vocabulary, codes, 3, 4)
+    with monkeypatch.context() as unbounded_limit:
+        windows = list(islice(bounded, 90))
+        unbounded_limit.setattr(stream_module, "MOST_UNKNOWN", 10_000)
+        for ours, theirs in zip(windows, WindowStream(paths, vocabulary, codes, 3, 4), strict=False):
+            np.testing.assert_array_equal(ours.tokens[ours.inputs], theirs.tokens[theirs.inputs])
+            np.testing.assert_array_equal(ours.targets, theirs.targets)
+    assert bounded._table.n_unknown < 40
+
+
+def test_a_stream_can_begin_a_later_pass(tmp_path: Path) -> None:
+    paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 10)))
+    stream = make_stream(paths, 1, 5)
+    first = next(stream).targets.copy()
+    while stream.n_passes < 1:
+        expected = next(stream)
+    stream.begin_pass(0)
+    np.testing.assert_array_equal(next(stream).targets, first)
+    stream.begin_pass(1)
+    assert next(stream).targets.shape == expected.targets.shape
+    assert stream.n_passes == 1

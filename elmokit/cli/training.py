@@ -17,11 +17,12 @@ import click
 import torch
 
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
-from elmokit.errors import ConfigError, TextError, TrainingError
+from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
 from elmokit.files import find_texts, read_lines, read_sentences, split_tokens, written_whole
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.train.config import MAY_CHANGE, TrainConfig
+from elmokit.train.curves import Board, draw_curves
 from elmokit.train.run import (
     VOCABULARY,
     Corpus,
@@ -190,12 +191,19 @@ def carry_on(
     card = json.loads((run / CARD).read_text(encoding="utf-8"))
     say = click.echo if world.leads else _say_nothing
     begins = (run / INITIAL).exists() and not checkpoints(run / "checkpoints")
+    board = Board(run, _n_steps(run)) if config.tensorboard and world.leads else None
+
+    def report(progress: TrainingProgress) -> None:
+        _print_progress(progress)
+        if board is not None:
+            board.add(progress)
+
     result = run_training(
         config,
         corpus,
         run,
         card,
-        report=_print_progress,
+        report=report,
         tell=lambda line: say(line, err=True),
         show_plan=lambda plan: say(_described_plan(plan, config)),
         initial=load_folder(run / INITIAL) if begins else None,
@@ -204,7 +212,20 @@ def carry_on(
     )
     per_direction = " / ".join(f"{value:.2f}" for value in result.per_direction)
     say(f"Held-out perplexity {per_direction} (full softmax). The best model is in {run / 'model'}.")
+    if world.leads:
+        if board is not None:
+            board.close()
+        try:
+            say(f"The curves are in {draw_curves(run, 'sampled loss' if config.n_samples else 'training loss')[0]}.")
+        except MissingExtraError as error:
+            say(str(error), err=True)
     return result
+
+
+def _n_steps(run: Path) -> int:
+    """Steps of the last checkpoint."""
+    found = checkpoints(run / "checkpoints")
+    return int(found[-1].name.removeprefix("step-")) if found else 0
 
 
 def _say_nothing(line: str, err: bool = False) -> None:

@@ -1,6 +1,8 @@
 """A corpus as an endless, seeded order of sentences, read block by block and ahead of use.
 
-The order of shards and sentences follows from the seed alone, so a place in it is three numbers.
+Lines are shuffled over a wide range (neighbours are of one text, and a model that reads many of them soon after one
+another learns that text), held as they stand in the file, and split into tokens a block at a time. The order follows
+from the seed alone, so a place in it is four numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import numpy as np
 from elmokit.errors import TextError
 from elmokit.files import read_lines, split_tokens
 
-BLOCK_LINES = 20_000  # lines in memory at a time, and the range of the shuffle
-OPEN_SHARDS = 32  # shards read side by side, an equal part of each block from each: their kinds of text mix
+RANGE_LINES = 200_000  # lines in memory at a time, over which they are shuffled
+BLOCK_LINES = 5_000  # of these, as tokens
+OPEN_SHARDS = 32  # shards read side by side, an equal part of each range from each: their kinds of text mix
 
 
 class Place(NamedTuple):
@@ -27,8 +30,10 @@ class Place(NamedTuple):
     """Passes over the corpus before this one."""
     n_groups: int = 0
     """Groups of shards before, in this pass."""
+    n_ranges: int = 0
+    """Ranges of the shuffle before, in this group."""
     n_blocks: int = 0
-    """Blocks before, in this group."""
+    """Blocks before, in this range."""
 
 
 class Block(NamedTuple):
@@ -50,7 +55,7 @@ class SentenceBlocks:
 
     Args:
         shards: text files of one tokenised sentence per line; blank lines are passed over.
-        shuffle: shuffle the shards of each pass, and the sentences of each block.
+        shuffle: shuffle the shards of each pass, and the lines of each range.
         part: read this part of the corpus: every ``n_parts``-th shard of each pass, or every ``n_parts``-th line where
             there are fewer shards than parts.
         place: where to begin.
@@ -88,7 +93,7 @@ class SentenceBlocks:
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, start: Place) -> Iterator[Block]:
-        n_passes, n_groups, n_blocks = start
+        n_passes, n_groups, n_ranges, n_blocks = start
         number, n_parts = self._part
         by_line = len(self._shards) < n_parts
         found_any = any(start)
@@ -96,20 +101,21 @@ class SentenceBlocks:
             order = self._order(len(self._shards), n_passes)
             order = order if by_line else order[number::n_parts]
             while shards := order[n_groups * OPEN_SHARDS :][:OPEN_SHARDS]:
-                n_lines = -(-BLOCK_LINES // len(shards))
+                n_lines = -(-RANGE_LINES // len(shards))
                 readers = [read_lines(self._shards[shard]) for shard in shards]
                 for reader in readers:
-                    for _ in islice(reader, n_blocks * n_lines):
+                    for _ in islice(reader, n_ranges * n_lines):
                         pass
                 while lines := [line for reader in readers for line in islice(reader, n_lines)]:
                     lines = lines[number::n_parts] if by_line else lines
-                    inside = self._order(len(lines), n_passes, n_groups, n_blocks)
-                    sentences = [tokens for place in inside if (tokens := split_tokens(lines[place]))]
-                    if sentences:
-                        found_any = True
-                        yield Block(Place(n_passes, n_groups, n_blocks), sentences)
-                    n_blocks += 1
-                n_groups, n_blocks = n_groups + 1, 0
+                    inside = self._order(len(lines), n_passes, n_groups, n_ranges)
+                    for first in range(n_blocks * BLOCK_LINES, len(lines), BLOCK_LINES):
+                        here = inside[first : first + BLOCK_LINES]
+                        if sentences := [tokens for place in here if (tokens := split_tokens(lines[place]))]:
+                            found_any = True
+                            yield Block(Place(n_passes, n_groups, n_ranges, first // BLOCK_LINES), sentences)
+                    n_ranges, n_blocks = n_ranges + 1, 0
+                n_groups, n_ranges = n_groups + 1, 0
             if not found_any:
                 raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
             n_passes, n_groups = n_passes + 1, 0

@@ -255,12 +255,8 @@ class WindowStream:
 
     def begin_pass(self, n_passes: int) -> None:
         """Begin anew at the start of a pass, every row with a fresh sentence."""
-        self.restore(
-            [
-                {"place": [n_passes, 0, 0], "n_taken": 0, "rows": [[[], 0]] * len(reader.rows)}
-                for reader in self._readers
-            ]
-        )
+        fresh: list[Any] = [[[], 0]] * len(self._readers[0].rows)
+        self.restore([{"place": Place(n_passes), "n_taken": 0, "rows": fresh}] * len(self._readers))
 
     def close(self) -> None:
         """Stop reading ahead."""
