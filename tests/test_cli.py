@@ -127,21 +127,6 @@ def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-de
     assert facts["card"] == {"note": "random"}
 
 
-def test_train_and_resume(shell) -> None:  # type: ignore[no-untyped-def]
-    Path("corpus.txt").write_text("the cat sat on the mat .\nthe dog ran .\n" * 20)
-    settings = ("--preset", "tiny", "--max-words", "8", "--batch-size", "2", "--steps", "5", "--predictions", "200")
-    arguments = ("train", "corpus.txt", "--held-out", "corpus.txt", "--run", "run", *settings)
-    ran = shell(*arguments)
-    assert ran.code == 0
-    assert "40 sentences, 220 tokens, 8 types; " in ran.out
-    assert "held-out perplexity" in ran.out
-    card = open_model("run/model").card
-    assert card["corpus"]["n_tokens"] == 220
-    assert card["command"].startswith("elmokit train corpus.txt")
-    assert "exists already. Add --resume" in shell(*arguments).err
-    assert shell(*arguments, "--resume").code == 0
-
-
 def test_probe_prints_an_accuracy_for_each_layer(shell) -> None:  # type: ignore[no-untyped-def]
     rows = [("the", "DET"), ("cat", "NOUN"), ("ran", "VERB"), (".", "PUNCT")]
     lines = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, (word, tag) in enumerate(rows, start=1)]
@@ -270,8 +255,6 @@ BAD_CALLS = {
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
     "Missing argument 'IN'": ["embed"],
     "No such command 'embde'": ["embde"],
-    "no preset 'huge'": ["train", "text.txt", "--held-out", "text.txt", "--run", "run", "--preset", "huge"],
-    "No file matches no*.txt": ["train", "no*.txt", "--held-out", "text.txt", "--run", "run"],
     "No file matches no*.txt.": ["vocab", "no*.txt", "vocab.txt"],
     "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
     "empty.txt holds no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
@@ -279,7 +262,6 @@ BAD_CALLS = {
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
     "text.txt is to be written and is among": ["vocab", ".", "text.txt", "--overwrite"],
     "text.txt exists already": ["vocab", "latin.txt", "text.txt"],
-    "Standard input can be read only once": ["train", "-", "--held-out", "text.txt", "--run", "run"],
     "weights.hdf5 has no softmax and vocabulary": ["perplexity", "lone/weights.hdf5", "text.txt"],
     "gives one number": ["perplexity", "model", "text.txt", "--as-bilm-tf", "2", "--per-token", "table.tsv"],
     "latin.txt, line 1: not": ["perplexity", "model", "text.txt", "latin.txt"],
@@ -367,32 +349,3 @@ def test_cached_token_embeddings_are_used(shell) -> None:  # type: ignore[no-unt
     with h5py.File("out.hdf5") as file:
         assert (file["0"][0, 1] == 0.5).all()
         assert not (file["0"][0, 2] == 0.5).any()
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"held.txt": "the cat\n", "corpus.txt": "\n \n"}, "corpus.txt holds no sentence"),
-        ({"held.txt": "\n", "corpus.txt": "the cat\n"}, "no sentence in held.txt: nothing to judge by"),
-        ({"corpus.txt": "the cat\n"}, "No file matches held.txt"),
-    ],
-)
-def test_training_that_cannot_start_leaves_no_run_behind(shell, files: dict[str, str], message: str) -> None:  # type: ignore[no-untyped-def]
-    for name, content in files.items():
-        Path(name).write_text(content)
-    ran = shell("train", "corpus.txt", "--held-out", "held.txt", "--run", "run", "--preset", "tiny")
-    assert (ran.code, message in ran.err) == (2, True)
-    assert not Path("run").exists()
-
-
-def test_resume_wants_the_run_and_its_settings(shell) -> None:  # type: ignore[no-untyped-def]
-    Path("corpus.txt").write_text("the cat sat on the mat .\n" * 20)
-    start = ("train", "corpus.txt", "--held-out", "corpus.txt", "--preset", "tiny", "--batch-size", "2")
-    settings = (*start, "--steps", "5", "--predictions", "50")
-    assert shell(*settings, "--run", "text.txt", "--resume").code == 2
-    assert shell(*settings, "--run", "run", "--max-words", "6").code == 0
-    assert "was begun with --max-words 6" in shell(*settings, "--run", "run", "--max-words", "7", "--resume").err
-    Path("corpus.txt").write_text("the cat sat on the mat .\n" * 21)
-    assert "shards was" in shell(*settings, "--run", "run", "--max-words", "6", "--resume").err
-    Path("run/settings.json").write_text("{")
-    assert "settings.json is damaged" in shell(*settings, "--run", "run", "--max-words", "6", "--resume").err

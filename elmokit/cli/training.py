@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 
+from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
 from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
 from elmokit.files import find_texts, read_lines, read_sentences, split_tokens, written_whole
@@ -34,6 +35,7 @@ from elmokit.train.run import (
 from elmokit.train.state import checkpoints
 from elmokit.train.trainer import train as run_training
 from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.softmaxes import build_softmax
 
 if TYPE_CHECKING:
     from elmokit.train.distributed import World
@@ -138,6 +140,8 @@ def begin_run(
         OutputError: the folder exists already, or cannot be written.
     """
     refuse_small_corpus(corpus, config, n_processes)
+    with torch.device("meta"):  # refused before anything is written, where the softmax does not fit
+        build_softmax(config.softmax, len(corpus.vocabulary), BiLM(config.model))
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("model", "softmax")}
     card = {
         "corpus": facts,

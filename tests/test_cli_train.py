@@ -1,0 +1,201 @@
+"""``elmokit train``: files and flags of one set of names, resuming, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elmokit.cli.train import train
+from elmokit.train.config import TrainConfig
+from elmokit.train.run import open_settings
+from elmokit.weights.open import open_model
+from tests.test_cli import folder, shell  # noqa: F401 (fixtures)
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n"
+SMALL = ("--preset", "tiny", "--batch-size", "2", "--n-steps", "5")
+START = ("train", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *SMALL)
+
+
+@pytest.fixture
+def corpus(folder: Path) -> Path:  # noqa: F811 (the fixture)
+    Path("corpus.txt").write_text(TEXT * 20)
+    return folder
+
+
+def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    ran = shell(*START, "--max-words", "8", "--tokens", "200", "--report-every", "10")
+    assert ran.code == 0, ran.err
+    assert "40 sentences, 220 tokens, 8 types; " in ran.out
+    assert "200 predictions per direction in 20 steps of 10 a process; about 0:0" in ran.out
+    assert " M parameters and 0.0 M of the softmax; about " in ran.out
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("step     10 ")]
+    for part in (" 50.0%  pass 0.38 ", " tokens/s ", " left  training loss "):
+        assert part in line
+    assert "held-out perplexity" in ran.out
+    assert Path("run/curves.png").exists()
+    assert Path("run/curves.svg").exists()
+    card = open_model("run/model").card
+    assert card["corpus"]["n_tokens"] == 220
+    assert card["n_predictions"] == 200
+    assert card["command"].startswith("elmokit train corpus.txt")
+    assert len(card["held_out_perplexity"]) == 2
+    assert card["elmokit"]
+
+
+def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    ran = shell("train", "--help")
+    for name, field in TrainConfig.__dataclass_fields__.items():
+        if "help" in field.metadata:
+            assert f"--{name.replace('_', '-')}" in ran.out
+    assert train.name == "train"
+
+
+def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    Path("run.toml").write_text(
+        """
+        preset = "tiny"
+        tokens = 60
+        batch_size = 2
+        n_steps = 5
+        learning_rate = 0.01
+        frozen_layers = [0]
+        [data]
+        texts = ["corpus.txt"]
+        held_out = ["corpus.txt"]
+        max_words = 8
+        [model]
+        n_layers = 1
+        [softmax]
+        kind = "adaptive"
+        cutoffs = [4]
+        """
+    )
+    assert shell("train", "--config", "run.toml", "--out", "a", "--learning-rate", "0.02").code == 0
+    flags = ("--n-layers", "1", "--softmax", "adaptive", "--cutoffs", "4", "--frozen-layers", "0")
+    ran = shell(
+        *START[:4], "--out", "b", *SMALL, *flags, "--max-words", "8", "--tokens", "60", "--learning-rate", "0.02"
+    )
+    assert ran.code == 0, ran.err
+    assert open_settings(Path("a")) == open_settings(Path("b"))
+    assert open_settings(Path("a")).config.learning_rate == 0.02
+
+
+def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    ran = shell(*START, "--input", "words", "--softmax", "tied", "--max-words", "8", "--tokens", "100")
+    assert ran.code == 0, ran.err
+    model = open_model("run/model")
+    assert model.bilm.config.n_words == 8
+    assert shell("perplexity", "run", "corpus.txt").code == 0
+    assert shell("convert", "run/model", "small", "--storage", "float16").code == 0
+    assert shell("perplexity", "small", "corpus.txt").code == 0
+
+
+def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
+    assert ran.code == 0, ran.err
+    assert "n_samples is 8,192 and the vocabulary holds 8 words: all are drawn." in ran.err
+    config = open_settings(Path("run")).config
+    assert (config.optimizer, config.learning_rate, config.same_text, config.times_steps) == (
+        "adagrad",
+        0.2,
+        False,
+        True,
+    )
+
+
+def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    ran = shell(*START, "--hours", "0.0001", "--max-words", "8")
+    assert ran.code == 0, ran.err
+    settings = open_settings(Path("run"))
+    assert settings.n_predictions % 10 == 0
+    assert settings.n_predictions >= 10
+
+
+def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    Path("other.txt").write_text("mat the . dog on cat\n" * 10)
+    flags = ("--tokens", "100000", "--evaluate-every", "20", "--patience", "2", "--max-words", "9")
+    ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
+    assert ran.code == 0, ran.err
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    looks = [line for line in lines if line["held_out"]]
+    assert lines[-1]["share"] < 0.5
+    best = min(range(len(looks)), key=lambda place: looks[place]["held_out"][0] * looks[place]["held_out"][1])
+    assert best == len(looks) - 3
+    assert open_model("run/model").card["n_steps"] == looks[best]["n_steps"]
+
+
+def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    assert shell(*START, "--tokens", "50", "--max-words", "6").code == 0
+    ran = shell("train", "--resume", "run", "--tokens", "100")
+    assert ran.code == 0, ran.err
+    assert open_settings(Path("run")).n_predictions == 100
+    Path("moved").mkdir()
+    Path("corpus.txt").rename("moved/corpus.txt")
+    assert "corpus.txt, which the run reads, is not there" in shell("train", "--resume", "run").err
+    assert shell("train", "--resume", "run", "moved", "--tokens", "150").code == 0
+    Path("moved/corpus.txt").write_text(TEXT * 21)
+    assert "shards was" in shell("train", "--resume", "run").err
+    Path("moved/corpus.txt").write_text(TEXT * 20)
+    assert "--batch-size cannot change" in shell("train", "--resume", "run", "--batch-size", "3").err
+    Path("run/settings.json").write_text("{")
+    assert "settings.json is damaged" in shell("train", "--resume", "run").err
+
+
+BAD_CALLS = {
+    "There is no preset 'huge'": (*START, "--preset", "huge"),
+    "There is no recipe 'old'": (*START, "--recipe", "old"),
+    "No file matches no*.txt": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
+    "No file matches held.txt": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
+    "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
+    "blank.txt holds no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
+    "empty.txt holds no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),
+    "latin.txt, line 1: not UTF-8": ("train", "latin.txt", "--held-out", "text.txt", "--out", "run"),
+    "holds 1 sentences and 48 are read side by side": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
+    "fewer than one window of 1 x 20": (
+        *("train", "one.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
+        *("--batch-size", "1"),
+    ),
+    "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocab", "one.txt"),
+    "give one of them": (*START, "--vocab", "text.txt", "--max-words", "9"),
+    "Training ends after epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
+    "Give a new folder with --out, or a run": START[:4],
+    "Give the TEXT to train on, and --held-out": ("train", "corpus.txt", "--out", "run"),
+    "model exists already": (*START[:4], "--out", "model"),
+    "nothing holds no run": ("train", "--resume", "nothing"),
+    "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
+    "data: unknown key 'text'": (*START, "--config", "data.toml"),
+    "broken.toml is no TOML file": (*START, "--config", "broken.toml"),
+    "Cannot read none.toml": (*START, "--config", "none.toml"),
+    "frozen_layers holds 9": (*START, "--frozen-layers", "9"),
+    "An adaptive softmax is trained whole": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),
+    "The last cutoff is 99": (*START, "--softmax", "adaptive", "--cutoffs", "99"),
+    "A tied softmax shares the embedding": (*START, "--softmax", "tied"),
+    "There is no device 'abacus'": (*START, "--device", "abacus"),
+}
+
+
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, message: str) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    Path("blank.txt").write_text("\n \n")
+    Path("empty.txt").write_text("")
+    Path("one.txt").write_text("word\n")
+    Path("latin.txt").write_bytes(b"caf\xe9\n")
+    Path("typo.toml").write_text("batchsize = 3\n")
+    Path("data.toml").write_text("[data]\ntext = ['a']\n")
+    Path("broken.toml").write_text("a = \n")
+    ran = shell(*BAD_CALLS[message])
+    assert ran.code == 2
+    assert message in ran.err
+    complaint = [line for line in ran.err.splitlines() if line.startswith("elmokit: ")]
+    assert len(complaint) == 1
+    assert not Path("run").exists()
+
+
+def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    flags = ("--learning-rate", "1e30", "--warmup-share", "0", "--clip-norm", "1e30", "--tokens", "500")
+    ran = shell(*START, *flags, "--max-words", "8", "--checkpoint-every", "1")
+    assert ran.code == 2
+    assert "At step 2 the loss is" in ran.err or "At step 3 the loss is" in ran.err
+    assert "lower learning rate" in ran.err
