@@ -68,7 +68,7 @@ def trained(kenlm: Path, work: Path, texts: list[Path], known: set[str], backwar
         # (0.5, 1, 1.5) touches that order alone, where every count is large.
         lmplz.append("--discount_fallback")
         feed(lmplz, mapped(texts, known, backward), work / f"{name}.lmplz.log")
-        build = [str(kenlm / "build_binary"), "-S", memory, "-T", f"{work}/", "trie", str(arpa), str(half)]
+        build = [str(kenlm / "build_binary"), "-S", memory, "-T", f"{work}/", "probing", str(arpa), str(half)]
         feed(build, (), work / f"{name}.build.log")
         arpa.unlink()
         half.rename(model)

@@ -62,7 +62,7 @@ def test_it_is_the_mean_surprisal_of_every_token(model: StoredModel, carried: bo
 
 def test_batches_do_not_change_it(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scored(model)
-    monkeypatch.setattr(surprisal_module, "POOL_SENTENCES", 2)
+    monkeypatch.setattr(surprisal_module, "POOL_BATCHES", 1)
     for batch_tokens in (1, 7, 1000):
         assert scored(model, batch_tokens=batch_tokens).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
 

@@ -46,7 +46,7 @@ def test_probabilities_of_all_words_add_up_to_one(model: StoredModel) -> None:
 def test_order_stays_whatever_the_batches(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
     text = [["the"] * (number * 7 % 5) + ["cat"] for number in range(9)]
     whole = list(surprisals(model, text))
-    monkeypatch.setattr(surprisal_module, "POOL_SENTENCES", 4)
+    monkeypatch.setattr(surprisal_module, "POOL_BATCHES", 2)
     for one, other in zip(whole, surprisals(model, iter(text), batch_tokens=8), strict=True):
         assert one.tokens == other.tokens
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)

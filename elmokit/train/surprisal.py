@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -16,13 +15,13 @@ from torch import Tensor
 from elmokit.bilm import BiLMState, stack_states
 from elmokit.embedder import open_pretrained
 from elmokit.errors import ModelNotFoundError
-from elmokit.text.batches import plan_batches
+from elmokit.text.batches import N_BOUNDARIES, plan_batches
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import tf_checkpoint
 from elmokit.weights.model import StoredModel
 
 BATCH_TOKENS = 2048
-POOL_SENTENCES = 2000  # read ahead, so that sentences of similar length can be scored together
+POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def surprisals(
 ) -> Iterator[Surprisal]:
     """The surprisal of each token of each sentence, in their order, dropout off.
 
-    No sentence depends on another, and the numbers do not depend on the batches. Some thousand sentences are
+    No sentence depends on another, and the numbers do not depend on the batches. Some batches' worth of sentences are
     held in memory at a time.
 
     Args:
@@ -69,14 +68,27 @@ def surprisals(
     """
     predicting(model)
     state = model.bilm.zero_state(1) if start is None else start
-    source = iter(sentences)
-    while pool := list(islice(source, POOL_SENTENCES)):
+    for pool in _pools(sentences, POOL_BATCHES * batch_tokens):
         found: dict[int, Surprisal] = {}
         for places in plan_batches([len(sentence) for sentence in pool], batch_tokens):
             batch = [pool[place] for place in places]
             scored, _ = score(model, batch, state.repeat_row(len(batch)))
             found.update(zip(places, scored, strict=True))
         yield from (found[place] for place in range(len(pool)))
+
+
+def _pools(sentences: Iterable[Sequence[str]], n_positions: int) -> Iterator[list[Sequence[str]]]:
+    """Sentences in their order, some with so many positions together at a time; at least one."""
+    pool: list[Sequence[str]] = []
+    n_here = 0
+    for sentence in sentences:
+        pool.append(sentence)
+        n_here += len(sentence) + N_BOUNDARIES
+        if n_here >= n_positions:
+            yield pool
+            pool, n_here = [], 0
+    if pool:
+        yield pool
 
 
 def open_predicting(source: str, options: str | None = None, vocabulary: str | None = None) -> StoredModel:
