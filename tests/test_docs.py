@@ -17,6 +17,7 @@ from tests.conftest import random_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMED = re.compile(r"# (\S+\.toml)\n")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
 
@@ -39,6 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for code in blocks(page, "toml"):
+        if name := NAMED.match(code):
+            Path(name[1]).write_text(code, encoding="utf-8")
     for code in blocks(page, "sh"):
         for line in code.splitlines():
             if line.startswith("elmokit "):
