@@ -16,6 +16,7 @@ from elmokit.bilm import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights import bilm_tf
+from elmokit.weights.bilm_tf import stand_ins
 from elmokit.weights.model import StoredModel
 from tests.conftest import random_model
 
@@ -96,7 +97,7 @@ def test_datasets_have_the_published_names_shapes_and_type(tmp_path: Path) -> No
 def test_names_that_bilm_tfs_dump_got_wrong_are_read(kind: str, regular: str, odd: str, tmp_path: Path) -> None:
     model = random_model(CONFIGS[kind])
     options, weights = saved(model, tmp_path)
-    content = datasets(weights)
+    content = {name: value for name, value in datasets(weights).items() if name not in stand_ins(model.bilm.config)}
     for d in range(2):
         for k in range(2):
             for tensor, untranslated in (("W_0", "kernel"), ("B", "bias"), ("W_P_0", "projection/kernel")):
@@ -109,6 +110,106 @@ def test_names_that_bilm_tfs_dump_got_wrong_are_read(kind: str, regular: str, od
     again = bilm_tf.load(options, weights)
     for name, tensor in model.bilm.state_dict().items():
         assert torch.equal(again.bilm.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if config.char_cnn is not None])
+def test_old_loaders_find_all_that_they_ask_for_and_the_same_vectors(kind: str, tmp_path: Path) -> None:
+    """They know two directions, each with a projection, after a char CNN with one; as AllenNLP 2.10.1 reads them."""
+    config = CONFIGS[kind]
+    model = random_model(config)
+    options, weights = saved(model, tmp_path)
+    content, found = json.loads(options.read_text()), datasets(weights)
+    lstm, cnn = content["lstm"], content["char_cnn"]
+    assert cnn["n_characters"] == 262
+    dim, hidden_dim = lstm["projection_dim"], lstm["dim"]
+    wanted = {"CNN_proj/W_proj": (sum(count for _, count in cnn["filters"]), dim), "CNN_proj/b_proj": (dim,)}
+    for d in range(2):
+        for k in range(lstm["n_layers"]):
+            cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+            wanted |= {f"{cell}/W_0": (2 * dim, 4 * hidden_dim), f"{cell}/B": (4 * hidden_dim,)}
+            wanted[f"{cell}/W_P_0"] = (hidden_dim, dim)
+    for name, shape in wanted.items():
+        assert found[name].shape == shape, name
+    tokens = [["the", "cat", "sat"], ["on"], [], ["the", "mat"]]
+    ours = Elmo(bilm_tf.load(options, weights), start="zero").embed(tokens)
+    theirs = vectors_of_an_old_loader(lstm, found, model, tokens)
+    for mine, (forward, backward) in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine[..., :dim], forward, atol=1e-5)
+        expected = backward if config.bidirectional else np.zeros_like(backward)
+        np.testing.assert_allclose(expected, backward, atol=1e-6)
+        if config.bidirectional:
+            np.testing.assert_allclose(mine[..., dim:], backward, atol=1e-5)
+
+
+def vectors_of_an_old_loader(
+    lstm: dict[str, Any], found: dict[str, np.ndarray], model: StoredModel, sentences: list[list[str]]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Each sentence's layers in both directions, by the formulas of AllenNLP's cell: it always projects.
+
+    Layer 0 of the backward direction is left zero, where AllenNLP repeats the forward one.
+    """
+    vectors = []
+    for sentence in sentences:
+        tokens = torch.from_numpy(model.encode(["<S>", *sentence, "</S>"]))
+        inputs = model.bilm.token_vectors(tokens).detach().numpy()
+        directions = []
+        for d in range(2):
+            read = inputs[::-1] if d else inputs
+            layers = [read]
+            for k in range(lstm["n_layers"]):
+                cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+                outputs = run_cell(lstm, *(found[f"{cell}/{name}"] for name in ("W_0", "B", "W_P_0")), layers[-1])
+                layers.append(outputs + layers[-1] if k and lstm["use_skip_connections"] else outputs)
+            stacked = np.stack(layers)
+            stacked = stacked[:, ::-1] if d else stacked
+            directions.append(stacked[:, 1:-1])
+        if not model.bilm.config.bidirectional:
+            directions[1][0] = 0
+        vectors.append((directions[0], directions[1]))
+    return vectors
+
+
+def run_cell(
+    lstm: dict[str, Any], kernel: np.ndarray, bias: np.ndarray, projection: np.ndarray, inputs: np.ndarray
+) -> np.ndarray:
+    cell, hidden, outputs = np.zeros(lstm["dim"]), np.zeros(lstm["projection_dim"]), []
+    for step in inputs:
+        i, g, f, o = np.split(np.concatenate([step, hidden]) @ kernel + bias, 4)
+        cell = sigmoid(f + 1) * cell + sigmoid(i) * np.tanh(g)
+        if lstm["cell_clip"]:
+            cell = cell.clip(-lstm["cell_clip"], lstm["cell_clip"])
+        hidden = (sigmoid(o) * np.tanh(cell)) @ projection
+        if lstm["proj_clip"]:
+            hidden = hidden.clip(-lstm["proj_clip"], lstm["proj_clip"])
+        outputs.append(hidden)
+    return np.stack(outputs)
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))
+
+
+def test_a_tight_clip_of_a_projection_that_is_not_there_is_not_written() -> None:
+    config = dataclasses.replace(PRESETS["tiny"], hidden_dim=32, projection_clip=0.5)
+    assert bilm_tf.options_from_config(config)["lstm"]["proj_clip"] is None
+
+
+def test_a_backward_lstm_that_is_no_stand_in_is_refused_where_the_options_say_forward(tmp_path: Path) -> None:
+    options, weights = saved(random_model(), tmp_path)
+    content = json.loads(options.read_text())
+    options.write_text(json.dumps(content | {"bidirectional": False}))
+    with pytest.raises(TensorMismatchError, match="unexpected: RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/B"):
+        bilm_tf.load(options, weights)
+
+
+def test_the_card_stands_in_the_options(tmp_path: Path) -> None:
+    model = random_model()
+    model.card = {"command": "elmokit train …", "held_out_perplexity": [3.5, 4.25], "corpus": {"n_tokens": 7}}
+    options, weights = saved(model, tmp_path)
+    assert bilm_tf.load(options, weights).card == model.card
+    content = json.loads(options.read_text())
+    options.write_text(json.dumps(content | {"card": "no table"}))
+    assert bilm_tf.load(options, weights).card == {}
 
 
 @pytest.mark.parametrize("n_characters", [261, 262])

@@ -36,11 +36,12 @@ def convert(
     """Convert the model SRC to DST.
 
     DST is written as HDF5 with its options file beside it if it ends in .hdf5 or .h5, as AllenNLP and bilm-tf read
-    them; else as a folder of ours (JSON and safetensors).
+    them; else as a folder of ours (JSON and safetensors), which alone keeps the softmax, its words and the warm state.
+    SRC may be the folder of a training run: its best model is taken.
     """
     from elmokit.embedder import open_pretrained
     from elmokit.files import read_lines, split_tokens
-    from elmokit.weights.open import save_model
+    from elmokit.weights.open import HDF5_SUFFIXES, save_model
     from elmokit.weights.warm import calibrated_state
 
     model = open_pretrained(source, options)
@@ -48,5 +49,10 @@ def convert(
         sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]
         model.warm_state = calibrated_state(model, sentences)
         model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {calibrate.name}"
-    for path in save_model(model, target, storage, overwrite):
+    written = save_model(model, target, storage, overwrite)
+    for path in written:
         click.echo(f"wrote {path}", err=True)
+    parts = {"the softmax and its words": model.softmax, "the warm state": model.warm_state}
+    lost = [name for name, part in parts.items() if part is not None]
+    if target.suffix in HDF5_SUFFIXES and lost:
+        click.echo(f"left out, as HDF5 has no place for it: {', '.join(lost)}", err=True)

@@ -10,10 +10,12 @@ import click
 
 from elmokit.cli.common import options_option
 from elmokit.cli.settings import SettingsCommand, Table, flags_of, laid_over, read_toml
-from elmokit.errors import ConfigError, ElmoError, OutputError
+from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError
 
 if TYPE_CHECKING:
+    from elmokit.text.vocabulary import Vocabulary
     from elmokit.train.distributed import World
+    from elmokit.weights.model import StoredModel
 
 DEFAULTS = {"epochs": 1.0, "learning_rate": 1e-3, "patience": 3, "evaluate_every": 200, "checkpoint_every": 200}
 
@@ -53,10 +55,10 @@ class FinetuneCommand(SettingsCommand):
 def finetune(model: str, texts: tuple[Path, ...], run: Path, **settings: Any) -> None:
     """Train MODEL further on TEXT, by default for one pass, as the paper did before each task.
 
-    MODEL is a folder of ours, a run's model, a bilm-tf checkpoint, or a published HDF5 file (whose softmax is drawn
-    anew, over the words of --vocab, or of TEXT). With another vocabulary the softmax's rows are carried over by word.
-    Training stops after --patience looks without a better held-out perplexity; RUN/model is the best model.
-    A run that was stopped goes on with: elmokit train --resume RUN
+    MODEL is a folder of ours, a run, a bilm-tf checkpoint, or a published model (whose softmax is drawn anew, over
+    the words of --vocab, or of TEXT). With another vocabulary the softmax's rows are carried over by word. Training
+    stops after --patience looks without a better held-out perplexity; RUN/model is the best model, the one given
+    included. A run that was stopped goes on with: elmokit train --resume RUN
     """
     import torch
 
@@ -75,17 +77,14 @@ def finetune(model: str, texts: tuple[Path, ...], run: Path, **settings: Any) ->
                 error = raised
         if (error := world.tell(error)) is not None:
             raise error
-        result = carry_on(run, (), {}, world, device)
-        if world.leads:
-            _compare(run, settings["old_text"], settings["held_out_sentences"], result.per_direction)
+        carry_on(run, (), {}, world, device)
 
 
 def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings: Table) -> None:
     """Open the model, count the text, and write down all that the run is begun with."""
-    from elmokit.cli.training import begin_run, counted_corpus
+    from elmokit.cli.training import begin_run, counted_corpus, read_held_out
     from elmokit.configs import config_from, config_to
     from elmokit.embedder import open_pretrained
-    from elmokit.files import find_texts
     from elmokit.train.config import TrainConfig
     from elmokit.train.finetune import with_dropout, with_softmax_over
     from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
@@ -100,8 +99,9 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     file = {} if settings["file"] is None else read_toml(settings["file"])
     stored = open_pretrained(name, settings["options"])
     if vocab is None and max_words is None:
-        vocab = stored.vocabulary
+        vocab = _own_words(stored)
     most = settings["held_out_sentences"]
+    old_text = read_held_out(settings["old_text"], most)
     corpus, facts, counts = counted_corpus(texts, settings["held_out"], vocab, max_words, most)
     table = file.pop("softmax", None)
     kind = None if table is None else config_from(SoftmaxConfig, table, f"{settings['file']}, softmax")
@@ -112,30 +112,33 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     }
     budgets = {"epochs", "tokens", "hours"}
     defaults = {name: value for name, value in DEFAULTS.items() if name != "epochs" or not budgets & {*file, *flags}}
-    initial = with_softmax_over(stored, corpus.vocabulary, counts, kind, int(flags.get("seed", file.get("seed", 0))))
+    seed = flags.get("seed", file.get("seed", 0))
+    initial = with_softmax_over(
+        stored, corpus.vocabulary, counts, corpus.n_sentences, kind, seed if isinstance(seed, int) else 0
+    )
     assert initial.softmax is not None
     sizes = config_to(initial.bilm.config)
     if settings["dropout"] is not None:
-        sizes["dropout"] = settings["dropout"]
+        flags["model"] = {"dropout": settings["dropout"]}
     table = laid_over({**defaults, "model": sizes, "softmax": config_to(softmax_config(initial.softmax))}, file)
     config = config_from(TrainConfig, laid_over(table, flags), str(settings["file"] or "the settings"))
-    find_texts(settings["old_text"])  # missing ones are told now, not after the training
-    begin_run(run, config, corpus, facts, world.size, with_dropout(initial, config.model.dropout))
+    if dataclasses.replace(config.model, dropout=0.0) != dataclasses.replace(initial.bilm.config, dropout=0.0):
+        raise ConfigError(f"{settings['file']}, model: a trained model's sizes cannot change, but for its dropout.")
+    # A warm state was calibrated for the old weights.
+    initial = dataclasses.replace(with_dropout(initial, config.model.dropout), warm_state=None)
+    begin_run(run, config, corpus, facts, world.size, initial, old_text)
 
 
-def _compare(run: Path, old_text: tuple[Path, ...], most: int, after: tuple[float, ...]) -> None:
-    """Perplexity before and after, on the new domain and the old."""
-    from elmokit.cli.training import HELD_OUT, INITIAL, read_held_out
-    from elmokit.train.perplexity import perplexity
-    from elmokit.weights.folder import load_folder
+def _own_words(model: StoredModel) -> Vocabulary | None:
+    """The words of the model's softmax or table; None where it has neither, so that the text's words are taken."""
+    from elmokit.text.vocabulary import Vocabulary
 
-    models = {"before": load_folder(run / INITIAL), "after": load_folder(run / "model")}
-    texts = {"held-out": [run / HELD_OUT], "old text": list(old_text)}
-    for title, paths in texts.items():
-        if not paths:
-            continue
-        sentences = read_held_out(paths, most)
-        scores = {}
-        for when, stored in models.items():
-            scores[when] = " / ".join(f"{value:.2f}" for value in perplexity(stored, sentences).per_direction)
-        click.echo(f"{title:<9} perplexity before {scores['before']}, after {scores['after']} (each sentence alone)")
+    if model.vocabulary is None or (model.softmax is None and model.bilm.config.n_words is None):
+        return None
+    try:
+        return Vocabulary(model.vocabulary.words)
+    except FormatError as error:
+        raise FormatError(
+            f"The words of {model.source} are no sound vocabulary: {error} Or give other words here, with --vocab or "
+            "--max-words: rows are carried over by word."
+        ) from None

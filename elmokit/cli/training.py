@@ -19,11 +19,12 @@ import torch
 from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
 from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
-from elmokit.files import find_texts, read_lines, read_sentences, split_tokens, written_whole
+from elmokit.files import find_texts, read_sentences, written_whole
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.train.config import MAY_CHANGE, TrainConfig
 from elmokit.train.curves import Board, draw_curves
+from elmokit.train.finetune import before_and_after
 from elmokit.train.run import (
     VOCABULARY,
     Corpus,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from elmokit.train.trainer import Progress as TrainingProgress
     from elmokit.weights.model import StoredModel
 
-HELD_OUT, CARD, INITIAL = "held-out.txt", "card.json", "initial"
+HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
 MAX_WORDS = 30_000
 
 
@@ -115,7 +116,7 @@ def read_held_out(paths: Sequence[Path], most: int) -> list[list[str]]:
     """The sentences of some files; ``most`` of them at random where there are more.
 
     Raises:
-        TextError: there is none.
+        TextError: a file cannot be read, or holds none.
     """
     sentences = [tokens for path in find_texts(paths) for tokens in read_sentences(path)]
     return random.Random(0).sample(sentences, most) if len(sentences) > most else sentences
@@ -128,12 +129,14 @@ def begin_run(
     facts: Mapping[str, Any],
     n_processes: int,
     initial: StoredModel | None = None,
+    old_text: Sequence[Sequence[str]] = (),
 ) -> None:
     """Write down all that a run is begun with.
 
     Args:
         facts: what the model card says of the corpus.
         initial: the model to start from; the run keeps it, and its card says where it came from.
+        old_text: sentences like those that model was trained on, scored before and after.
 
     Raises:
         TextError: the corpus is too small for the settings.
@@ -154,8 +157,10 @@ def begin_run(
         card["initial"] = {"source": None if initial.source is None else initial.source.name, "card": initial.card}
     with written_whole(run, folder=True) as folder:
         (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
-        lines = [" ".join(sentence) + "\n" for sentence in corpus.held_out]
-        (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8", newline="\n")
+        for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, old_text)):
+            if sentences:
+                lines = [" ".join(sentence) + "\n" for sentence in sentences]
+                (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
         (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         save_settings(folder, settings_of(config, corpus, 0))
         if initial is not None:
@@ -189,7 +194,7 @@ def carry_on(
     shards = find_texts(texts, reread=True) if texts else [Path(name) for name, _ in earlier.shards]
     if missing := [shard for shard in shards if not shard.is_file()]:
         raise TextError(f"{missing[0]}, which the run reads, is not there. Give the run's texts where they are now.")
-    held_out = [tokens for line in read_lines(run / HELD_OUT) if (tokens := split_tokens(line))]
+    held_out = list(read_sentences(run / HELD_OUT))
     vocabulary = Vocabulary.from_file(run / VOCABULARY)
     corpus = Corpus(shards, held_out, vocabulary, earlier.n_sentences, earlier.n_tokens)
     card = json.loads((run / CARD).read_text(encoding="utf-8"))
@@ -223,6 +228,8 @@ def carry_on(
             say(f"The curves are in {draw_curves(run, 'sampled loss' if config.n_samples else 'training loss')[0]}.")
         except MissingExtraError as error:
             say(str(error), err=True)
+        if (run / INITIAL).exists():
+            _compare(run, held_out)
     return result
 
 
@@ -230,6 +237,22 @@ def _n_steps(run: Path) -> int:
     """Steps of the last checkpoint."""
     found = checkpoints(run / "checkpoints")
     return int(found[-1].name.removeprefix("step-")) if found else 0
+
+
+def _compare(run: Path, held_out: Sequence[Sequence[str]]) -> None:
+    """Perplexity before and after, on the new domain and the old: printed, and in the model's card."""
+    texts = {"held-out": held_out}
+    if (run / OLD_TEXT).exists():
+        texts["old text"] = list(read_sentences(run / OLD_TEXT))
+    best = load_folder(run / "model")
+    found = before_and_after(load_folder(run / INITIAL), best, texts)
+    best.card["perplexity"] = found
+    save_folder(best, run / "model", overwrite=True)
+    for name, values in found.items():
+        before, after = (" / ".join(f"{value:.2f}" for value in values[when]) for when in ("before", "after"))
+        click.echo(f"{name:<9} perplexity before {before}, after {after} (each sentence alone)")
+    if not best.card["n_steps"]:
+        click.echo("Training made nothing better: the model is as it was. Lower --learning-rate, or give more text.")
 
 
 def _say_nothing(line: str, err: bool = False) -> None:

@@ -87,6 +87,8 @@ class TrainConfig:
         n_layers = self.model.n_layers
         if wrong := [layer for layer in self.frozen_layers if not 0 <= layer <= n_layers]:
             raise ConfigError(f"frozen_layers holds {wrong[0]}; the model has layers 0 to {n_layers}.")
+        if self.freeze_softmax and self.softmax.kind == "tied" and 0 not in self.frozen_layers:
+            raise ConfigError("A tied softmax is layer 0's table of words: freeze them together (frozen_layers 0).")
         if self.freeze_softmax and set(self.frozen_layers) >= set(range(n_layers + 1)):
             raise ConfigError("Every layer and the softmax are frozen: there is nothing to train.")
 

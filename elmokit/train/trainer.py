@@ -94,6 +94,7 @@ def train(
         tell: is told what differs from what was asked for.
         show_plan: is given the sizes and the estimated time before a new run starts.
         initial: the model to start from; None for fresh weights. It must have a softmax and the corpus's vocabulary.
+            It is scored first, and stays the best model until training betters it.
         world: the processes that train together; each calls this function.
 
     Returns:
@@ -154,6 +155,7 @@ class _Training:
             self.step_losses = DistributedDataParallel(
                 self.state.losses, device_ids=[device.index or world.local_rank] if device.type == "cuda" else None
             )
+        self.is_given = initial is not None and not found
         self.total = 0
 
     def close(self) -> None:
@@ -198,8 +200,8 @@ class _Training:
         """Step after step until the budget is spent, or the held-out text says stop."""
         config, state, world = self.config, self.state, self.world
         counters = state.counters
+        result: Perplexity | None = self._look(card) if self.is_given else None
         started, n_before = time.monotonic(), counters.n_predictions
-        result: Perplexity | None = None
         while counters.n_predictions < self.total and not self._has_stopped():
             learning_rate = config.rate(counters.n_predictions / self.total)
             gradient_norm = self._step(learning_rate)

@@ -3,7 +3,8 @@
 Names and layouts: every matrix is stored input-major (``y = x @ W``), convolutions as ``(1, width,
 char_dim, count)``, tables without the zero row that stands for "no token". One-layer and one-direction
 models left bilm-tf's dump script under names that no old loader reads; they are read here as they are,
-and written under the regular names.
+and written under the regular names. What the old loaders ask for and a model has not (a backward direction, a
+projection) is written as a stand-in that changes nothing, and left out when it is read again.
 """
 
 from __future__ import annotations
@@ -86,6 +87,29 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
     return rows
 
 
+def stand_ins(config: BiLMConfig) -> dict[str, Shape]:
+    """What AllenNLP's and bilm-tf's loaders ask for beyond the model's own tensors, by their names."""
+    shapes: dict[str, Shape] = {}
+    cnn, dim, hidden_dim = config.char_cnn, config.projection_dim, config.hidden_dim
+    if cnn is not None and cnn.n_features == dim:
+        shapes |= {"CNN_proj/W_proj": (dim, dim), "CNN_proj/b_proj": (dim,)}
+    whole = {"W_0": (2 * dim, 4 * hidden_dim), "B": (4 * hidden_dim,), "W_P_0": (hidden_dim, dim)}
+    for d in range(2):
+        for k in range(config.n_layers):
+            cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+            if d >= config.n_directions:
+                shapes |= {f"{cell}/{name}": shape for name, shape in whole.items()}
+            elif hidden_dim == dim:
+                shapes[f"{cell}/W_P_0"] = whole["W_P_0"]
+    return shapes
+
+
+def _stand_in(name: str, shape: Shape) -> Tensor:
+    """A unit matrix for a projection, which changes nothing; else zeros: an LSTM of zeros puts out zeros."""
+    is_square = len(shape) == 2 and shape[0] == shape[1]
+    return torch.eye(shape[0]) if is_square and name.endswith(("W_P_0", "W_proj")) else torch.zeros(shape)
+
+
 def load(options_path: str | Path, weights_path: str | Path) -> StoredModel:
     """Open a published model.
 
@@ -106,14 +130,19 @@ def load(options_path: str | Path, weights_path: str | Path) -> StoredModel:
     with file:
         shapes = _shapes(file)
         config = config_from_options(options, shapes, str(options_path))
+        read = _reader(file, weights_path)
+        extra = {name: shape for name, shape in stand_ins(config).items() if shapes.get(name) == shape}
+        if all(torch.equal(read(name), _stand_in(name, shape)) for name, shape in extra.items()):
+            shapes = {name: shape for name, shape in shapes.items() if name not in extra}
         with torch.device("meta"):
             bilm = BiLM(config)
-        fill(bilm, table(config), shapes, _reader(file, weights_path), f"{weights_path} (sizes from {options_path})")
-    return StoredModel(bilm, FAMILY, source=Path(weights_path))
+        fill(bilm, table(config), shapes, read, f"{weights_path} (sizes from {options_path})")
+    card = options.get("card")
+    return StoredModel(bilm, FAMILY, source=Path(weights_path), card=card if isinstance(card, dict) else {})
 
 
 def save(model: StoredModel, options_path: str | Path, weights_path: str | Path, overwrite: bool = False) -> None:
-    """Write a model's biLM for AllenNLP's and bilm-tf's loaders; the format has no place for more.
+    """Write a model's biLM for AllenNLP's and bilm-tf's loaders, its card in the options; there is no place for more.
 
     Raises:
         OutputError: a file exists and may not be overwritten, or cannot be written; or the model has word and character
@@ -126,9 +155,11 @@ def save(model: StoredModel, options_path: str | Path, weights_path: str | Path,
             "Write a folder instead: a path without .hdf5 or .h5."
         )
     with written_whole(options_path, overwrite) as options, written_whole(weights_path, overwrite) as weights:
-        options.write_text(json.dumps(options_from_config(config)) + "\n", encoding="utf-8")
+        content = options_from_config(config) | ({"card": model.card} if model.card else {})
+        options.write_text(json.dumps(content) + "\n", encoding="utf-8")
         with created_hdf5(weights) as (file, _):
-            for name, tensor in to_theirs(model.bilm, table(config)).items():
+            extra = {name: _stand_in(name, shape) for name, shape in stand_ins(config).items()}
+            for name, tensor in (to_theirs(model.bilm, table(config)) | extra).items():
                 file.create_dataset(name, data=tensor.float().numpy())
 
 
@@ -138,7 +169,7 @@ def read_options(path: str | Path) -> dict[str, Any]:
     Raises:
         ModelNotFoundError, FormatError: it is missing, or no options file.
     """
-    options = read_table(path, f"There is no options file {path}.", max_bytes=1 << 20)
+    options = read_table(path, f"There is no options file {path}.", max_bytes=1 << 24)
     if not isinstance(options.get("lstm"), dict):
         raise FormatError(f"{path} is JSON but no ELMo options file: it has no table 'lstm'.")
     return options
@@ -204,12 +235,14 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
             "projection_dim": config.projection_dim,
             "n_layers": config.n_layers,
             "use_skip_connections": config.skip_connections,
+            # AllenNLP wants both keys; bilm-tf takes 0 for a bound, so that no clip is null.
+            "cell_clip": config.cell_clip,
+            "proj_clip": config.projection_clip,
         },
     }
-    # AllenNLP wants both keys (0 is none there); bilm-tf takes 0 for a bound, so without a clip they are left out.
-    for key, clip in (("cell_clip", config.cell_clip), ("proj_clip", config.projection_clip)):
-        if clip is not None:
-            options["lstm"][key] = clip
+    clip = config.projection_clip
+    if config.hidden_dim == config.projection_dim and clip is not None and clip < 1:
+        options["lstm"]["proj_clip"] = None  # a stand-in for the projection must not be clipped; outputs are below 1
     if config.char_cnn is not None:
         cnn = config.char_cnn
         options["char_cnn"] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError
+from elmokit.files import written_whole
 from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
@@ -147,6 +148,7 @@ def _looks_like(path: Path) -> str:
             "config.json": _config_hint(path / "config.json"),
             "encoder.pkl": "an ELMoForManyLangs model",
             "checkpoint": "a TensorFlow checkpoint",
+            "settings.json": _run_hint(path),
             "saved_model.pb": "a TensorFlow SavedModel",
         }
         found = next((hint for name, hint in hints.items() if name in names and hint), None)
@@ -159,6 +161,12 @@ def _looks_like(path: Path) -> str:
     if start.startswith((b"<!doctype html", b"<html", b"<?xml", b"<error")):
         return " It looks like a web page: a download that failed."
     return ""
+
+
+def _run_hint(path: Path) -> str | None:
+    """Of a training run that has not kept a model yet."""
+    steps = sorted(path.glob("checkpoints/step-*/model"))
+    return f"a training run that has kept no model yet; its newest checkpoint is {steps[-1]}" if steps else None
 
 
 _MAGICS = (
@@ -220,6 +228,8 @@ def _config_hint(path: Path) -> str | None:
 def save_model(model: StoredModel, path: Path, storage: Storage = "float32", overwrite: bool = False) -> list[Path]:
     """Write a model in the format that the path asks for: HDF5 with options beside it, or a folder of ours.
 
+    Beside the HDF5 of a word-input model stands ``vocab.txt`` too, which names the rows of its table.
+
     Returns:
         what was written.
 
@@ -228,7 +238,12 @@ def save_model(model: StoredModel, path: Path, storage: Storage = "float32", ove
     """
     if path.suffix in HDF5_SUFFIXES:
         options = named_options(path)
-        bilm_tf.save(model, options, path, overwrite)
-        return [path, options]
+        if model.bilm.config.n_words is None or model.vocabulary is None:
+            bilm_tf.save(model, options, path, overwrite)
+            return [path, options]
+        with written_whole(path.with_name("vocab.txt"), overwrite) as words:
+            words.write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
+            bilm_tf.save(model, options, path, overwrite)
+        return [path, options, path.with_name("vocab.txt")]
     save_folder(model, path, storage, overwrite)
     return [path]

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLM
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.char_cnn import WordEmbedding
+from elmokit.nn.softmax import FullSoftmax, TiedSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import StoredModel
@@ -263,14 +264,14 @@ def _vocabulary(path: Path) -> Vocabulary:
 
 
 def _softmax_rows(names: dict[str, str]) -> list[TensorRow]:
-    """The softmax's tensors; the weight is the table of words where training tied the two."""
-    weight = f"{_SOFTMAX}W" if f"{_SOFTMAX}W" in names else "embedding"
-    return [TensorRow("weight", weight), TensorRow("bias", f"{_SOFTMAX}b")]
+    """The softmax's own tensors: without a weight where training tied it to the table of words."""
+    bias = TensorRow("bias", f"{_SOFTMAX}b")
+    return [TensorRow("weight", f"{_SOFTMAX}W"), bias] if f"{_SOFTMAX}W" in names else [bias]
 
 
 def _softmax(
     model: StoredModel, names: dict[str, str], shapes: dict[str, Shape], read_tensor: Callable[[str], Tensor], what: str
-) -> FullSoftmax:
+) -> FullSoftmax | TiedSoftmax:
     rows = _softmax_rows(names)
     vocabulary = model.vocabulary
     assert vocabulary is not None
@@ -282,8 +283,14 @@ def _softmax(
                 "rows. Put the vocabulary that the model was trained with in its place, or take it away to open the "
                 "model without its softmax."
             )
-    with torch.device("meta"):
-        softmax = FullSoftmax(len(vocabulary), model.bilm.config.projection_dim)
+    layer = model.bilm.token_layer
+    softmax: FullSoftmax | TiedSoftmax
+    if len(rows) == 1 and isinstance(layer, WordEmbedding):
+        softmax = TiedSoftmax(layer.embedding)
+    else:
+        rows = [TensorRow("weight", f"{_SOFTMAX}W"), rows[-1]]  # a character model has nothing to be tied to
+        with torch.device("meta"):
+            softmax = FullSoftmax(len(vocabulary), model.bilm.config.projection_dim)
     own_shapes = {row.theirs: shapes[row.theirs] for row in rows if row.theirs in shapes}
     fill(softmax, rows, own_shapes, read_tensor, what)
     return softmax

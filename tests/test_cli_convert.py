@@ -1,0 +1,105 @@
+"""The shell's conversion of a training run: all that was trained is kept, or said to be left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elmokit.bilm import PRESETS
+from elmokit.text.vocabulary import RowVocabulary
+from elmokit.weights.open import open_model, save_model
+from tests.conftest import WORDS, random_model
+from tests.test_cli import folder, shell  # noqa: F401 (fixtures)
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
+TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
+SMALL = ("--batch-size", "2", "--n-steps", "5", "--evaluate-every", "3", "--checkpoint-every", "2", "--threads", "1")
+KINDS = {
+    "full": (),
+    "adaptive": ("--softmax", "adaptive", "--cutoffs", "5"),
+    "tied": ("--softmax", "tied", "--input", "words"),
+    "one layer, forward": ("--n-layers", "1", "--forward-only"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    Path("text.txt").write_text(TEXT)
+    assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
+    ran = shell("convert", "run", "ours", "--storage", "float16")
+    assert (ran.code, ran.err) == (0, "wrote ours\n")
+    assert {tensor.dtype for tensor in load_file("ours/softmax.safetensors").values()} == {torch.float16}
+    before, after = open_model("run/model"), open_model("ours")
+    assert before.card == after.card
+    for name in ("corpus", "command", "elmokit", "train", "n_steps", "n_predictions", "held_out_perplexity"):
+        assert name in after.card
+    assert after.card["n_predictions"] == 60
+    assert after.vocabulary is not None
+    assert before.vocabulary is not None
+    assert after.vocabulary.words == before.vocabulary.words
+    facts = [json.loads(shell("perplexity", name, "text.txt", "--json").out) for name in ("run", "ours")]
+    assert facts[0]["perplexity"]["forward"] == pytest.approx(facts[1]["perplexity"]["forward"], rel=1e-2)
+    ran = shell("finetune", "ours", "text.txt", "--held-out", "text.txt", "--run", "more", "--tokens", "20", *SMALL)
+    assert ran.code == 0, ran.err
+    assert open_model("more").card["initial"]["card"] == after.card
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_converts_to_hdf5_and_says_what_has_no_place_there(shell, kind: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    Path("text.txt").write_text(TEXT)
+    assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
+    ran = shell("convert", "run", "there/out.hdf5")
+    assert ran.code == 0
+    assert ran.err.endswith("left out, as HDF5 has no place for it: the softmax and its words\n")
+    before, after = open_model("run/model"), open_model("there/out.hdf5")
+    assert after.bilm.config == before.bilm.config
+    assert after.card == before.card
+    for name, tensor in before.bilm.state_dict().items():
+        assert torch.equal(after.bilm.state_dict()[name], tensor), name
+    options = json.loads(Path("there/options.json").read_text())
+    if kind == "tied":
+        assert "wrote there/vocab.txt\n" in ran.err
+        assert Path("there/vocab.txt").read_text() == Path("run/model/vocab.txt").read_text()
+    else:
+        assert options["char_cnn"]["n_characters"] == 262
+        assert not Path("there/vocab.txt").exists()
+    with h5py.File("there/out.hdf5") as file:  # two directions, which the old loaders ask for
+        assert set(file["RNN_1/RNN/MultiRNNCell"]) == {f"Cell{k}" for k in range(options["lstm"]["n_layers"])}
+        assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"][...]) == options["bidirectional"]
+
+
+def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    words = [word for word in WORDS if word != "<UNK>"]
+    model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
+    save_model(dataclasses.replace(model, softmax=None, vocabulary=RowVocabulary(words)), Path("old"))
+    ran = shell("convert", "old", "new/weights.hdf5")
+    assert "left out" not in ran.err
+    again = open_model("new")
+    assert again.vocabulary is not None
+    assert again.vocabulary.words == words
+    ran = shell("convert", "old", "new/other.hdf5")  # options.json and vocab.txt stand there
+    assert (ran.code, "exists already" in ran.err, Path("new/other.hdf5").exists()) == (2, True, False)
+
+
+def test_the_warm_state_is_said_to_be_left_out(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    model = random_model()
+    save_model(dataclasses.replace(model, softmax=None, warm_state=model.bilm.zero_state(1)), Path("warm"))
+    assert shell("convert", "warm", "w.hdf5").err.endswith("has no place for it: the warm state\n")
+    assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
+
+
+def test_a_run_that_kept_no_model_yet_names_its_checkpoint(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    Path("run/checkpoints/step-00000004").mkdir(parents=True)
+    Path("run/settings.json").write_text("{}")
+    Path("model").rename("run/checkpoints/step-00000004/model")
+    ran = shell("convert", "run", "out.hdf5")
+    assert ran.code == 2
+    assert "a training run that has kept no model yet; its newest checkpoint is run/checkpoints/step-0" in ran.err
+    assert shell("convert", "run/checkpoints/step-00000004/model", "out.hdf5").code == 0
