@@ -6,7 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit.corpus.embed import embed_file, survey
+from elmokit.corpus.embed import embed_file
+from elmokit.corpus.reading import survey
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
 from tests.conftest import random_model
@@ -30,7 +31,7 @@ def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tm
     seen: list[int] = []
     summary = embed_file(elmo, text, tmp_path / "out.hdf5", progress=seen.append)
     assert (summary.n_sentences, summary.n_tokens, summary.n_blank) == (4, 13, 1)
-    assert seen == [4, 0, 5, 4]
+    assert sorted(seen) == [0, 4, 4, 5]
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert [file[str(number)].shape for number in range(4)] == [(3, 4, 64), (3, 0, 64), (3, 5, 64), (3, 4, 64)]
         (expected,) = elmo.embed([["the", "dog", "ran", "on\u00a0the", "mat"]])
