@@ -91,7 +91,7 @@ def write_index(
 def index_bytes(n_sentences: int, n_text_bytes: int, n_layers: int | None, keys: Keys, n_maps: int) -> int:
     """About what ``write_index`` writes."""
     n_name_bytes = number_name_bytes(n_sentences) if keys == "numbers" else n_text_bytes + 5 * n_sentences
-    of_a_map = 4096 + n_text_bytes + (len(str(n_sentences)) + 8) * n_sentences
+    of_a_map = 160 + max(4096, n_text_bytes + (len(str(n_sentences)) + 8) * n_sentences)
     maps = n_maps * of_a_map if keys == "numbers" else 0
     return n_sentences * header_bytes(n_layers) + group_bytes(n_sentences + n_maps, n_name_bytes) + maps
 

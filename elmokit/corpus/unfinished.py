@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -47,6 +46,7 @@ except ImportError:  # not on Windows
 
 COMMIT_SECONDS = 2.0
 VECTORS = "vectors.hdf5"
+_FILES = (VECTORS, "lengths", "names", "journal.new", "journal.json", "lock")
 Settings = dict[str, Any]
 
 
@@ -76,9 +76,13 @@ class UnfinishedOutput:
     def __init__(self, folder: Path, settings: Settings, done: Done, state: BiLMState | None) -> None:
         self.folder, self.settings, self.state = folder, settings, state
         self.committed = self.done = done
-        self.vectors = _opened(folder / VECTORS, None, 0 if done.data_end == DATA_START else done.data_end)
-        self.lengths = _opened(folder / "lengths", done.n_sentences * 8)
-        self.names = _opened(folder / "names", done.names_end)
+        with contextlib.ExitStack() as files:
+            # Behind data_end may stand batches of the next pool: vectors are not cut off, but written over.
+            at_least = 0 if done.data_end == DATA_START else done.data_end
+            self.vectors = files.enter_context(_opened(folder / VECTORS, at_least))
+            self.lengths = files.enter_context(_opened(folder / "lengths", done.n_sentences * 8, cut=True))
+            self.names = files.enter_context(_opened(folder / "names", done.names_end, cut=True))
+            self._files = files.pop_all()
         self._said = time.monotonic()
 
     def write(self, place: int, vectors: NDArray[Any]) -> None:
@@ -153,8 +157,7 @@ class UnfinishedOutput:
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self.vectors, self.lengths, self.names):
-            file.close()
+        self._files.close()
 
 
 @contextlib.contextmanager
@@ -188,13 +191,13 @@ def begun(
         ) from None
     with lock:
         _lock(lock, output)
-        found = _read_journal(folder)
-        if found is not None and not (resume or overwrite):
+        found = _read_journal(folder) if resume or not overwrite else None
+        if found is not None and not resume:
             raise OutputError(
                 f"{folder} holds an unfinished run, {found.done.n_sentences:,} sentences and more done. Go on with it "
                 "(--resume in the shell), or discard it (--overwrite)."
             )
-        if found is None or not resume:
+        if found is None:
             (folder / "journal.json").unlink(missing_ok=True)
             found = _Journal(settings, Done())
         _refuse_other_settings(folder, found.settings, settings)
@@ -221,7 +224,7 @@ def begun(
             if unfinished is not None:
                 unfinished.close()
             if done.nothing:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
 
 
 def partial_folder(output: str | Path) -> Path:
@@ -258,8 +261,8 @@ def _refuse_other_settings(folder: Path, begun_with: Settings, given: Settings) 
             )
 
 
-def _opened(path: Path, end: int | None, least: int = 0) -> IO[bytes]:
-    """A file open for writing: cut off where it was complete, if that is given.
+def _opened(path: Path, end: int, cut: bool = False) -> IO[bytes]:
+    """A file open for writing at its end, which holds all that was complete; and no more, if ``cut`` is set.
 
     Raises:
         OSError: it cannot be opened, or is shorter than it should be.
@@ -267,10 +270,10 @@ def _opened(path: Path, end: int | None, least: int = 0) -> IO[bytes]:
     path.touch()
     file = path.open("r+b", buffering=0)
     size = file.seek(0, os.SEEK_END)
-    if size < max(least, end or 0):
+    if size < end:
         file.close()
-        raise OSError(f"{path} is cut short: {size:,} bytes, expected {max(least, end or 0):,}")
-    if end is not None:
+        raise OSError(f"{path} is cut short: {size:,} bytes, expected {end:,}")
+    if cut:
         file.truncate(end)
         file.seek(end)
     return file
@@ -280,6 +283,14 @@ def _write(file: IO[bytes], numbers: NDArray[Any]) -> None:
     rest = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
     while rest:
         rest = rest[file.write(rest) :]
+
+
+def _remove(folder: Path) -> None:
+    """Remove what is ours, and the folder if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        for path in [*folder.glob("state-*"), *(folder / name for name in _FILES)]:
+            path.unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _lock(file: IO[str], output: Path) -> None:
