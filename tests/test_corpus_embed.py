@@ -16,7 +16,7 @@ from elmokit.corpus import unfinished
 from elmokit.corpus.embed import embed_file
 from elmokit.corpus.hdf5 import Keys
 from elmokit.corpus.unfinished import Done, UnfinishedOutput
-from elmokit.embedder import Elmo, Start
+from elmokit.embedder import Elmo, Layers, Start
 from elmokit.errors import OutputError, TextError
 from tests.conftest import random_model
 
@@ -148,6 +148,30 @@ def test_resuming_wants_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monk
     embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
     with h5py.File(output) as file:
         assert len(file) == 62
+
+
+@pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])
+def test_a_long_line_is_written_part_by_part(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str
+) -> None:
+    monkeypatch.setattr("elmokit.corpus.embed.LONG_TOKENS", 9)
+    monkeypatch.setattr(Elmo.embed_document, "__kwdefaults__", {"layers": "all", "chunk_tokens": 4})
+    long = "the cat sat on the mat . " * 3
+    (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n\nthe cat\n{long} .\n")
+    seen: list[int] = []
+    embed_file(
+        elmo,
+        tmp_path / "text.txt",
+        tmp_path / "out.hdf5",
+        layers=layers,
+        dtype=dtype,  # type: ignore[arg-type]
+        progress=seen.append,
+    )
+    assert sorted(seen) == [0, 1, 2, 2, 3, *[4] * 10]
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        sentences = [line.split() for line in ("the dog .", long, "", "the cat", f"{long} .")]
+        for number, expected in enumerate(elmo.embed(sentences, layers=layers)):
+            np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
 
 
 def test_an_error_of_the_writing_thread_is_one_clear_error(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,7 +22,7 @@ from elmokit.corpus.hdf5 import Keys, check_key, write_index
 from elmokit.corpus.reading import Pool, read_pools, read_sentences
 from elmokit.corpus.threads import Ahead, Behind
 from elmokit.corpus.unfinished import Done, Settings, UnfinishedOutput, begun
-from elmokit.embedder import POOL_BATCHES, Elmo, Layers, Vectors
+from elmokit.embedder import LONG_TOKENS, POOL_BATCHES, Elmo, Layers, Vectors
 from elmokit.files import split_tokens
 from elmokit.text.batches import plan_batches
 
@@ -85,7 +85,8 @@ def embed_file(
         overwrite: replace what stands at the output; and without ``resume`` discard an unfinished run.
         resume: go on where an unfinished run stopped; the vectors come in the same batches as without the stop.
         on_start: called once everything is ready, before any work, with what an unfinished run had done.
-        progress: called for each sentence with its number of tokens, in the order in which they are computed.
+        progress: called for each sentence with its number of tokens, in the order in which they are computed; for a
+            very long one, part by part.
 
     Raises:
         TextError: the input cannot be read, a line is not UTF-8, or a line is blank and ``strict`` is set; on resuming,
@@ -121,11 +122,14 @@ def embed_file(
                     if n_skipped < before.n_batches:
                         n_skipped += 1
                         n_before += sum(lengths[row] for row in batch)
-                    else:
-                        vectors = computing.of([pool.sentences[row] for row in batch])
-                        behind.put(_Vectors([pool.places[row] for row in batch], vectors))
-                    for row in batch:
-                        progress(lengths[row])
+                        for row in batch:
+                            progress(lengths[row])
+                        continue
+                    for parts in computing.of(pool, batch):
+                        behind.put(parts)
+                        for part in parts:
+                            progress(part.vectors.shape[-2])
+                    behind.put("batch's end")
                 behind.put(_PoolEnd(pool, computing.state))
         unfinished.commit()
         write_index(unfinished, n_layers, dim, dtype, keys, with_map, with_old_map)
@@ -140,11 +144,16 @@ def shape_of(elmo: Elmo, layers: Layers) -> tuple[int | None, int]:
     return (None if isinstance(layers, (str, int)) else len(layers)), elmo.output_dim
 
 
-class _Vectors(NamedTuple):
-    """Vectors of a batch, and where they go."""
+class _Part(NamedTuple):
+    """Vectors of a sentence, or of a part of a very long one, and where they go."""
 
-    places: list[int]
-    vectors: list[Vectors]
+    place: int
+    """Where the sentence's vectors begin."""
+    n_tokens: int
+    """Of the whole sentence."""
+    first: int
+    """The part's first token."""
+    vectors: Vectors
 
 
 class _PoolEnd(NamedTuple):
@@ -163,30 +172,59 @@ class _Computing:
         if elmo.start == "carry":
             self.state = elmo.bilm.zero_state(0) if state is None else state.to(elmo.bilm.device)
 
-    def of(self, sentences: list[list[str]]) -> list[Vectors]:
-        """The vectors of the next batch."""
-        if self.state is None:
-            return self.elmo.embed(sentences, layers=self.layers, batch_tokens=self.batch_tokens)
-        vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(sentences)), self.layers)
-        self.state = self.state.with_first_rows(after)
-        return vectors
+    def of(self, pool: Pool, batch: list[int]) -> Iterator[list[_Part]]:
+        """The vectors of the pool's next batch; all at once, but for sentences too long for that."""
+        if self.state is not None:
+            sentences = [pool.sentences[row] for row in batch]
+            vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
+            self.state = self.state.with_first_rows(after)
+            yield _whole(pool, batch, vectors)
+            return
+        long = [row for row in batch if len(pool.sentences[row]) > LONG_TOKENS and self.layers != "mix"]
+        for row in long:
+            first = 0
+            for part in self.elmo.embed_document(pool.sentences[row], layers=self.layers):
+                yield [_Part(pool.places[row], len(pool.sentences[row]), first, part)]
+                first += part.shape[-2]
+        if others := [row for row in batch if row not in long]:
+            sentences = [pool.sentences[row] for row in others]
+            vectors = self.elmo.embed(sentences, layers=self.layers, batch_tokens=self.batch_tokens)
+            yield _whole(pool, others, vectors)
 
 
-def _writer(unfinished: UnfinishedOutput, dtype: Storage, carried: bool) -> Callable[[_Vectors | _PoolEnd], None]:
+def _whole(pool: Pool, rows: list[int], vectors: list[Vectors]) -> list[_Part]:
+    return [_Part(pool.places[row], array.shape[-2], 0, array) for row, array in zip(rows, vectors, strict=True)]
+
+
+def _writer(
+    unfinished: UnfinishedOutput, dtype: Storage, carried: bool
+) -> Callable[[list[_Part] | _PoolEnd | Literal["batch's end"]], None]:
     """What the writing thread does with what it is given."""
 
-    def write(item: _Vectors | _PoolEnd) -> None:
+    def write(item: list[_Part] | _PoolEnd | Literal["batch's end"]) -> None:
         if isinstance(item, _PoolEnd):
             names = "".join(f"{name}\n" for name in item.pool.names).encode("utf-8")
             unfinished.end_pool(item.pool.done, item.pool.lengths, names, item.state)
-            return
-        for place, array in zip(item.places, item.vectors, strict=True):
-            # torch rounds eight times as fast as numpy
-            unfinished.write(place, torch.from_numpy(array).half().numpy() if dtype == "float16" else array)
-        if not carried:  # else the batch counts together with the state after it
-            unfinished.end_batch()
+        elif isinstance(item, str):
+            if not carried:  # else the batch counts together with the state after it
+                unfinished.end_batch()
+        else:
+            for part in item:
+                _write_part(unfinished, part, dtype)
 
     return write
+
+
+def _write_part(unfinished: UnfinishedOutput, part: _Part, dtype: Storage) -> None:
+    # torch rounds eight times as fast as numpy
+    vectors = torch.from_numpy(part.vectors).half().numpy() if dtype == "float16" else part.vectors
+    if vectors.shape[-2] == part.n_tokens:
+        unfinished.write(part.place, vectors)
+        return
+    layers = vectors.reshape(-1, *vectors.shape[-2:])
+    token_bytes = layers.shape[-1] * layers.itemsize
+    for number, layer in enumerate(layers):
+        unfinished.write(part.place + (number * part.n_tokens + part.first) * token_bytes, layer)
 
 
 def _settings(
