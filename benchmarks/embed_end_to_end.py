@@ -2,9 +2,9 @@
 
     python benchmarks/embed_end_to_end.py TEXT [--model MODEL] [--lines 20000] [--rounds 3] [--dtype float16]
 
-The network alone: the sentences are in memory and batched, and of each batch all layers are computed and dropped. End to
-end: ``embed_file`` from the text file to the HDF5 file under its name, brought to the disk. Both in one process, one after
-the other in each round, each with a cache of tokens that is empty. Prints a Markdown table of medians.
+The network alone: the sentences are in memory and batched, and of each batch all layers are computed and dropped. End
+to end: ``embed_file`` from the text file to the HDF5 file under its name, brought to the disk. Both in one process, one
+after the other in each round, each with a cache of tokens that is empty. Prints a Markdown table of medians.
 """
 
 from __future__ import annotations

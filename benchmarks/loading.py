@@ -3,8 +3,8 @@
     python benchmarks/loading.py FOLDER OPTIONS.json WEIGHTS.hdf5 [--peer-python PYTHON --peer-runner RUNNER]
 
 FOLDER is ``elmokit convert WEIGHTS.hdf5 FOLDER``. RUNNER is a script that loads the file in AllenNLP and prints a line
-of JSON with ``seconds.load``. Each load is a process of its own, they alternate, and the clock starts after the imports;
-the files are in the page cache. Prints a Markdown table of medians.
+of JSON with ``seconds.load``. Each load is a process of its own, they alternate, and the clock starts after the
+imports; the files are in the page cache. Prints a Markdown table of medians.
 """
 
 from __future__ import annotations

@@ -57,6 +57,10 @@ def test_survey_counts_before_any_work(tmp_path: Path) -> None:
     found = survey(tmp_path / "text.txt")
     assert (found.n_sentences, found.n_tokens, found.n_blank) == (3, 4, 1)
     assert found.n_text_bytes == 7 + len("caf\u00e9\u00a0au lait".encode())
+    read: list[int] = []
+    (tmp_path / "long.txt").write_text("a\n" * 2500)
+    assert survey(tmp_path / "long.txt", progress=read.append).n_sentences == 2500
+    assert read == [1000, 1000]
     with pytest.raises(TextError, match="line 2 is blank"):
         survey(tmp_path / "text.txt", strict=True)
 

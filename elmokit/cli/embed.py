@@ -113,7 +113,10 @@ def embed(
     n_maps = 0 if forget_sentences or use_sentence_keys else 1 + include_sentence_indices
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
     # A pipe can be read only once.
-    found = survey(source, fasta, strict, tokenizer) if source.is_file() else None
+    found = None
+    if source.is_file():
+        with _progress_bar(None, " lines read") as bar:
+            found = survey(source, fasta, strict, tokenizer, bar.update)
     if threads is not None:
         import torch
 
@@ -166,8 +169,8 @@ def embed(
     )
 
 
-def _progress_bar(total: int | None) -> tqdm[NoReturn]:
-    """Tokens done, rate and time left on a terminal; nothing in a pipe."""
+def _progress_bar(total: int | None, unit: str = " tokens") -> tqdm[NoReturn]:
+    """How much is done, the rate and the time left on a terminal; nothing in a pipe."""
     from tqdm import tqdm
 
-    return tqdm(total=total, unit=" tokens", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
+    return tqdm(total=total, unit=unit, unit_scale=True, disable=not sys.stderr.isatty(), leave=False)

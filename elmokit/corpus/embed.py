@@ -7,6 +7,7 @@ memory is a few batches and the text of a few pools.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ from elmokit.corpus.reading import Pool, read_pools, read_sentences
 from elmokit.corpus.threads import Ahead, Behind
 from elmokit.corpus.unfinished import Done, Settings, UnfinishedOutput, begun
 from elmokit.embedder import LONG_TOKENS, POOL_BATCHES, Elmo, Layers, Vectors
-from elmokit.files import split_tokens
+from elmokit.files import STDIN, split_tokens
+from elmokit.nn.fast.choose import asked
 from elmokit.text.batches import plan_batches
 
 Storage = Literal["float32", "float16"]
@@ -112,7 +114,9 @@ def embed_file(
             pools = read_pools(sentences, before, token_bytes, max_tokens=POOL_BATCHES * batch_tokens)
         computing = _Computing(elmo, layers, batch_tokens, unfinished.state)
         n_before, n_skipped = before.n_tokens, 0
-        with Ahead(pools, POOLS_AHEAD) as ahead, Behind(_writer(unfinished, dtype, carried), BATCHES_BEHIND) as behind:
+        # A thread that waits for standard input cannot be ended, and crashes Python on Ctrl-C.
+        source_thread = contextlib.nullcontext(pools) if str(source) == STDIN else Ahead(pools, POOLS_AHEAD)
+        with source_thread as ahead, Behind(_writer(unfinished, dtype, carried), BATCHES_BEHIND) as behind:
             for pool in ahead:
                 if keys == "sentences":
                     for number, name in enumerate(pool.names, start=pool.done.n_sentences - len(pool.names)):
@@ -234,6 +238,7 @@ def _settings(
     return {
         "model": f"{_fingerprint(elmo):08x}",
         "start": elmo.start,
+        "kernels": asked(),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,
         "fasta": fasta,

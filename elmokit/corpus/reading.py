@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elmokit.corpus.unfinished import Done
 from elmokit.errors import TextError
-from elmokit.files import read_lines, split_tokens
+from elmokit.files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
 from elmokit.text.batches import N_BOUNDARIES
 from elmokit.text.fasta import read_fasta
 
@@ -52,9 +52,16 @@ class Pool:
 
 
 def survey(
-    source: str | Path, fasta: bool = False, strict: bool = False, tokenize: Callable[[str], list[str]] = split_tokens
+    source: str | Path,
+    fasta: bool = False,
+    strict: bool = False,
+    tokenize: Callable[[str], list[str]] = split_tokens,
+    progress: Callable[[int], None] = lambda n_sentences: None,
 ) -> Survey:
     """Read the whole input once: it is all there and all sound, and this is how much it is.
+
+    Args:
+        progress: called now and then with how many sentences more were read.
 
     Raises:
         TextError: it cannot be read, or a line is not UTF-8, or (``fasta``) not as FASTA has it, or (``strict``) blank.
@@ -64,6 +71,8 @@ def survey(
         n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence.tokens)
         n_blank += not sentence.tokens
         n_text_bytes += len(sentence.name.encode("utf-8"))
+        if n_sentences % LINES_BETWEEN_PROGRESS == 0:
+            progress(LINES_BETWEEN_PROGRESS)
     return Survey(n_sentences, n_tokens, n_blank, n_text_bytes)
 
 
