@@ -36,8 +36,11 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float16")
+    parser.add_argument("--threads", type=int, help="where the machine is busy, 1: waiting threads use processor time")
     parser.add_argument("--folder", type=Path, help="where to write; removed afterwards")
     arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     model = open_pretrained(arguments.model)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         text = Path(folder) / "text.txt"
@@ -46,31 +49,45 @@ def main() -> None:
         batches = _batches([split_tokens(line) for line in lines])
         n_tokens = sum(len(sentence) for batch in batches for sentence in batch)
         Elmo(model).embed([["warm", "up"]] * 8)
-        alone: list[float] = []
-        whole: list[float] = []
+        alone: list[tuple[float, float]] = []
+        whole: list[tuple[float, float]] = []
         output = Path(folder) / "vectors.hdf5"
         for _ in range(arguments.rounds):
             elmo = Elmo(model)
-            started = time.perf_counter()
+            started = _clocks()
             with torch.no_grad():
                 for batch in batches:
                     elmo.model.contextualize(batch, elmo.start_state(len(batch)), elmo.token_cache)
-            alone.append(time.perf_counter() - started)
+            alone.append(_since(started))
             elmo = Elmo(model)
-            started = time.perf_counter()
+            started = _clocks()
             embed_file(elmo, text, output, dtype=arguments.dtype, overwrite=True)
-            whole.append(time.perf_counter() - started)
+            whole.append(_since(started))
         n_bytes = output.stat().st_size
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{len(lines):,} lines, {n_tokens:,} tokens; {n_bytes / 1e6:,.0f} MB; peak memory {peak:,.0f} MiB", end="; ")
     print(f"threads {torch.get_num_threads()}; rounds {arguments.rounds}\n")
-    print("| what | seconds, median | of all | tokens/s |")
-    print("|---|---|---|---|")
-    for what, seconds in (("network alone", alone), ("end to end", whole)):
+    print("| what | seconds, median | of all | tokens/s | processor seconds, median |")
+    print("|---|---|---|---|---|")
+    for what, pairs in (("network alone", alone), ("end to end", whole)):
+        seconds = [wall for wall, _ in pairs]
         middle = statistics.median(seconds)
-        print(f"| {what} | {middle:.1f} | {min(seconds):.1f} to {max(seconds):.1f} | {n_tokens / middle:,.0f} |")
-    share = statistics.median(one / two for one, two in zip(alone, whole, strict=True))
-    print(f"\nEnd to end keeps {share:.0%} of the network's speed (median of the rounds' ratios).")
+        line = f"| {what} | {middle:.1f} | {min(seconds):.1f} to {max(seconds):.1f} | {n_tokens / middle:,.0f} "
+        print(line + f"| {statistics.median(processor for _, processor in pairs):.2f} |")
+    shares = [[one / two for one, two in zip(*round_, strict=True)] for round_ in zip(alone, whole, strict=True)]
+    by_wall, by_processor = (statistics.median(column) for column in zip(*shares, strict=True))
+    print(f"\nEnd to end keeps {by_wall:.0%} of the network's speed by the clock, {by_processor:.0%} by processor time")
+    print("(medians of the rounds' ratios).")
+
+
+def _clocks() -> tuple[float, float]:
+    """Seconds by the clock, and of the processor for all threads."""
+    return time.perf_counter(), time.process_time()
+
+
+def _since(started: tuple[float, float]) -> tuple[float, float]:
+    wall, processor = _clocks()
+    return wall - started[0], processor - started[1]
 
 
 def _batches(sentences: list[list[str]]) -> list[list[list[str]]]:
