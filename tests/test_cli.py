@@ -302,8 +302,9 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
     command = [sys.executable, "-m", "elmokit", "embed", "long.txt", "out.hdf5", "--model", "model"]
     ran = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
     assert ran.returncode == 2, ran.stderr
-    assert "Writing out.hdf5 failed" in ran.stderr
-    assert ran.stderr.count("\n") == 1
+    plan, error = ran.stderr.splitlines()
+    assert plan == "500 sentences, 3,000 tokens; out.hdf5 will take 2.4 MB"
+    assert error.startswith("elmokit: Writing out.hdf5 failed: File too large.")
     assert {path.name for path in folder.iterdir()} == {"model", "text.txt", "long.txt"}
 
 

@@ -25,10 +25,10 @@ from elmokit.compat.allennlp import (
     _ElmoCharacterEncoder,
     batch_to_ids,
 )
-from elmokit.corpus.hdf5 import VectorWriter
 from elmokit.errors import ConfigError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights.open import open_model, save_model
 from tests.allennlp_files import CONFIG, DIM, Files, write_files
+from tests.reference.hdf5_h5py import VectorWriter
 
 SENTENCES = [["The", "sentence", "."], ["ELMo", "helps", "disambiguate", "ELMo", "from", "Elmo", "."]]
 BATCHES = [[["The", "cat", "sat", "."], ["A"], ["the", "dog"]], [["On", "a", "mat"]], [["The", "cat"], ["ran", "."]]]

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
-from elmokit.corpus.embed import embed_file, survey
-from elmokit.embedder import Elmo
+from elmokit.corpus import unfinished
+from elmokit.corpus.embed import embed_file
+from elmokit.corpus.hdf5 import Keys
+from elmokit.corpus.unfinished import Done, UnfinishedOutput
+from elmokit.embedder import Elmo, Layers, Start
 from elmokit.errors import OutputError, TextError
 from tests.conftest import random_model
 
@@ -30,7 +39,7 @@ def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tm
     seen: list[int] = []
     summary = embed_file(elmo, text, tmp_path / "out.hdf5", progress=seen.append)
     assert (summary.n_sentences, summary.n_tokens, summary.n_blank) == (4, 13, 1)
-    assert seen == [4, 0, 5, 4]
+    assert sorted(seen) == [0, 4, 4, 5]
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert [file[str(number)].shape for number in range(4)] == [(3, 4, 64), (3, 0, 64), (3, 5, 64), (3, 4, 64)]
         (expected,) = elmo.embed([["the", "dog", "ran", "on\u00a0the", "mat"]])
@@ -69,6 +78,136 @@ def test_an_empty_file_gives_a_file_with_an_empty_map(elmo: Elmo, tmp_path: Path
         assert file["sentence_to_index"].asstr()[0] == "{}"
 
 
-def test_survey_counts_before_any_work(text: Path) -> None:
-    found = survey(text)
-    assert (found.n_sentences, found.n_tokens, found.n_blank) == (4, 13, 1)
+class Stopped(BaseException):
+    """What ends a run in the middle here."""
+
+
+def lines(n: int) -> str:
+    return "".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(n))
+
+
+@pytest.mark.parametrize("start", ["warm", "zero", "carry"])
+@pytest.mark.parametrize("keys", ["numbers", "sentences"])
+def test_a_run_stopped_again_and_again_writes_what_one_run_writes(
+    start: Start, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unfinished, "COMMIT_SECONDS", 0.0)
+    elmo = Elmo(random_model(), start=start)
+    (tmp_path / "text.txt").write_text(lines(120))
+    settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "keys": keys, "dtype": "float16"}
+    embed_file(elmo, tmp_path / "text.txt", tmp_path / "whole.hdf5", **settings)
+    done, n_stops = [0], 0
+    while not (tmp_path / "parts.hdf5").exists():
+        left = 30
+
+        def stop(n_tokens: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0 and done[-1] < 100:
+                raise Stopped
+
+        def remember(before: Done) -> None:
+            done.append(before.n_sentences)
+
+        try:
+            embed_file(
+                elmo,
+                tmp_path / "text.txt",
+                tmp_path / "parts.hdf5",
+                **settings,
+                resume=True,
+                on_start=remember,
+                progress=stop,
+            )
+        except Stopped:
+            n_stops += 1
+    assert n_stops >= 2
+    assert done == sorted(done)
+    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "whole.hdf5", "parts.hdf5"}
+
+
+def test_resuming_wants_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfinished, "COMMIT_SECONDS", 0.0)
+    text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
+    text.write_text(lines(60))
+
+    def stop(n_tokens: int) -> None:
+        if (unfinished.partial_folder(output) / "journal.json").exists():
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=8, progress=stop)
+    with pytest.raises(OutputError, match="holds an unfinished run"):
+        embed_file(elmo, text, output, batch_tokens=8)
+    with pytest.raises(OutputError, match="was begun with model"):
+        embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8, resume=True)
+    with pytest.raises(OutputError, match="was begun with batch 8, and now it is 9"):
+        embed_file(elmo, text, output, batch_tokens=9, resume=True)
+    text.write_text("the dog\n" + lines(60))
+    embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
+    with h5py.File(output) as file:
+        assert len(file) == 62
+
+
+@pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])
+def test_a_long_line_is_written_part_by_part(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str
+) -> None:
+    monkeypatch.setattr("elmokit.corpus.embed.LONG_TOKENS", 9)
+    monkeypatch.setattr(Elmo.embed_document, "__kwdefaults__", {"layers": "all", "chunk_tokens": 4})
+    long = "the cat sat on the mat . " * 3
+    (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n\nthe cat\n{long} .\n")
+    seen: list[int] = []
+    embed_file(
+        elmo,
+        tmp_path / "text.txt",
+        tmp_path / "out.hdf5",
+        layers=layers,
+        dtype=dtype,  # type: ignore[arg-type]
+        progress=seen.append,
+    )
+    assert sorted(seen) == [0, 1, 2, 2, 3, *[4] * 10]
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        sentences = [line.split() for line in ("the dog .", long, "", "the cat", f"{long} .")]
+        for number, expected in enumerate(elmo.embed(sentences, layers=layers)):
+            np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
+
+
+def test_an_error_of_the_writing_thread_is_one_clear_error(
+    elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: UnfinishedOutput, place: int, vectors: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(UnfinishedOutput, "write", full)
+    with pytest.raises(OutputError, match=r"Writing .*out\.hdf5 failed: No space left on device\. What stood there"):
+        embed_file(elmo, text, tmp_path / "out.hdf5")
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
+
+
+@pytest.mark.slow
+def test_processes_killed_at_any_moment_lose_nothing_that_was_committed(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(lines(1000))
+    code = "import sys; from elmokit.corpus import unfinished; unfinished.COMMIT_SECONDS = 0.02\n"
+    code += "from elmokit.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "embed", "text.txt"]
+    flags = ["--top", "--batch-tokens", "64", "--resume", "--threads", "1"]
+    started = time.monotonic()
+    subprocess.run([*command, "whole.hdf5", *flags], cwd=tmp_path, check=True, capture_output=True)
+    seconds = time.monotonic() - started
+    random, done, n_left = Random(0), [0], 5
+    journal = tmp_path / "parts.hdf5.partial" / "journal.json"
+    while not (tmp_path / "parts.hdf5").exists():
+        run = subprocess.Popen([*command, "parts.hdf5", *flags], cwd=tmp_path, stderr=subprocess.PIPE)
+        try:
+            _, errors = run.communicate(timeout=seconds * random.uniform(0.3, 1.0) if n_left else None)
+            assert run.returncode == 0, errors
+        except subprocess.TimeoutExpired:
+            run.kill()
+            n_left -= 1
+            run.communicate()
+            if journal.exists():
+                done.append(json.loads(journal.read_text())["done"]["n_sentences"])
+    assert done == sorted(done)
+    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()

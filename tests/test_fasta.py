@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from elmokit.cli.embed import embed
-from elmokit.corpus.embed import embed_file, survey
+from elmokit.corpus.embed import embed_file
+from elmokit.corpus.reading import survey
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, TextError
 from elmokit.text.fasta import Protein, read_fasta

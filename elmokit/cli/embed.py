@@ -14,6 +14,8 @@ from elmokit.errors import ConfigError
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from elmokit.corpus.embed import Storage
+    from elmokit.corpus.hdf5 import Keys
     from elmokit.embedder import Layers
 
 
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
 )
 @click.option("--use-sentence-keys", is_flag=True, help="Name datasets by the sentences.")
 @click.option("--include-sentence-indices", is_flag=True, help="Write the map under its old name too.")
+@click.option("--threads", type=click.IntRange(min=1), help="Processor threads for computing.  [default: all cores]")
+@click.option("--resume", is_flag=True, help="Go on where a run was killed or stopped; OUT is the same in the end.")
+@click.option("--force", is_flag=True, help="Begin although OUT will not fit on its disk.")
 @overwrite_option
 def embed(
     source: Path,
@@ -72,14 +77,20 @@ def embed(
     forget_sentences: bool,
     use_sentence_keys: bool,
     include_sentence_indices: bool,
+    threads: int | None,
+    resume: bool,
+    force: bool,
     overwrite: bool,
 ) -> None:
     """Embed IN, one sentence per line with tokens split at blanks, into the HDF5 file OUT.
 
     OUT holds one dataset per line, named by its number from 0. IN may be compressed (.gz, .xz, .zst), or - for
-    standard input.
+    standard input. OUT grows in the folder OUT.partial, from which --resume goes on.
     """
-    from elmokit.corpus.embed import embed_file, survey
+    from elmokit.corpus.embed import embed_file
+    from elmokit.corpus.plan import describe, output_bytes, refuse_too_large
+    from elmokit.corpus.reading import read_sentences, survey
+    from elmokit.corpus.unfinished import Done
     from elmokit.embedder import Elmo
     from elmokit.files import refuse_existing, split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
@@ -97,9 +108,19 @@ def embed(
             chosen = [int(number) for number in layers.split(",")]
         except ValueError:
             raise ConfigError(f"--layers is {layers!r}; give layer numbers with commas between, such as 0,2.") from None
+    storage: Storage = dtype  # type: ignore[assignment]
+    keys: Keys = "sentences" if use_sentence_keys or fasta else "numbers"
+    n_maps = 0 if forget_sentences or use_sentence_keys else 1 + include_sentence_indices
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
     # A pipe can be read only once.
-    total = survey(source, fasta).n_tokens if source.is_file() else None
+    found = None
+    if source.is_file():
+        with _progress_bar(None, " lines read") as bar:
+            found = survey(source, fasta, strict, tokenizer, bar.update)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     elmo = Elmo.from_pretrained(
         model,
         options=options,
@@ -108,14 +129,26 @@ def embed(
         start=state,  # type: ignore[arg-type]
         device=device,
     )
-    with _progress_bar(None if tokenize else total) as bar:
+    with _progress_bar(found.n_tokens if found else None) as bar:
+
+        def on_start(done: Done) -> None:
+            if found is not None:
+                n_bytes = output_bytes(elmo, found, chosen, storage, keys, n_maps)
+                if not force:
+                    refuse_too_large(output, n_bytes, done)
+                sentences = read_sentences(source, fasta, strict, tokenizer)
+                click.echo(describe(elmo, output, found, done, n_bytes, sentences, chosen, batch_tokens), err=True)
+            bar.reset(bar.total)  # the clock starts here
+            bar.initial = done.n_tokens
+            bar.update(done.n_tokens)
+
         summary = embed_file(
             elmo,
             source,
             output,
             layers=chosen,
-            dtype=dtype,  # type: ignore[arg-type]
-            keys="sentences" if use_sentence_keys else "numbers",
+            dtype=storage,
+            keys=keys,
             with_map=not forget_sentences,
             with_old_map=include_sentence_indices,
             strict=strict,
@@ -124,6 +157,8 @@ def embed(
             batch_tokens=batch_tokens,
             batch_size=batch_size,
             overwrite=overwrite,
+            resume=resume,
+            on_start=on_start,
             progress=bar.update,
         )
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
@@ -134,8 +169,8 @@ def embed(
     )
 
 
-def _progress_bar(total: int | None) -> tqdm[NoReturn]:
-    """Tokens done, rate and time left on a terminal; nothing in a pipe."""
+def _progress_bar(total: int | None, unit: str = " tokens") -> tqdm[NoReturn]:
+    """How much is done, the rate and the time left on a terminal; nothing in a pipe."""
     from tqdm import tqdm
 
-    return tqdm(total=total, unit=" tokens", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
+    return tqdm(total=total, unit=unit, unit_scale=True, disable=not sys.stderr.isatty(), leave=False)

@@ -127,9 +127,9 @@ class ElmoEmbedder:
         if use_sentence_keys and len(set(sentences)) < len(sentences):
             raise ConfigurationError("A sentence stands on several lines, and each key can be in the file once.")
         stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
-        # The layout is that of elmokit.corpus.hdf5.VectorWriter (a test holds the two equal). It is written here a
-        # second time because compat may not import corpus, and because old readers look up file[sentence], which needs
-        # the sentence itself as the key where VectorWriter escapes it.
+        # The layout is that of elmokit.corpus.hdf5 (a test holds the two equal). It is written here a second time
+        # because compat may not import corpus, and because old readers look up file[sentence], which needs the sentence
+        # itself as the key where the corpus writer escapes it.
         with written_whole(output_file_path, overwrite=True) as beside, created_hdf5(beside) as (file, check):
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)

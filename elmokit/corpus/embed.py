@@ -1,29 +1,36 @@
-"""A file of sentences to a file of vectors."""
+"""A file of sentences to a file of vectors.
+
+Three threads share the work: one reads and plans ahead, the caller's computes, one writes behind. A sentence's place in
+the output follows from the lengths of those before it, so that batches are written as they come, and what is held in
+memory is a few batches and the text of a few pools.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import deque
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from elmokit.corpus.hdf5 import Keys, VectorWriter
-from elmokit.embedder import Elmo, Layers
-from elmokit.errors import TextError
-from elmokit.files import read_lines, split_tokens, written_whole
-from elmokit.hdf5 import created_hdf5
-from elmokit.text.fasta import read_fasta
+import numpy as np
+import torch
 
+from elmokit.bilm import BiLMState
+from elmokit.corpus.hdf5 import Keys, check_key, write_index
+from elmokit.corpus.reading import Pool, read_pools, read_sentences
+from elmokit.corpus.threads import Ahead, Behind
+from elmokit.corpus.unfinished import Done, Settings, UnfinishedOutput, begun
+from elmokit.embedder import LONG_TOKENS, POOL_BATCHES, Elmo, Layers, Vectors
+from elmokit.files import STDIN, split_tokens
+from elmokit.nn.fast.choose import asked
+from elmokit.text.batches import plan_batches
 
-@dataclass(frozen=True)
-class Survey:
-    """What a look through the input found before any work was done."""
-
-    n_sentences: int
-    n_tokens: int
-    n_blank: int
+Storage = Literal["float32", "float16"]
+POOLS_AHEAD = 2
+BATCHES_BEHIND = 2
 
 
 @dataclass(frozen=True)
@@ -34,27 +41,13 @@ class EmbedSummary:
     n_tokens: int
     n_blank: int
     seconds: float
+    n_resumed_tokens: int = 0
+    """Those that an earlier run had done."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Over the whole run: reading, computing, writing."""
-        return self.n_tokens / max(self.seconds, 1e-9)
-
-
-def survey(source: str | Path, fasta: bool = False) -> Survey:
-    """Read the whole input once: it is all there and all sound, and this is how much it is.
-
-    Raises:
-        TextError: it cannot be read, or a line is not UTF-8, or (``fasta``) not as FASTA has it.
-    """
-    n_sentences = n_tokens = n_blank = 0
-    if fasta:
-        lengths = [len(protein.residues) for protein in read_fasta(source)]
-        return Survey(len(lengths), sum(lengths), 0)
-    for line in read_lines(source):
-        n = len(split_tokens(line))
-        n_sentences, n_tokens, n_blank = n_sentences + 1, n_tokens + n, n_blank + (n == 0)
-    return Survey(n_sentences, n_tokens, n_blank)
+        """Over this run: reading, computing, writing."""
+        return (self.n_tokens - self.n_resumed_tokens) / max(self.seconds, 1e-9)
 
 
 def embed_file(
@@ -63,7 +56,7 @@ def embed_file(
     output: str | Path,
     *,
     layers: Layers = "all",
-    dtype: Literal["float32", "float16"] = "float32",
+    dtype: Storage = "float32",
     keys: Keys = "numbers",
     with_map: bool = True,
     with_old_map: bool = False,
@@ -73,50 +66,191 @@ def embed_file(
     batch_tokens: int = 2048,
     batch_size: int = 64,
     overwrite: bool = False,
+    resume: bool = False,
+    on_start: Callable[[Done], None] = lambda done: None,
     progress: Callable[[int], None] = lambda n_tokens: None,
 ) -> EmbedSummary:
     """Embed a file of one sentence per line.
 
-    A blank line becomes an empty dataset, so that dataset numbers stay line numbers.
+    A blank line becomes an empty dataset, so that dataset numbers stay line numbers. Until the output is complete, it
+    grows in a folder beside it (``unfinished.py``), which outlives a kill.
 
     Args:
         source: a text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
         output: the HDF5 file to write; it appears when it is complete.
         layers, batch_tokens, batch_size: as in ``Elmo.embed``.
-        dtype, keys, with_map, with_old_map: as in ``VectorWriter``.
+        dtype: how to store the vectors.
+        keys, with_map, with_old_map: as in ``write_index``.
         strict: refuse blank lines.
         fasta: the input holds proteins, one residue a token; datasets are named by identifier.
         tokenize: from a line to its tokens.
-        progress: called after each sentence with its number of tokens.
+        overwrite: replace what stands at the output; and without ``resume`` discard an unfinished run.
+        resume: go on where an unfinished run stopped; the vectors come in the same batches as without the stop.
+        on_start: called once everything is ready, before any work, with what an unfinished run had done.
+        progress: called for each sentence with its number of tokens, in the order in which they are computed; for a
+            very long one, part by part.
 
     Raises:
-        TextError: the input cannot be read, a line is not UTF-8, or a line is blank and ``strict`` is set.
-        OutputError: the output exists and may not be overwritten, or cannot be written.
+        TextError: the input cannot be read, a line is not UTF-8, or a line is blank and ``strict`` is set; on resuming,
+            the text is another one.
+        OutputError: the output exists and may not be overwritten, or cannot be written; an unfinished run is there and
+            neither ``resume`` nor ``overwrite`` is set, or it was begun with other settings.
+        ConfigError: there is no such layer.
     """
     started = time.monotonic()
-    n_tokens = n_blank = 0
-    pending: deque[str] = deque()  # lines that are read and not yet written
+    elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks the three
+    keys = "sentences" if fasta else keys
+    n_layers, dim = shape_of(elmo, layers)
+    token_bytes = (n_layers or 1) * dim * np.dtype(dtype).itemsize
+    carried = elmo.start == "carry"
+    settings = _settings(elmo, layers, dtype, fasta, tokenize, batch_size if carried else batch_tokens)
+    with begun(output, settings, resume, overwrite) as unfinished:
+        before = unfinished.done
+        on_start(before)
+        sentences = read_sentences(source, fasta, strict, tokenize)
+        if carried:
+            pools = read_pools(sentences, before, token_bytes, max_sentences=batch_size)
+        else:
+            pools = read_pools(sentences, before, token_bytes, max_tokens=POOL_BATCHES * batch_tokens)
+        computing = _Computing(elmo, layers, batch_tokens, unfinished.state)
+        n_before, n_skipped = before.n_tokens, 0
+        # A thread that waits for standard input cannot be ended, and crashes Python on Ctrl-C.
+        source_thread = contextlib.nullcontext(pools) if str(source) == STDIN else Ahead(pools, POOLS_AHEAD)
+        with source_thread as ahead, Behind(_writer(unfinished, dtype, carried), BATCHES_BEHIND) as behind:
+            for pool in ahead:
+                if keys == "sentences":
+                    for number, name in enumerate(pool.names, start=pool.done.n_sentences - len(pool.names)):
+                        check_key(name, number)
+                lengths = pool.lengths.tolist()
+                for batch in [list(range(len(lengths)))] if carried else plan_batches(lengths, batch_tokens):
+                    if n_skipped < before.n_batches:
+                        n_skipped += 1
+                        n_before += sum(lengths[row] for row in batch)
+                        for row in batch:
+                            progress(lengths[row])
+                        continue
+                    for parts in computing.of(pool, batch):
+                        behind.put(parts)
+                        for part in parts:
+                            progress(part.vectors.shape[-2])
+                    behind.put("batch's end")
+                behind.put(_PoolEnd(pool, computing.state))
+        unfinished.commit()
+        write_index(unfinished, n_layers, dim, dtype, keys, with_map, with_old_map)
+        done = unfinished.done
+    return EmbedSummary(done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, n_before)
 
-    def sentences() -> Iterator[list[str]]:
-        if fasta:
-            for protein in read_fasta(source):
-                pending.append(protein.identifier)
-                yield protein.residues
+
+def shape_of(elmo: Elmo, layers: Layers) -> tuple[int | None, int]:
+    """How many layers a dataset has, None where it is ``(tokens, dim)``; and the size of a vector."""
+    if layers == "all":
+        return elmo.n_layers, elmo.output_dim
+    return (None if isinstance(layers, (str, int)) else len(layers)), elmo.output_dim
+
+
+class _Part(NamedTuple):
+    """Vectors of a sentence, or of a part of a very long one, and where they go."""
+
+    place: int
+    """Where the sentence's vectors begin."""
+    n_tokens: int
+    """Of the whole sentence."""
+    first: int
+    """The part's first token."""
+    vectors: Vectors
+
+
+class _PoolEnd(NamedTuple):
+    """All vectors of a pool have been given."""
+
+    pool: Pool
+    state: BiLMState | None
+
+
+class _Computing:
+    """Batches to vectors; with ``start`` "carry" it holds the state after the batch before."""
+
+    def __init__(self, elmo: Elmo, layers: Layers, batch_tokens: int, state: BiLMState | None) -> None:
+        self.elmo, self.layers, self.batch_tokens = elmo, layers, batch_tokens
+        self.state: BiLMState | None = None
+        if elmo.start == "carry":
+            self.state = elmo.bilm.zero_state(0) if state is None else state.to(elmo.bilm.device)
+
+    def of(self, pool: Pool, batch: list[int]) -> Iterator[list[_Part]]:
+        """The vectors of the pool's next batch; all at once, but for sentences too long for that."""
+        if self.state is not None:
+            sentences = [pool.sentences[row] for row in batch]
+            vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
+            self.state = self.state.with_first_rows(after)
+            yield _whole(pool, batch, vectors)
             return
-        for number, line in enumerate(read_lines(source)):
-            tokens = tokenize(line)
-            if strict and not tokens:
-                raise TextError(f"{source}, line {number + 1} is blank. Take it out, or leave out --strict.")
-            pending.append(line.strip())
-            yield tokens
+        long = [row for row in batch if len(pool.sentences[row]) > LONG_TOKENS and self.layers != "mix"]
+        for row in long:
+            first = 0
+            for part in self.elmo.embed_document(pool.sentences[row], layers=self.layers):
+                yield [_Part(pool.places[row], len(pool.sentences[row]), first, part)]
+                first += part.shape[-2]
+        if others := [row for row in batch if row not in long]:
+            sentences = [pool.sentences[row] for row in others]
+            vectors = self.elmo.embed(sentences, layers=self.layers, batch_tokens=self.batch_tokens)
+            yield _whole(pool, others, vectors)
 
-    with written_whole(output, overwrite) as beside, created_hdf5(beside) as (file, check):
-        writer = VectorWriter(file, "sentences" if fasta else keys, with_map, with_old_map, dtype)
-        for array in elmo.embed(sentences(), layers=layers, batch_tokens=batch_tokens, batch_size=batch_size):
-            n_here = array.shape[-2]
-            writer.write(pending.popleft(), array)
-            check()
-            n_tokens, n_blank = n_tokens + n_here, n_blank + (n_here == 0)
-            progress(n_here)
-        writer.finish()
-    return EmbedSummary(writer.n_sentences, n_tokens, n_blank, time.monotonic() - started)
+
+def _whole(pool: Pool, rows: list[int], vectors: list[Vectors]) -> list[_Part]:
+    return [_Part(pool.places[row], array.shape[-2], 0, array) for row, array in zip(rows, vectors, strict=True)]
+
+
+def _writer(
+    unfinished: UnfinishedOutput, dtype: Storage, carried: bool
+) -> Callable[[list[_Part] | _PoolEnd | Literal["batch's end"]], None]:
+    """What the writing thread does with what it is given."""
+
+    def write(item: list[_Part] | _PoolEnd | Literal["batch's end"]) -> None:
+        if isinstance(item, _PoolEnd):
+            names = "".join(f"{name}\n" for name in item.pool.names).encode("utf-8")
+            unfinished.end_pool(item.pool.done, item.pool.lengths, names, item.state)
+        elif isinstance(item, str):
+            if not carried:  # else the batch counts together with the state after it
+                unfinished.end_batch()
+        else:
+            for part in item:
+                _write_part(unfinished, part, dtype)
+
+    return write
+
+
+def _write_part(unfinished: UnfinishedOutput, part: _Part, dtype: Storage) -> None:
+    # torch rounds eight times as fast as numpy
+    vectors = torch.from_numpy(part.vectors).half().numpy() if dtype == "float16" else part.vectors
+    if vectors.shape[-2] == part.n_tokens:
+        unfinished.write(part.place, vectors)
+        return
+    layers = vectors.reshape(-1, *vectors.shape[-2:])
+    token_bytes = layers.shape[-1] * layers.itemsize
+    for number, layer in enumerate(layers):
+        unfinished.write(part.place + (number * part.n_tokens + part.first) * token_bytes, layer)
+
+
+def _settings(
+    elmo: Elmo, layers: Layers, dtype: Storage, fasta: bool, tokenize: Callable[[str], list[str]], batch: int
+) -> Settings:
+    """All that the vectors depend on beside the text."""
+    return {
+        "model": f"{_fingerprint(elmo):08x}",
+        "start": elmo.start,
+        "kernels": asked(),
+        "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
+        "dtype": dtype,
+        "fasta": fasta,
+        "tokenizer": f"{tokenize.__module__}.{tokenize.__qualname__}",
+        "batch": batch,
+    }
+
+
+def _fingerprint(elmo: Elmo) -> int:
+    """Tells models apart by a few numbers of each tensor, so that a large one is not read for it."""
+    checksum = 0
+    for name, tensor in elmo.state_dict().items():
+        some = tensor.detach().flatten()[:: max(1, tensor.numel() // 64)].float().cpu().numpy()
+        checksum = zlib.crc32(some.tobytes(), zlib.crc32(f"{name} {tuple(tensor.shape)}".encode(), checksum))
+    return checksum

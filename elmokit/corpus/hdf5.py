@@ -9,21 +9,33 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
+from elmokit.corpus.hdf5_format import (
+    DATA_START,
+    dataset_headers,
+    group_bytes,
+    header_bytes,
+    name_bytes,
+    number_name_bytes,
+    numbers_by_name,
+    write_group,
+    write_text_dataset,
+)
+from elmokit.corpus.unfinished import VECTORS, UnfinishedOutput
 from elmokit.errors import FormatError, TextError
 
-SENTENCE_MAP = "sentence_to_index"
-OLD_SENTENCE_MAP = "sentence_indices"  # the name that early tutorials gave it
+MAPS = ["sentence_to_index", "sentence_indices"]
+"""The map's name, and the name that early tutorials gave it."""
 MAX_KEY_BYTES = 60_000  # HDF5 keeps a dataset's name in one 64 KiB header
 
 Keys = Literal["numbers", "sentences"]
-Vectors = NDArray[np.float32] | NDArray[np.float16]
 
 _ESCAPES = {"%2F": "/", "%2E": ".", "%00": "\0", "%25": "%"}
 _ESCAPED = re.compile("|".join(_ESCAPES))
@@ -31,61 +43,101 @@ _LOOKS_ESCAPED = re.compile("%(?=2F|2E|00|25|#)")
 _OCCURRENCE = re.compile(r"%#\d+$")
 
 
-class VectorWriter:
-    """Writes sentences' vectors in order.
+def write_index(
+    unfinished: UnfinishedOutput,
+    n_layers: int | None,
+    dim: int,
+    dtype: str,
+    keys: Keys = "numbers",
+    with_map: bool = True,
+    with_old_map: bool = False,
+) -> None:
+    """Make an HDF5 file of the vectors that were written.
 
     Args:
-        file: an HDF5 file open for writing.
+        n_layers, dim, dtype: datasets are ``(n_layers, tokens, dim)``; None for ``(tokens, dim)``.
         keys: name datasets by line number, or by the sentence's text.
-        with_map: keep the sentences, and write ``sentence_to_index`` at the end (with numbers as keys only,
-            as in AllenNLP).
+        with_map: write ``sentence_to_index`` (with numbers as keys only, as in AllenNLP). A sentence that stands on
+            several lines is mapped to the last, as in AllenNLP.
         with_old_map: write the map under its old name too.
-        dtype: how to store the vectors.
+
+    Raises:
+        OutputError: the map is too long for HDF5.
     """
+    with (unfinished.folder / VECTORS).open("r+b") as file:
+        done = unfinished.done
+        file.truncate(done.data_end)
+        first = position = -(-done.data_end // 8) * 8
+        file.seek(position)
+        data_end = DATA_START
+        for lengths in unfinished.read_lengths():
+            headers, data_end = dataset_headers(data_end, lengths, n_layers, dim, dtype)
+            position += file.write(headers)
+        size = header_bytes(n_layers)
+        if keys == "sentences":
+            named = enumerate(sentence_keys(unfinished.read_names()))
+            entries = sorted((key.encode("utf-8"), first + row * size) for row, key in named)
+            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries))
+            return
+        maps: list[tuple[bytes, int]] = []
+        for name in MAPS[: with_map * (1 + with_old_map)]:
+            address, position = write_text_dataset(file, position, sentence_map(unfinished.read_names))
+            maps.append((name.encode("ascii"), address))
+        numbers = ((b"%d" % number, first + number * size) for number in numbers_by_name(done.n_sentences))
+        n_name_bytes = number_name_bytes(done.n_sentences) + sum(name_bytes(name) for name, _ in maps)
+        write_group(file, position, chain(numbers, sorted(maps)), n_name_bytes)
 
-    def __init__(
-        self,
-        file: h5py.File,
-        keys: Keys = "numbers",
-        with_map: bool = True,
-        with_old_map: bool = False,
-        dtype: Literal["float32", "float16"] = "float32",
-    ) -> None:
-        self.file = file
-        self.keys: Keys = keys
-        self.map: dict[str, str] | None = {} if with_map and keys == "numbers" else None
-        self.map_names = [SENTENCE_MAP, OLD_SENTENCE_MAP] if with_old_map else [SENTENCE_MAP]
-        self.dtype = dtype
-        self.n_sentences = 0
-        self._seen: Counter[str] = Counter()
 
-    def write(self, sentence: str, vectors: Vectors) -> None:
-        """Write the next sentence.
+def index_bytes(n_sentences: int, n_text_bytes: int, n_layers: int | None, keys: Keys, n_maps: int) -> int:
+    """About what ``write_index`` writes."""
+    n_name_bytes = number_name_bytes(n_sentences) if keys == "numbers" else n_text_bytes + 5 * n_sentences
+    of_a_map = 160 + max(4096, n_text_bytes + (len(str(n_sentences)) + 8) * n_sentences)
+    maps = n_maps * of_a_map if keys == "numbers" else 0
+    return n_sentences * header_bytes(n_layers) + group_bytes(n_sentences + n_maps, n_name_bytes) + maps
 
-        Raises:
-            TextError: the sentence is too long to be a dataset's name.
-        """
-        if self.keys == "numbers":
-            key = str(self.n_sentences)
-        else:
-            self._seen[sentence] += 1
-            key = sentence_key(sentence, self._seen[sentence])
-            if len(key.encode("utf-8")) > MAX_KEY_BYTES:
-                raise TextError(
-                    f"Sentence {self.n_sentences} has {len(sentence)} characters, too many for the name of an HDF5 "
-                    "dataset. Leave out --use-sentence-keys."
-                )
-        self.file.create_dataset(key, data=vectors.astype(self.dtype))
-        if self.map is not None:
-            self.map[sentence] = str(self.n_sentences)
-        self.n_sentences += 1
 
-    def finish(self) -> None:
-        """Write the sentence map; a sentence that stands on several lines is mapped to the last, as in AllenNLP."""
-        if self.map is not None:
-            content = json.dumps(self.map)
-            for name in self.map_names:
-                self.file.create_dataset(name, (1,), dtype=h5py.string_dtype("utf-8"), data=[content])
+def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:
+    """``json.dumps`` of the dict from each sentence to its last number as a string, in parts.
+
+    Only sentences that stand on several lines are held in memory, and eight bytes for each line.
+
+    Args:
+        read_names: a fresh iterator over the sentences; it is read three times.
+    """
+    hashes = np.fromiter(map(hash, read_names()), dtype=np.int64)
+    distinct, counts = np.unique(hashes, return_counts=True)
+    repeated = set(distinct[counts > 1].tolist())
+    last = {name: row for row, name in enumerate(read_names()) if hash(name) in repeated}
+    yield b"{"
+    between = ""
+    for row, name in enumerate(read_names()):
+        # A repeated sentence stands in the map where it stood first.
+        number = last.pop(name, None) if hash(name) in repeated else row
+        if number is not None:
+            yield f'{between}{json.dumps(name)}: "{number}"'.encode("ascii")
+            between = ", "
+    yield b"}"
+
+
+def sentence_keys(sentences: Iterable[str]) -> Iterator[str]:
+    """The names of the sentences' datasets."""
+    seen: Counter[str] = Counter()
+    for sentence in sentences:
+        seen[sentence] += 1
+        yield sentence_key(sentence, seen[sentence])
+
+
+def check_key(sentence: str, number: int) -> None:
+    """Whether a sentence can be the name of a dataset.
+
+    Raises:
+        TextError: it is too long.
+    """
+    if len(sentence_key(sentence, number + 2).encode("utf-8")) > MAX_KEY_BYTES:
+        raise TextError(
+            f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset. Leave out "
+            "--use-sentence-keys."
+        )
 
 
 def sentence_key(sentence: str, occurrence: int = 1) -> str:
@@ -113,11 +165,11 @@ def read_sentence_map(file: h5py.File) -> dict[str, int]:
     Raises:
         FormatError: the file holds no map.
     """
-    for name in (SENTENCE_MAP, OLD_SENTENCE_MAP):
+    for name in MAPS:
         if name in file:
             content = json.loads(file[name].asstr()[0])
             return {sentence: int(index) for sentence, index in content.items()}
     raise FormatError(
-        f"{Path(file.filename).name} holds no sentence map ({SENTENCE_MAP}): it was written with --forget-sentences or "
+        f"{Path(file.filename).name} holds no sentence map ({MAPS[0]}): it was written with --forget-sentences or "
         "--use-sentence-keys."
     )
