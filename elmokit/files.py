@@ -6,6 +6,7 @@ import contextlib
 import glob
 import gzip
 import lzma
+import os
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,26 @@ LINES_BETWEEN_PROGRESS = 1000
 
 
 MARK_LENGTH = 8  # random characters at the end of a temporary folder's name
+
+
+def cache_folder() -> Path:
+    """Where downloads and built kernels are kept: ``ELMOKIT_CACHE``, else the usual place for caches on this platform.
+
+    Raises:
+        OutputError: ``ELMOKIT_CACHE`` begins with the home folder of a user that there is not.
+    """
+    if chosen := os.environ.get("ELMOKIT_CACHE"):
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError:
+            raise OutputError(f"ELMOKIT_CACHE is {chosen}, and there is no such user. Give the whole path.") from None
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "elmokit"
 
 
 @contextlib.contextmanager

@@ -14,9 +14,11 @@ from threading import Thread
 
 import pytest
 
+from elmokit import files
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
+from elmokit.files import cache_folder
 from elmokit.weights import download
-from elmokit.weights.download import cache_folder, fetch, is_address, name_in, unfolded
+from elmokit.weights.download import fetch, is_address, name_in, unfolded
 
 BODY = bytes(range(256)) * 1000
 MAX_REQUESTS = 50
@@ -430,9 +432,9 @@ def test_the_cache_stands_where_the_environment_says(monkeypatch: pytest.MonkeyP
     assert cache_folder() == tmp_path / "own"
     monkeypatch.delenv("ELMOKIT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(download.sys, "platform", "linux")
+    monkeypatch.setattr(files.sys, "platform", "linux")
     assert cache_folder() == tmp_path / "elmokit"
-    monkeypatch.setattr(download.sys, "platform", "darwin")
+    monkeypatch.setattr(files.sys, "platform", "darwin")
     assert cache_folder().parts[-3:] == ("Library", "Caches", "elmokit")
 
 

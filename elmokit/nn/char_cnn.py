@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.nn.fast.linear import PackedLinear
+
 Activation = Literal["relu", "tanh"]
 MOST_GROUPS, LEAST_IN_GROUP = 4, 64  # of tokens of like length that go through the convolutions together
 
@@ -23,8 +25,8 @@ class Highway(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.transform = nn.Linear(dim, dim)
-        self.gate = nn.Linear(dim, dim)
+        self.transform = PackedLinear(dim, dim)
+        self.gate = PackedLinear(dim, dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: N(0, 1/dim), biases 0 and -2."""
@@ -66,7 +68,7 @@ class CharCNN(nn.Module):
         self.activation: Activation = activation
         n_features = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
-        self.projection = nn.Linear(n_features, output_dim) if n_features != output_dim else None
+        self.projection = PackedLinear(n_features, output_dim) if n_features != output_dim else None
         self.widest = max(width for width, _ in filters)
         self.output_dim = output_dim
 

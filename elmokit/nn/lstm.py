@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.nn import kernels
+from elmokit.nn.fast.choose import Kernels, asked, choose
+from elmokit.nn.fast.packed import CompiledLayer, LayerWeights, PackedOnce, TorchLayer, pack_layer
+from elmokit.nn.fast.reader import read_stack
 
 FORGET_OFFSET = 1.0
 STEPS_AT_ONCE = 64  # input products are hoisted over so many steps: bounded memory on a long text
@@ -61,6 +64,7 @@ class ProjectedLSTM(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
         projected = hidden_dim != projection_dim
         self.projection = nn.Parameter(torch.empty(projection_dim, hidden_dim)) if projected else None
+        self._packed: PackedOnce[TorchLayer | CompiledLayer] = PackedOnce()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: Glorot uniform, biases 0."""
@@ -84,9 +88,7 @@ class ProjectedLSTM(nn.Module):
         Returns:
             outputs ``(batch, time, projection_dim)`` and the state after the last step.
         """
-        offset = torch.zeros_like(self.bias)
-        offset[2 * self.hidden_dim : 3 * self.hidden_dim] = FORGET_OFFSET
-        bias = self.bias + offset
+        bias = self._whole_bias()
         in_training = torch.is_grad_enabled() and mask is None and not reverse and inputs.shape[1] > 0
         if in_training and not (state.hidden.requires_grad or state.cell.requires_grad):
             outputs, last_cell = kernels.read_window(
@@ -94,6 +96,22 @@ class ProjectedLSTM(nn.Module):
             )
             return outputs, LSTMState(outputs[:, -1].detach(), last_cell)
         return self._read_plainly(inputs, bias, state, mask, reverse)
+
+    def packed(self, kernels: Kernels) -> TorchLayer | CompiledLayer:
+        """The weights as the kernels want them, made once and again after they change."""
+
+        def pack() -> TorchLayer | CompiledLayer:
+            clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
+            weights = LayerWeights(self.weight, self._whole_bias(), self.projection, *clips)
+            return pack_layer(kernels, weights, self.input_dim)
+
+        return self._packed.get(kernels, list(self.parameters()), pack)
+
+    def _whole_bias(self) -> Tensor:
+        """The bias with the forget offset."""
+        offset = torch.zeros_like(self.bias)
+        offset[2 * self.hidden_dim : 3 * self.hidden_dim] = FORGET_OFFSET
+        return self.bias + offset
 
     def _read_plainly(
         self, inputs: Tensor, bias: Tensor, state: LSTMState, mask: Tensor | None, reverse: bool
@@ -182,6 +200,13 @@ class LSTMStack(nn.Module):
         Returns:
             each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
+        if (kernels := self._kernels(inputs, states)) != "plain":
+            with torch.no_grad():
+                packed = [layer.packed(kernels) for layer in self.layers]  # type: ignore[operator]
+                mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
+                hidden, cell = zip(*states, strict=True)
+                read = read_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
+            return read[0], [LSTMState(*state) for state in zip(*read[1:], strict=True)]
         outputs: list[Tensor] = []
         new_states: list[LSTMState] = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
@@ -194,3 +219,12 @@ class LSTMStack(nn.Module):
             outputs.append(inputs)
             new_states.append(new_state)
         return outputs, new_states
+
+    def _kernels(self, inputs: Tensor, states: list[LSTMState]) -> Kernels:
+        """Plain where gradients flow, units are dropped out or numbers are not float32; else what is chosen."""
+        tensors = [inputs, *self.parameters(), *(part for state in states for part in state)]
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return "plain"
+        if (self.training and self.dropout.p > 0) or any(tensor.dtype != torch.float32 for tensor in tensors):
+            return "plain"
+        return choose(inputs.device, asked())

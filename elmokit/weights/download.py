@@ -26,6 +26,7 @@ from typing import IO, Any
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
+from elmokit.files import cache_folder
 
 TIMEOUT_SECONDS = 30.0  # without a single byte
 N_TRIES = 4
@@ -73,26 +74,6 @@ def _parts(address: str) -> SplitResult:
     except ValueError as error:
         raise ConfigError(f"{address} is no address that can be read: {error}. Check it for slips.") from None
     return parts
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: ``ELMOKIT_CACHE``, else the usual place for caches on this platform.
-
-    Raises:
-        OutputError: ``ELMOKIT_CACHE`` begins with the home folder of a user that there is not.
-    """
-    if chosen := os.environ.get("ELMOKIT_CACHE"):
-        try:
-            return Path(chosen).expanduser()
-        except RuntimeError:
-            raise OutputError(f"ELMOKIT_CACHE is {chosen}, and there is no such user. Give the whole path.") from None
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "elmokit"
 
 
 def fetch(address: str | Path) -> Path:

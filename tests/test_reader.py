@@ -1,0 +1,205 @@
+"""Every kernel reads as the plain path does: random sizes, masks, clips, layers, directions, states."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.nn.fast import choose, compiled
+from elmokit.nn.fast.choose import Kernels
+from elmokit.nn.fast.reader import reading_order, step_in_torch
+from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
+
+EXACT: tuple[Kernels, ...] = ("compiled", "onednn", "library")
+DRIFT: dict[Kernels, float] = {"fbgemm-float16": 2e-3, "onednn-bf16": 0.05, "library-bf16": 0.05, "fbgemm-int8": 0.12}
+CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
+
+
+def use(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+    if not choose.offers(kernels):
+        pytest.skip(f"this machine does not offer {kernels}")
+    monkeypatch.setenv(choose.VARIABLE, "auto")
+    monkeypatch.setitem(choose.ON_CPU, "auto", (kernels,))
+
+
+def random_stack(n_layers: int, hidden: int, projection: int, clips: tuple[float | None, float | None]) -> LSTMStack:
+    stack = LSTMStack(n_layers, hidden, projection, *clips, skip_connections=True, dropout=0.1).eval()
+    stack.reset_parameters()
+    return stack
+
+
+def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> list[LSTMState]:
+    return [LSTMState(0.3 * torch.randn(n_rows, projection), torch.randn(n_rows, hidden)) for _ in range(n_layers)]
+
+
+@pytest.mark.parametrize("kernels", [*EXACT, *DRIFT])
+def test_a_stack_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, kernels)
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        n_rows=st.integers(1, 15),
+        n_steps=st.integers(1, 9),
+        n_layers=st.integers(1, 3),
+        projection=st.integers(1, 40),
+        extra=st.integers(0, 50),
+        clips=st.tuples(CLIPS, CLIPS),
+        reverse=st.booleans(),
+        density=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+        at_once=st.sampled_from([1, 20, 256]),
+        seed=st.integers(0, 10_000),
+    )
+    def check(
+        n_rows: int,
+        n_steps: int,
+        n_layers: int,
+        projection: int,
+        extra: int,
+        clips: tuple[float | None, float | None],
+        reverse: bool,
+        density: float,
+        at_once: int,
+        seed: int,
+    ) -> None:
+        torch.manual_seed(seed)
+        stack = random_stack(n_layers, projection + extra, projection, clips)
+        states = random_states(n_layers, n_rows, projection + extra, projection)
+        inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(compiled, "ROWS_AT_ONCE", at_once)
+            fast, fast_states = stack(inputs, states, mask, reverse)
+            patch.setenv(choose.VARIABLE, "plain")
+            plain, plain_states = stack(inputs, states, mask, reverse)
+        within = DRIFT.get(kernels, 1e-5)
+        for ours, theirs in zip([*fast, *fast_states], [*plain, *plain_states], strict=True):
+            torch.testing.assert_close(ours, theirs, atol=within, rtol=within)
+
+    check()
+
+
+@pytest.mark.parametrize("kernels", EXACT)
+def test_a_long_batch_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, kernels)
+    torch.manual_seed(0)
+    stack, states = random_stack(2, 96, 24, (3.0, 3.0)), random_states(2, 40, 96, 24)
+    inputs, lengths = torch.randn(40, 70, 24), torch.randint(0, 71, (40,))
+    mask = torch.arange(70) < lengths[:, None]
+    with torch.no_grad():
+        fast, fast_states = stack(inputs, states, mask, True)
+        monkeypatch.setenv(choose.VARIABLE, "plain")
+        plain, plain_states = stack(inputs, states, mask, True)
+    torch.testing.assert_close(fast, plain, atol=1e-5, rtol=0)
+    torch.testing.assert_close([*fast_states], [*plain_states], atol=1e-5, rtol=0)
+
+
+def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "compiled")
+    torch.manual_seed(0)
+    stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
+    inputs = torch.randn(9, 5, 40)
+    with torch.no_grad():
+        together, _ = stack(inputs, states)
+        for row in range(9):
+            alone, _ = stack(inputs[row : row + 1], [LSTMState(*(part[row : row + 1] for part in s)) for s in states])
+            assert torch.equal(together[-1][row], alone[-1][0])
+
+
+def test_not_a_number_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "compiled")
+    stack, states = random_stack(1, 20, 4, (3.0, 3.0)), random_states(1, 2, 20, 4)
+    inputs = torch.zeros(2, 3, 4)
+    inputs[1, 1, 0] = torch.nan
+    with torch.no_grad():
+        outputs, _ = stack(inputs, states)
+    assert not outputs[0][0].isnan().any()
+    assert not outputs[0][1, 0].isnan().any()
+    assert outputs[0][1, 1:].isnan().all()
+
+
+def test_an_empty_batch_gives_empty_outputs_and_the_states_back() -> None:
+    stack = random_stack(2, 6, 3, (None, None))
+    for n_rows, n_steps in ((0, 3), (2, 0)):
+        states = random_states(2, n_rows, 6, 3)
+        with torch.no_grad():
+            outputs, after = stack(torch.zeros(n_rows, n_steps, 3), states)
+        assert outputs[1].shape == (n_rows, n_steps, 3)
+        torch.testing.assert_close([*after], [*states], atol=0, rtol=0)
+
+
+@settings(deadline=None)
+@given(n_rows=st.integers(1, 6), n_steps=st.integers(0, 7), reverse=st.booleans(), seed=st.integers(0, 1000))
+def test_reading_order_visits_each_real_token_once_and_rows_in_their_order(
+    n_rows: int, n_steps: int, reverse: bool, seed: int
+) -> None:
+    mask = torch.rand(n_rows, n_steps, generator=torch.Generator().manual_seed(seed)) < 0.6
+    order = reading_order(mask, reverse)
+    assert sorted(order.places.tolist()) == mask.flatten().nonzero()[:, 0].tolist()
+    assert order.n_active == sorted(order.n_active, reverse=True)
+    read: dict[int, list[int]] = {row: [] for row in range(n_rows)}
+    for place in order.places.tolist():
+        read[place // n_steps].append(place % n_steps)
+    for row, positions in read.items():
+        expected = mask[row].nonzero()[:, 0].tolist()
+        assert positions == (expected[::-1] if reverse else expected)
+    for rank, last in enumerate(order.last.tolist()):
+        row = order.rows[rank].item()
+        assert order.places[last].item() == row * n_steps + read[int(row)][-1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
+def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
+    library = compiled.library()
+    if library is None:
+        pytest.skip(compiled.why_not())
+    torch.manual_seed(seed)
+    first, second, cell = (
+        8 * torch.randn(n_rows, 4 * hidden),
+        torch.randn(n_rows, 4 * hidden),
+        torch.randn(n_rows, hidden),
+    )
+    bound = float("inf") if clip is None else clip
+    ours, theirs = cell.clone(), cell.clone()
+    squashed, expected = torch.empty_like(cell), torch.empty_like(cell)
+    library.step(first, second, ours, squashed, bound)
+    step_in_torch(first, second, theirs, expected, bound)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(squashed, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_weights_are_packed_again_after_they_change_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choose.VARIABLE, "float32")
+    stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
+    layer = stack.layers[0]
+    assert isinstance(layer, ProjectedLSTM)
+
+    def outputs(of: LSTMStack) -> torch.Tensor:
+        with torch.no_grad():
+            return of(inputs, states)[0][0]
+
+    kernels = choose.choose(torch.device("cpu"), "float32")
+    before = outputs(stack)
+    packed = layer.packed(kernels)
+    assert layer.packed(kernels) is packed
+    copied = copy.deepcopy(stack)
+    with torch.no_grad():
+        layer.bias.add_(1.0)
+    changed = outputs(stack)
+    assert not torch.allclose(changed, before)
+    stack.load_state_dict(copied.state_dict())
+    torch.testing.assert_close(outputs(stack), before, atol=0, rtol=0)
+    torch.testing.assert_close(outputs(copied), before, atol=0, rtol=0)
+    torch.testing.assert_close(outputs(stack.double().float()), before, atol=0, rtol=0)
+
+
+def test_gradients_and_dropout_take_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choose.VARIABLE, "int8")
+    stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
+    outputs, _ = stack(inputs, states, torch.ones(2, 4, dtype=torch.bool))
+    assert outputs[0].requires_grad
+    with torch.no_grad():
+        assert (stack.train()(inputs, states)[0][0] != stack.train()(inputs, states)[0][0]).any()
