@@ -182,7 +182,8 @@ def _build() -> Path:
 
 def _place() -> Path:
     parts = [_source(), " ".join(_command()).encode(), _processor().encode()]
-    return cache_folder() / "kernels" / f"{hashlib.sha256(b'0'.join(parts)).hexdigest()[:16]}.so"
+    key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return cache_folder() / "kernels" / f"{key}.so"
 
 
 def _source() -> bytes:
