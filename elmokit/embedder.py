@@ -14,11 +14,14 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError
+from elmokit.long_text import walk
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.text.batches import make_batch, plan_batches
+from elmokit.text.batches import check_sentence, make_batch, plan_batches
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.weights.model import StoredModel
 from elmokit.weights.open import open_model
 from elmokit.weights.source import open_source
+from elmokit.weights.token_cache import MIB, TokenCache
 from elmokit.weights.warm import boundary_state
 
 Start = Literal["warm", "zero", "carry"]
@@ -26,6 +29,8 @@ Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
 Vectors = NDArray[np.float32]
 
 DEFAULT_MODEL = "en-mini"
+LONG_TOKENS = 16_384  # a longer sentence is walked over in chunks, so that only its vectors stand in memory
+CHUNK_TOKENS = 4096
 POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
 
 
@@ -55,6 +60,7 @@ class Elmo(nn.Module):
         dropout: on each mix, in training; the paper's models use 0.5.
         trainable: let gradients reach the biLM; else only the mixes learn.
         keep_boundaries: leave the vectors of ``<S>`` and ``</S>`` in what ``forward`` returns.
+        token_cache_mib: memory for layer-0 vectors that ``embed`` keeps across batches, in MiB; 0 to keep none.
     """
 
     def __init__(
@@ -67,15 +73,19 @@ class Elmo(nn.Module):
         dropout: float = 0.0,
         trainable: bool = False,
         keep_boundaries: bool = False,
+        token_cache_mib: int = 64,
     ) -> None:
         super().__init__()
         if start not in ("warm", "zero", "carry"):
             raise ConfigError(f"start is {start!r}; a sentence starts 'warm', 'zero' or 'carry'.")
+        if token_cache_mib < 0:
+            raise ConfigError(f"token_cache_mib is {token_cache_mib}; give 0 or more.")
         self.model = model
         self.bilm = model.bilm.requires_grad_(trainable)
         self.start: Start = start
         self.trainable = trainable
         self.keep_boundaries = keep_boundaries
+        self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
         self.mixes = nn.ModuleList(ScalarMix(self.n_layers, layer_norm) for _ in range(n_mixes))
         self.dropout = nn.Dropout(dropout)
         state = self.bilm.zero_state(1)
@@ -101,6 +111,7 @@ class Elmo(nn.Module):
         dropout: float = 0.0,
         trainable: bool = False,
         keep_boundaries: bool = False,
+        token_cache_mib: int = 64,
         device: str | torch.device | None = None,
     ) -> Elmo:
         """Open a model and wrap it.
@@ -127,6 +138,7 @@ class Elmo(nn.Module):
             dropout=dropout,
             trainable=trainable,
             keep_boundaries=keep_boundaries,
+            token_cache_mib=token_cache_mib,
         )
         return elmo if where is None else elmo.to(where)
 
@@ -238,6 +250,30 @@ class Elmo(nn.Module):
             return [], state
         return self._run(sentences, state, self._chosen(layers))
 
+    def embed_document(
+        self, tokens: Sequence[str], *, layers: Layers = "all", chunk_tokens: int = CHUNK_TOKENS
+    ) -> Iterator[Vectors]:
+        """Vectors of one text of any length, part by part, exact, in memory that does not grow with it.
+
+        Args:
+            tokens: read as one sentence.
+            layers: as in ``embed``.
+            chunk_tokens: tokens a part.
+
+        Returns:
+            parts ``(layers, tokens, dim)`` or ``(tokens, dim)``, which side by side are what ``embed`` gives.
+
+        Raises:
+            TextError: the text is no list of strings.
+            ConfigError: there is no such layer, or a mix that normalises over the whole text was asked for.
+        """
+        chosen = self._chosen(layers)
+        if chunk_tokens < 1:
+            raise ConfigError(f"chunk_tokens is {chunk_tokens}; it must be at least 1.")
+        if chosen.looks_at_all(self):
+            raise ConfigError("This mix normalises over the whole text, which is never in memory; take other layers.")
+        return self._walk([BEGIN_SENTENCE, *check_sentence(tokens), END_SENTENCE], chosen, chunk_tokens)
+
     def start_state(self, n_rows: int) -> BiLMState:
         """The state that every sentence starts from, for so many rows."""
         return BiLMState(self.start_hidden, self.start_cell).repeat_row(n_rows)
@@ -255,16 +291,47 @@ class Elmo(nn.Module):
         while pool := _taken(sentences, None, POOL_BATCHES * batch_tokens):
             found: dict[int, Vectors] = {}
             for places in plan_batches([len(sentence) for sentence in pool], batch_tokens):
+                if not chosen.looks_at_all(self):
+                    long = [place for place in places if len(pool[place]) > LONG_TOKENS]
+                    found |= {place: self._walked(pool[place], chosen) for place in long}
+                    places = [place for place in places if place not in found]
+                if not places:
+                    continue
                 vectors, _ = self._run([pool[place] for place in places], self.start_state(len(places)), chosen)
                 for place, array in zip(places, vectors, strict=True):
                     found[place] = array
             yield from (found[place] for place in range(len(pool)))
 
+    def _walk(self, positions: Sequence[str], chosen: _Chosen, chunk_tokens: int) -> Iterator[Vectors]:
+        """The parts of a text given with its boundaries; these belong to the first and the last chunk."""
+        edges = [0, *range(1 + chunk_tokens, len(positions) - 1, chunk_tokens), len(positions)]
+
+        def vectors_of(start: int, stop: int) -> Tensor:
+            places: dict[str, int] = {}
+            index = [places.setdefault(token, len(places)) for token in positions[start:stop]]
+            vectors = self.model.word_vectors(list(places), self.token_cache)
+            return vectors[torch.tensor(index, device=vectors.device)][None]
+
+        for edge, layers in zip(edges, walk(self.bilm, vectors_of, edges, self.start_state(1)), strict=False):
+            part = chosen.of(self, layers)[..., 0, :, :].detach()
+            stop = part.shape[-2] - (edge + part.shape[-2] == len(positions))
+            yield part[..., 1 if edge == 0 else 0 : stop, :].float().cpu().numpy()
+
+    def _walked(self, sentence: Sequence[str], chosen: _Chosen) -> Vectors:
+        parts = self._walk([BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE], chosen, CHUNK_TOKENS)
+        vectors, at = np.empty(0, np.float32), 0
+        for part in parts:
+            if not at:
+                vectors = np.empty((*part.shape[:-2], len(sentence), part.shape[-1]), np.float32)
+            vectors[..., at : at + part.shape[-2], :] = part
+            at += part.shape[-2]
+        return vectors
+
     @torch.no_grad()
     def _run(
         self, sentences: Sequence[Sequence[str]], state: BiLMState, chosen: _Chosen
     ) -> tuple[list[Vectors], BiLMState]:
-        (layers, state), batch = self.model.contextualize(sentences, state)
+        (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
         wanted = chosen.of(self, layers)  # (..., batch, time, dim)
         rows = wanted.movedim(-3, 0).float().cpu().numpy()
         lengths = batch.mask.sum(axis=1)
@@ -291,6 +358,10 @@ class _Chosen(NamedTuple):
     """Which layers were asked for: one, several, or a combination of all."""
 
     layers: int | tuple[int, ...] | Literal["average", "mix"]
+
+    def looks_at_all(self, elmo: Elmo) -> bool:
+        """Whether a vector depends on the whole batch: a mix that normalises over it."""
+        return self.layers == "mix" and bool(elmo.mixes) and bool(elmo.mixes[0].layer_norm)
 
     def of(self, elmo: Elmo, layers: Tensor) -> Tensor:
         """From ``(layers, batch, time, dim)`` to what was asked for."""

@@ -12,7 +12,7 @@ ROWS = [
     {"errors", "files", "configs", "hdf5", "figures"},
     {"nn", "text"},
     {"bilm"},
-    {"weights"},
+    {"weights", "long_text"},
     {"embedder"},
     {"train", "tasks", "corpus", "probe", "serve", "integrations", "compat"},
     {"cli", "__init__", "__main__"},

@@ -23,7 +23,7 @@ def test_a_packed_product_is_the_product(kernels: str) -> None:
     if not products.offers(kernels):
         pytest.skip(f"this machine does not offer {kernels}")
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(rows=st.integers(1, 70), n_in=st.integers(1, 70), n_out=st.integers(1, 70), biased=st.booleans())
     def check(rows: int, n_in: int, n_out: int, biased: bool) -> None:
         torch.manual_seed(rows)

@@ -40,7 +40,7 @@ def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> l
 def test_a_stack_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, kernels)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(
         n_rows=st.integers(1, 15),
         n_steps=st.integers(1, 9),
@@ -150,7 +150,7 @@ def test_reading_order_visits_each_real_token_once_and_rows_in_their_order(
         assert order.places[last].item() == row * n_steps + read[int(row)][-1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
 def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
     library = compiled.library()

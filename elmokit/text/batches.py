@@ -18,17 +18,33 @@ N_BOUNDARIES = 2
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Sentences with their boundaries, padded on the right."""
+class Layout:
+    """Which token stands where in a batch of sentences with their boundaries, padded on the right."""
 
-    tokens: NDArray[np.int64]  # (distinct, chars) or (distinct,): each distinct token once
-    index: NDArray[np.int64]  # (batch, time): rows of ``tokens``; 0 where there is none
+    index: NDArray[np.int64]  # (batch, time): places in ``words``; 0 where there is none
     mask: NDArray[np.bool_]  # (batch, time): True on a real token, boundaries included
     words: list[str]  # the distinct tokens
 
 
+@dataclass(frozen=True)
+class Batch(Layout):
+    """A layout and what the token layer reads for its words."""
+
+    tokens: NDArray[np.int64]  # (distinct, chars) or (distinct,): each distinct token once
+
+
 def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> Batch:
     """One batch of the sentences, in their order.
+
+    Raises:
+        TextError: a sentence is a string, or a token is none.
+    """
+    layout = lay_out(sentences)
+    return Batch(layout.index, layout.mask, layout.words, encode(layout.words))
+
+
+def lay_out(sentences: Sequence[Sequence[str]]) -> Layout:
+    """A batch of the sentences, in their order, before anything is encoded.
 
     Raises:
         TextError: a sentence is a string, or a token is none.
@@ -41,8 +57,7 @@ def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> Batc
         tokens = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
         index[row, : len(tokens)] = [places.setdefault(token, len(places)) for token in tokens]
         mask[row, : len(tokens)] = True
-    words = list(places)
-    return Batch(encode(words), index, mask, words)
+    return Layout(index, mask, list(places))
 
 
 def check_sentence(sentence: Sequence[str]) -> Sequence[str]:

@@ -15,10 +15,11 @@ from torch import Tensor
 from elmokit.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.errors import ModelNotFoundError
 from elmokit.nn.softmax import Softmax
-from elmokit.text.batches import Batch, make_batch
+from elmokit.text.batches import Layout, lay_out
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
+from elmokit.weights.token_cache import TokenCache
 
 
 @dataclass
@@ -63,17 +64,36 @@ class StoredModel:
             )
         return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
 
-    def token_vectors(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Batch]:
+    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Tensor:
+        """Context-free vectors of distinct tokens, ``(words, projection_dim)``; kept ones from the cache, if given."""
+
+        def compute(missing: Sequence[str]) -> Tensor:
+            vectors: Tensor = self.bilm.token_layer(torch.from_numpy(self.encode(missing)).to(self.bilm.device))
+            return vectors
+
+        if cache is None or self.bilm.config.n_words is not None:  # a word-input model is a table already
+            return compute(words)
+        layer = self.bilm.token_layer
+        return cache.vectors(words, compute, [*layer.parameters(), *layer.buffers()])
+
+    def token_vectors(
+        self, sentences: Sequence[Sequence[str]], cache: TokenCache | None = None
+    ) -> tuple[Tensor, Layout]:
         """Context-free vectors of a batch of sentences, boundaries included, each distinct token computed once.
+
+        Args:
+            cache: vectors computed before, without gradient.
 
         Returns:
             ``(batch, time, projection_dim)``, and the batch.
         """
-        batch = make_batch(sentences, self.encode)
-        vectors: Tensor = self.bilm.token_layer(torch.from_numpy(batch.tokens).to(self.bilm.device))
-        return vectors[torch.from_numpy(batch.index).to(vectors.device)], batch
+        layout = lay_out(sentences)
+        vectors = self.word_vectors(layout.words, cache)
+        return vectors[torch.from_numpy(layout.index).to(vectors.device)], layout
 
-    def contextualize(self, sentences: Sequence[Sequence[str]], state: BiLMState) -> tuple[BiLMOutput, Batch]:
+    def contextualize(
+        self, sentences: Sequence[Sequence[str]], state: BiLMState, cache: TokenCache | None = None
+    ) -> tuple[BiLMOutput, Layout]:
         """All layers of a batch of sentences, boundaries included, and the batch."""
-        vectors, batch = self.token_vectors(sentences)
-        return self.bilm.contextualize(vectors, torch.from_numpy(batch.mask).to(vectors.device), state), batch
+        vectors, layout = self.token_vectors(sentences, cache)
+        return self.bilm.contextualize(vectors, torch.from_numpy(layout.mask).to(vectors.device), state), layout

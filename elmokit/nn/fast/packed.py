@@ -37,6 +37,11 @@ class PackedOnce(Generic[T]):
         self._kept = (kernels, [parameter.detach() for parameter in parameters], versions, made)
         return made
 
+    @property
+    def value(self) -> T | None:
+        """What is kept, if anything."""
+        return None if self._kept is None else self._kept[3]
+
     def __reduce__(self) -> tuple[type[PackedOnce[T]], tuple[()]]:
         return PackedOnce, ()
 

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit import Elmo, embedder
+from elmokit.bilm import PRESETS
+from elmokit.embedder import Layers
+from elmokit.errors import ConfigError, TextError
+from elmokit.long_text import walk
+from elmokit.weights.model import StoredModel
+from tests.conftest import WORDS, random_model
+
+
+@settings(max_examples=12, deadline=None)
+@given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
+def test_the_parts_side_by_side_are_the_whole(n_tokens: int, chunk: int, bidirectional: bool, seed: int) -> None:
+    elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))
+    tokens = np.random.default_rng(seed).choice(WORDS[3:], n_tokens).tolist()
+    whole = elmo.embed([tokens])[0]
+    parts = list(elmo.embed_document(tokens, chunk_tokens=chunk))
+    assert [part.shape[1] for part in parts[:-1]] == [chunk] * (len(parts) - 1)
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["top", "average", "mix", 1, (0, 2)])
+def test_layers_are_chosen_as_in_embed(layers: Layers, model: StoredModel) -> None:
+    elmo, tokens = Elmo(model, start="zero"), WORDS[3:] * 3
+    parts = list(elmo.embed_document(tokens, layers=layers, chunk_tokens=5))
+    np.testing.assert_allclose(np.concatenate(parts, axis=-2), elmo.embed([tokens], layers=layers)[0], atol=1e-5)
+
+
+def test_each_chunk_is_asked_for_twice_and_no_other(model: StoredModel) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def vectors_of(start: int, stop: int) -> torch.Tensor:
+        asked.append((start, stop))
+        return torch.zeros(1, stop - start, model.bilm.config.projection_dim)
+
+    parts = list(walk(model.bilm, vectors_of, [0, 4, 8, 10], model.bilm.zero_state(1)))
+    assert asked == [(8, 10), (4, 8), (0, 4), (4, 8), (8, 10)]
+    assert [part.shape for part in parts] == [(3, 1, n, 64) for n in (4, 4, 2)]
+
+
+def test_a_long_sentence_in_embed_is_walked_over(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    elmo, sentences = Elmo(model), [["the", "cat"], WORDS[3:] * 8, ["ran"]]
+    at_once = elmo.embed(sentences)
+    monkeypatch.setattr(embedder, "LONG_TOKENS", 10)
+    monkeypatch.setattr(embedder, "CHUNK_TOKENS", 7)
+    for ours, theirs in zip(elmo.embed(sentences), at_once, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        assert ours.flags.owndata
+
+
+def test_what_cannot_be_walked_over_is_refused(model: StoredModel) -> None:
+    with pytest.raises(ConfigError, match="normalises over the whole text"):
+        Elmo(model, layer_norm=True).embed_document(["the"], layers="mix")
+    with pytest.raises(ConfigError, match="chunk_tokens is 0"):
+        Elmo(model).embed_document(["the"], chunk_tokens=0)
+    with pytest.raises(TextError, match="is a list of tokens"):
+        Elmo(model).embed_document("the cat")
