@@ -1,12 +1,15 @@
 # make demo   set up, then the main job: text in, vectors on disk
 # make test   all tests          make quick   without the slow ones
 # make check  lint and types
+# make bench  tokens/s of every kernel: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SENTENCES ?= examples/sentences.txt
+BENCH ?= bench
 
-.PHONY: demo test quick check clean
+.PHONY: demo test quick check bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -21,6 +24,10 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/inference.py $(SENTENCES) --work $(BENCH) $(PEER)
+	$(BIN)/python benchmarks/inference.py --report --work $(BENCH) --figure $(BENCH)/speed
 
 clean:
 	rm -rf $(VENV) vectors.hdf5
