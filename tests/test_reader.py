@@ -96,11 +96,14 @@ def test_a_long_batch_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch
     torch.testing.assert_close([*fast_states], [*plain_states], atol=1e-5, rtol=0)
 
 
-def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "compiled")
+@pytest.mark.parametrize("kernels", ["compiled", "fbgemm-int8"])
+def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, kernels)
     torch.manual_seed(0)
     stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
-    inputs = torch.randn(9, 5, 40)
+    inputs = torch.randn(9, 5, 40) * torch.arange(1, 10).view(-1, 1, 1)
     with torch.no_grad():
         together, _ = stack(inputs, states)
         for row in range(9):

@@ -7,7 +7,7 @@
 ``plain``      the formulas step by step in PyTorch's own operations; what all others are tested against
 ``float32``    equal to the plain path to 1e-5
 ``bf16``       weights of the LSTMs in 16 bits
-``int8``       weights of the LSTMs in 8 bits, a scale per row; inputs of products quantised as they come
+``int8``       weights of the LSTMs in 8 bits, a scale per row; inputs of products quantised, a scale per token
 =============  ==========================================================================================
 
 What a processor (or this PyTorch, or the lack of a C compiler) does not offer is replaced by the next kernel that is at

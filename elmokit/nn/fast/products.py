@@ -92,15 +92,31 @@ def _fbgemm_float16(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _fbgemm_int8(weight: Tensor, bias: Tensor | None) -> Product:
-    """Weights in 8 bits with a scale per output; inputs quantised as they come, one scale for all rows of a call."""
+    """Weights in 8 bits with a scale per output; inputs quantised as they come, with a scale per row.
+
+    FBGEMM takes one scale for all rows of a call, from the least and the greatest input. So rows are brought to a
+    largest magnitude of 1, and two more inputs, 1 and -1 with weight 0, keep the range the same whatever the rows:
+    what is computed for a row does not depend on the rows beside it.
+    """
+    n_inputs = weight.shape[1]
     scales = weight.abs().amax(dim=1).double().clamp(min=1e-12) / 127
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-    packed = torch.ops.quantized.linear_prepack(quantised, bias)
+    quantised = torch.quantize_per_channel(F.pad(weight, (0, 4)), scales, zeros, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(quantised, None)
     linear = torch.ops.quantized.linear_dynamic
+    frame = torch.tensor([1.0, -1.0, 0.0, 0.0])  # four, since weights are packed by four
     # Without VNNI two products are summed in 16 bits first: inputs then keep to 7 bits, so that none overflows.
     reduce_range = not _processor_has("vnni")
-    return lambda inputs: linear(inputs, packed, reduce_range)
+
+    def product(inputs: Tensor) -> Tensor:
+        sizes = inputs.abs().amax(dim=1, keepdim=True).clamp_(min=1e-30)
+        framed = inputs.new_empty(len(inputs), n_inputs + len(frame))
+        torch.div(inputs, sizes, out=framed[:, :n_inputs])
+        framed[:, n_inputs:] = frame
+        outputs: Tensor = linear(framed, packed, reduce_range).mul_(sizes)
+        return outputs if bias is None else outputs.add_(bias)
+
+    return product
 
 
 PACKERS: dict[str, Callable[[Tensor, Tensor | None], Product]] = {
