@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.fast import choose, compiled
+from elmokit.nn.fast import choose, compiled, reader
 from elmokit.nn.fast.choose import Kernels
 from elmokit.nn.fast.reader import reading_order, step_in_torch
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
@@ -71,6 +71,7 @@ def test_a_stack_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pyt
         inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
             patch.setattr(compiled, "ROWS_AT_ONCE", at_once)
+            patch.setattr(reader, "ROWS_AT_ONCE", at_once)
             fast, fast_states = stack(inputs, states, mask, reverse)
             patch.setenv(choose.VARIABLE, "plain")
             plain, plain_states = stack(inputs, states, mask, reverse)

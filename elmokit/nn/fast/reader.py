@@ -15,6 +15,8 @@ from torch import Tensor
 from elmokit.nn.fast import compiled
 from elmokit.nn.fast.packed import CompiledLayer, TorchLayer
 
+ROWS_AT_ONCE = 64  # of input products: enough for their best rate, few enough for the gate sums to stay in the cache
+
 
 class ReadingOrder(NamedTuple):
     """Which tokens of a batch are read when."""
@@ -125,7 +127,7 @@ def read_in_torch(layer: TorchLayer, n_active: Sequence[int], inputs: Tensor, hi
     token = step = 0
     while step < len(n_active):
         first, n_rows = step, 0  # input products of several steps are one product
-        while step < len(n_active) and (step == first or n_rows + n_active[step] <= compiled.ROWS_AT_ONCE):
+        while step < len(n_active) and (step == first or n_rows + n_active[step] <= ROWS_AT_ONCE):
             n_rows, step = n_rows + n_active[step], step + 1
         from_input = layer.from_input(inputs[token : token + n_rows])
         inside = 0
