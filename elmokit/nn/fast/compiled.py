@@ -38,6 +38,8 @@ class Library:
     def __init__(self, path: Path) -> None:
         functions = ctypes.CDLL(str(path))
         self.wide = int(functions.elmokit_wide())
+        self._large_pages = functions.elmokit_large_pages
+        self._large_pages.argtypes, self._large_pages.restype = [_pointer, ctypes.c_size_t], None
         self._product = functions.elmokit_product
         self._product.argtypes = [_long, _long, _pointer, _long, _pointer, _pointer, _long, _pointer]
         self._product.restype = None
@@ -55,7 +57,9 @@ class Library:
         """Pack a weight matrix ``(outputs, inputs)``: ``(panels, inputs, wide)``, zero beyond the last output."""
         n_panels = -(-len(weight) // self.wide)
         padded = torch.nn.functional.pad(weight, (0, 0, 0, n_panels * self.wide - len(weight)))
-        return padded.view(n_panels, self.wide, -1).transpose(1, 2).contiguous()
+        panels = weight.new_empty(n_panels, weight.shape[1], self.wide)
+        self._large_pages(panels.data_ptr(), panels.numel() * panels.element_size())
+        return panels.copy_(padded.view(n_panels, self.wide, -1).transpose(1, 2))
 
     def product(self, inputs: Tensor, panels: Tensor, bias: Tensor, n_outputs: int) -> Tensor:
         """``inputs @ weight.T + bias``.

@@ -10,6 +10,8 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -164,6 +166,18 @@ static void product_part(long first, long last, long n_rows, const float *inputs
 }
 
 int elmokit_wide(void) { return WIDE; }
+
+/* Ask for large pages before a block of weights is written: they are read from end to end at every step, and with small
+   pages much of that time goes into finding the next one. A request that the system does not grant changes nothing. */
+void elmokit_large_pages(void *start, size_t n_bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 4096, first = ((uintptr_t)start + page - 1) / page * page;
+    const uintptr_t last = ((uintptr_t)start + n_bytes) / page * page;
+    if (last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)start, (void)n_bytes;
+#endif
+}
 
 void elmokit_product(long n_threads, long n_rows, const float *inputs, long n_inputs, const float *weights,
                      const float *bias, long n_outputs, float *outputs) {
