@@ -33,6 +33,7 @@ from torch import nn
 
 from elmokit import Elmo, save_model
 from elmokit.bilm import PRESETS, BiLM
+from elmokit.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.files import read_lines, split_tokens
 from elmokit.nn.fast import choose, compiled, products
 from elmokit.nn.fast.packed import pack_linear
@@ -210,8 +211,6 @@ def report(args: argparse.Namespace) -> None:
         print("\n".join(rows_of(last[key])))
     if not args.figure:
         return
-    from elmokit.figures import LINES, PAGE, save_figure, styled_figure
-
     with styled_figure(width=PAGE, height=2.4) as figure:
         for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
             runs = [last[key] for key in sorted(last) if key[0] == size]
