@@ -33,6 +33,7 @@ from torch import nn
 
 from elmokit import Elmo, save_model
 from elmokit.bilm import PRESETS, BiLM
+from elmokit.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.files import read_lines, split_tokens
 from elmokit.nn.fast import choose, compiled, products
 from elmokit.nn.fast.packed import pack_linear
@@ -210,10 +211,8 @@ def report(args: argparse.Namespace) -> None:
         print("\n".join(rows_of(last[key])))
     if not args.figure:
         return
-    from elmokit.figures import LINES, PAGE, save_figure, styled_figure
-
     with styled_figure(width=PAGE, height=2.4) as figure:
-        for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
+        for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0], sizes, strict=True):
             runs = [last[key] for key in sorted(last) if key[0] == size]
             for look, name in zip(LINES, (PEER, *KERNELS), strict=False):
                 speeds = [
@@ -223,12 +222,12 @@ def report(args: argparse.Namespace) -> None:
                 ]
                 if speeds:
                     axes.plot(*zip(*speeds, strict=True), label=name, **look)
-            axes.set(title=size, xscale="log", yscale="log", xlabel="sentences a batch", xticks=[1, 16, 64])
-            axes.set_xticklabels(["1", "16", "64"])
-            axes.minorticks_off()
+            axes.set(title=size, xscale="log", yscale="log", xlabel="sentences a batch")
+            axes.set_xticks([1, 16, 64], ["1", "16", "64"])
+            axes.set_xticks([], minor=True)
         first = figure.axes[0]
         first.set_ylabel("tokens/s")
-        first.legend()
+        figure.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=len(KERNELS) + 1)
         save_figure(figure, args.figure, overwrite=True)
 
 
