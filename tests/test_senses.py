@@ -157,9 +157,9 @@ def test_training_that_was_killed_ends_with_the_same_means(
 
 
 def read_means(elmo: Elmo, source: SenseSet, path: Path) -> SenseMeans:
-    from safetensors import safe_open
-
     import json
+
+    from safetensors import safe_open
 
     with safe_open(path, framework="np") as file:
         return SenseMeans.load(path, json.loads(file.metadata()["content"])["about"])

@@ -40,7 +40,7 @@ from elmokit.probe.growing import (
     text_digest,
 )
 from elmokit.probe.sense_files import DATA, read_sense_xml
-from elmokit.probe.tagged import read_conllu
+from elmokit.probe.tagged import read_conllu, unpacked_name
 
 WHAT = "elmokit index of occurrences, version 1"
 FLOAT16, INT32, INT64 = "<f2", "<i4", "<i8"
@@ -94,7 +94,7 @@ def read_sentences(paths: Sequence[Path], tokenize: Callable[[str], list[str]] =
         TextError: a file cannot be read.
     """
     for path in paths:
-        name = path.name.removesuffix(".gz").removesuffix(".xz")
+        name = unpacked_name(path)
         if name.endswith(".conllu"):
             yield from (sentence.words for sentence in read_conllu(path))
         elif name.endswith(DATA):

@@ -2,7 +2,7 @@
 
 Raganato et al. 2017, "Word Sense Disambiguation: A Unified Evaluation Framework". ``X.data.xml`` holds ``<sentence>``
 of ``<wf lemma pos>`` and ``<instance id lemma pos>``; ``X.gold.key.txt`` beside it one line an instance, its id and the
-senses that are right, with blanks between. Each may be compressed (``.gz``, ``.xz``).
+senses that are right, with blanks between. Each may be compressed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from pathlib import Path
 from xml.parsers import expat
 
 from elmokit.errors import TextError
-from elmokit.files import open_binary, read_lines, split_tokens
+from elmokit.files import read_lines, split_tokens
 
 DATA, GOLD = ".data.xml", ".gold.key.txt"
-PACKED = ("", ".xz", ".gz")
-BLOCK_BYTES = 1 << 16
+PACKED = ("", ".xz", ".gz", ".zst")
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The part of speech in a WordNet sense key, the digit after ``%``; 5 is a satellite adjective."""
 
@@ -92,19 +91,14 @@ def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
     parser.EndElementHandler = reader.end
     parser.CharacterDataHandler = reader.text
     parser.StartDoctypeDeclHandler = lambda *_: reader.fail(parser.CurrentLineNumber, "a DOCTYPE, which is not read")
-    with open_binary(path) as file:
-        try:
-            while block := file.read(BLOCK_BYTES):
-                parser.Parse(block, False)
-                yield from reader.taken()
-            parser.Parse(b"", True)
+    try:
+        for line in read_lines(path):
+            parser.Parse(line + "\n", False)
             yield from reader.taken()
-        except expat.ExpatError as error:
-            raise TextError(
-                f"{path}, line {error.lineno}: no well-formed XML ({expat.ErrorString(error.code)})."
-            ) from None
-        except (OSError, EOFError) as error:
-            raise TextError(f"{path}: reading stopped: {error}") from None
+        parser.Parse("", True)
+    except expat.ExpatError as error:
+        problem = expat.ErrorString(error.code)
+        raise TextError(f"{path}, line {error.lineno}: no well-formed XML ({problem}).") from None
 
 
 class _Reader:

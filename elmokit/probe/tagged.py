@@ -27,7 +27,7 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
     """Sentences of a tagged file, told by its ending: ``.conllu`` and ``.conllup``, and columns otherwise.
 
     Args:
-        path: the file; ``.gz`` and ``.xz`` too.
+        path: the file; compressed ones too, as in ``read_lines``.
         tags: CoNLL-U: a column's name in any case, UPOS if None. Columns: a number from 1, the second if None.
         words: the column of the words, from 1; columns only.
 
@@ -35,8 +35,7 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
         ConfigError: there is no such column.
         TextError: the file cannot be read, or a line has another number of columns.
     """
-    name = Path(path).name.removesuffix(".gz").removesuffix(".xz")
-    if name.endswith((".conllu", ".conllup")):
+    if unpacked_name(path).endswith((".conllu", ".conllup")):
         return read_conllu(path, tags or "UPOS")
     try:
         number = int(tags or 2)
@@ -109,6 +108,12 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
                 raise ConfigError(f"{path} has {n_columns} columns; there is no column {wanted}. Give one from 1.")
         sentence.append((columns[words - 1], columns[tags - 1]))
     yield from _sentence(sentence)
+
+
+def unpacked_name(path: str | Path) -> str:
+    """A file's name without the ending that says how it is compressed."""
+    path = Path(path)
+    return path.stem if path.suffix in (".gz", ".xz", ".zst") else path.name
 
 
 def _sentence(rows: list[tuple[str, str | None]]) -> Iterator[TaggedSentence]:
