@@ -178,12 +178,14 @@ def model_digest(elmo: Elmo) -> str:
     model = elmo.model
     words = [] if model.vocabulary is None or model.bilm.config.n_words is None else list(model.vocabulary.words)
     lexicon = None if model.lexicon is None else config_to(model.lexicon)
-    config = [config_to(model.bilm.config), words, lexicon]
+    config = [config_to(model.bilm.config), elmo.start, words, lexicon]
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-    tensors = {**model.bilm.state_dict(), "start.hidden": elmo.start_hidden, "start.cell": elmo.start_cell}
+    tensors = dict(model.bilm.state_dict())
+    if elmo.start == "warm" and model.warm_state is not None:  # one that no file holds follows from the weights
+        tensors |= {"warm.hidden": model.warm_state.hidden, "warm.cell": model.warm_state.cell}
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy())
     return digest.hexdigest()[:16]
 
 
