@@ -10,7 +10,7 @@ import click
 
 from elmokit.cli.common import expand_paths, model_option, options_option
 from elmokit.cli.probe import device_option, json_option, layer_numbers
-from elmokit.cli.stages import StageBars
+from elmokit.cli.stages import StageProgress
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def index(
     paths = expand_paths(corpus)
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
     elmo = Elmo.from_pretrained(model, options=options, device=device)
-    with StageBars() as bars:
-        built = build_index(elmo, lambda: read_sentences(paths, tokenizer), index, model, bars)
+    with StageProgress() as progress:
+        built = build_index(elmo, lambda: read_sentences(paths, tokenizer), index, model, progress)
     click.echo(
         f"{index}: {built.n_sentences:,} sentences, {built.n_tokens:,} tokens, {len(built.types):,} distinct words",
         err=True,

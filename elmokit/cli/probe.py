@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import model_option, options_option, overwrite_option
-from elmokit.cli.stages import StageBars
+from elmokit.cli.stages import StageProgress
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def pos(
         refuse_figure(figure, overwrite)
     parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
     elmo = Elmo.from_pretrained(model, options=options, device=device)
-    with StageBars() as bars:
+    with StageProgress() as progress:
         result = probe_pos(
             elmo,
             *parts,
@@ -95,7 +95,7 @@ def pos(
             control=control,
             settings=settings,
             folder=vectors,
-            progress=bars,
+            progress=progress,
         )
     if figure is not None:
         _draw_pos(result, figure, overwrite)
@@ -152,8 +152,8 @@ def wsd(
     train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]
     known = None if inventory is None else read_inventory(inventory)
     elmo = Elmo.from_pretrained(model, options=options, device=device)
-    with StageBars() as bars:
-        result = probe_senses(elmo, train_set, test_sets, known, senses, bars)
+    with StageProgress() as progress:
+        result = probe_senses(elmo, train_set, test_sets, known, senses, progress)
     if answers is not None:
         write_answers(result, answers, overwrite)
     if figure is not None:

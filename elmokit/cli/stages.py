@@ -1,42 +1,33 @@
-"""Progress of long work on a terminal, one bar a stage."""
+"""Progress of work in stages."""
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
+from elmokit.cli.common import Progress
 
 
-class StageBars:
-    """What to hand to a function that reports ``(stage, done, total)``; shows nothing in a pipe."""
+class StageProgress:
+    """What to hand to a function that reports ``(stage, done, total)``: a ``Progress`` for each stage.
+
+    The first report of a stage says what was done before, by a call that was killed; the time left is of the rest.
+    """
 
     def __init__(self) -> None:
-        self._bar: tqdm[NoReturn] | None = None
+        self._progress: Progress | None = None
         self._stage = ""
+        self._done = 0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Move the bar of the stage; a new stage gets a new bar."""
-        from tqdm import tqdm
+        """So much of the stage is done; a new stage begins with its first report."""
+        if self._progress is None or stage != self._stage:
+            self.__exit__()
+            self._progress, self._stage, self._done = Progress(total - done, stage), stage, done
+        elif done > self._done:
+            self._progress(done - self._done)
+            self._done = done
 
-        if self._bar is None or stage != self._stage:
-            self.close()
-            shown = sys.stderr.isatty()
-            self._bar = tqdm(total=total, desc=stage, initial=done, unit_scale=True, disable=not shown, leave=False)
-            self._stage = stage
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        """Take the bar away."""
-        if self._bar is not None:
-            self._bar.close()
-
-    def __enter__(self) -> StageBars:
+    def __enter__(self) -> StageProgress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        if self._progress is not None:
+            self._progress.__exit__()

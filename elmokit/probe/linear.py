@@ -85,6 +85,7 @@ def train_linear(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
     shuffle = np.random.default_rng(seed)
     order = places[:0]
+    progress(0, n_steps)
     for step in range(n_steps):
         if not len(order):
             order = shuffle.permutation(places)

@@ -153,6 +153,7 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], folder: GrowingFolder, pro
     types = {word: number for number, word in enumerate(_read_types(folder.path, folder.sizes))}
     n_tokens = folder.sizes.get("tokens.i32", 0) // np.dtype(INT32).itemsize
     n_done = folder.done
+    progress("words indexed", n_tokens, folder.about["n_tokens"])
     for chunk in chunks(sentences, len):
         new: list[str] = []
         for words, array in zip(chunk, elmo.embed(chunk), strict=True):
@@ -171,7 +172,7 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], folder: GrowingFolder, pro
         folder.append("types.jsonl", lines.encode("ascii"))
         n_done += len(chunk)
         folder.commit(n_done, finished=n_done == folder.about["n_sentences"])
-        progress("indexing", n_tokens, folder.about["n_tokens"])
+        progress("words indexed", n_tokens, folder.about["n_tokens"])
     if not folder.finished:
         raise TextError("The corpus changed while it was read: it has fewer sentences now. Index it again.")
 

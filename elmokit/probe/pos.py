@@ -126,7 +126,8 @@ def probe_pos(
             weights = []
             for task, (known, hidden) in enumerate(meanings):
                 for seed in seeds:
-                    stage = f"layer {name}" if name.isdigit() else name
+                    what = ("control task, " if task else "") + (f"layer {name}" if name.isdigit() else name)
+                    stage = f"steps ({what}, seed {seed})"
                     probe = train_linear(
                         [seen[place] for place in places],
                         known,
@@ -163,13 +164,15 @@ def _vectors(
     n_tokens = sum(map(len, sentences))
     with GrowingFolder(home, about) as folder:
         n_done = folder.done
+        stage = f"words of {home.name}"
+        progress(stage, sum(map(len, sentences[:n_done])), n_tokens)
         for chunk in chunks(sentences[n_done:], len):
             for array in elmo.embed(chunk, layers=layers):
                 for layer, rows in zip(layers, array.astype(FLOAT16), strict=True):
                     folder.append(f"layer-{layer}.f16", rows)
             n_done += len(chunk)
             folder.commit(n_done)
-            progress(f"embedding {home.name}", sum(map(len, sentences[:n_done])), n_tokens)
+            progress(stage, sum(map(len, sentences[:n_done])), n_tokens)
         folder.commit(n_done, finished=True)
         return [mapped(home, f"layer-{layer}.f16", FLOAT16, folder.sizes, elmo.output_dim) for layer in layers]
 

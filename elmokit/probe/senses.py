@@ -251,12 +251,13 @@ def train_senses(
             means.save(path, about)  # a place that cannot be written to shows now
     n_known, saved_at, at_start = len(keys), time.monotonic(), means.n_sentences
     n_instances = sum(sum(counts.values()) for counts in means.tagged.values())
+    progress("instances learnt", n_instances, n_known)
     sentences = read_sense_xml(source.data)
     for _ in range(at_start):
         next(sentences, None)
     for sentence, vectors in _embedded(elmo, sentences):
         if sentence is None:
-            progress("training senses", n_instances, n_known)
+            progress("instances learnt", n_instances, n_known)
             if path is not None and time.monotonic() - saved_at > SAVE_SECONDS:
                 means.save(path, about)
                 saved_at = time.monotonic()
@@ -298,9 +299,10 @@ def answer_senses(
     answers: dict[str, dict[str, str]] = {name: {} for name in ("first", "most frequent", *names)}
     backed_off: set[str] = set()
     n_done = 0
+    progress("instances asked", n_done, n_instances)
     for sentence, vectors in _embedded(elmo, sentences):
         if sentence is None:
-            progress("asking", n_done, n_instances)
+            progress("instances asked", n_done, n_instances)
             continue
         n_done += len(sentence.instances)
         for instance in sentence.instances:
