@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from elmokit.configs import config_to
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError
-from elmokit.files import written_whole
+from elmokit.files import recover_interrupted, written_whole
 
 RECORD = "record.json"
 CHUNK_TOKENS = 16_384
@@ -57,6 +57,7 @@ class GrowingFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(self.path / ".lock")
+            recover_interrupted(self.path)
         except OSError as error:
             raise OutputError(f"Cannot write to {path}: {error.strerror or error}.") from None
         found: dict[str, Any] = {"about": about} if is_new else read_record(self.path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from elmokit.figures import COLORS, COLUMN, INK, LINES, save_figure, styled_figure
+from elmokit.figures import COLUMN, INK, LINES, save_figure, styled_figure
 
 DASHES = ("--", ":", "-.")
 
@@ -43,23 +44,21 @@ def draw_layers(
     with styled_figure(COLUMN, 2.4) as figure:
         axes = figure.subplots()
         axes.grid(visible=False, axis="x")
+        entries: list[Any] = []
         for one, look in zip(series, LINES, strict=False):
-            apart = {**look, "linestyle": "none"}
-            for part, how, label in (
-                (slice(0, n_numbers), look, one.label),
-                (slice(n_numbers, None), apart, "_nolegend_"),
-            ):
+            for part, how in ((slice(0, n_numbers), look), (slice(n_numbers, None), {**look, "linestyle": "none"})):
                 places = range(len(names))[part]
-                if one.deviations is None:
-                    axes.plot(places, one.values[part], label=label, **how)
-                else:
-                    axes.errorbar(places, one.values[part], one.deviations[part], label=label, capsize=2, **how)
+                (line,) = axes.plot(places, one.values[part], label=one.label, **how)
+                if one.deviations is not None:
+                    bars = {"color": look["color"], "linestyle": "none", "capsize": 2}
+                    axes.errorbar(places, one.values[part], one.deviations[part], **bars)
+                if part.start == 0:
+                    entries.append(line)
         for (label, level), dashes in zip(levels.items(), DASHES, strict=False):
-            color = INK if len(series) > 1 else COLORS[1]
-            axes.axhline(level, color=color, linestyle=dashes, linewidth=0.9, label=label)
+            entries.append(axes.axhline(level, color=INK, linestyle=dashes, linewidth=0.9, label=label))
         axes.set_xticks(range(len(names)), [f"layer {name}" if name.isdigit() else name for name in names])
         axes.set_xlim(-0.4, len(names) - 0.6)
         axes.set_ylabel(value_label)
-        if len(series) + len(levels) > 1:
-            figure.legend(loc="outside upper center", ncols=2)
+        if len(entries) > 1:
+            figure.legend(handles=entries, loc="outside upper center", ncols=2)
         return save_figure(figure, path, overwrite)

@@ -249,7 +249,8 @@ def train_senses(
             means = SenseMeans.load(path, about)
         else:
             means.save(path, about)  # a place that cannot be written to shows now
-    n_known, saved_at, at_start = len(keys), time.monotonic(), means.n_sentences
+    n_known, at_start = len(keys), means.n_sentences
+    saved_at, save_seconds = time.monotonic(), 0.0
     n_instances = sum(sum(counts.values()) for counts in means.tagged.values())
     progress("instances learnt", n_instances, n_known)
     sentences = read_sense_xml(source.data)
@@ -258,9 +259,11 @@ def train_senses(
     for sentence, vectors in _embedded(elmo, sentences):
         if sentence is None:
             progress("instances learnt", n_instances, n_known)
-            if path is not None and time.monotonic() - saved_at > SAVE_SECONDS:
+            if path is not None and time.monotonic() - saved_at > max(SAVE_SECONDS, 20 * save_seconds):
+                started = time.monotonic()
                 means.save(path, about)
                 saved_at = time.monotonic()
+                save_seconds = saved_at - started  # the means of a large model take a while to write
             continue
         means.n_sentences += 1
         n_instances += len(sentence.instances)
