@@ -42,7 +42,7 @@ def probe() -> None:
 @click.option("--seeds", default=1, show_default=True, help="Train so often; shows mean and deviation.")
 @click.option("--control", is_flag=True, help="Also a task with a random tag for each word (takes twice as long).")
 @click.option("--sentences", type=int, help="Train on the first so many sentences only.")
-@click.option("--epochs", default=10, show_default=True, help="Passes of the classifier over the training words.")
+@click.option("--epochs", default=5, show_default=True, help="Passes of the classifier over the training words.")
 @click.option("--vectors", type=click.Path(path_type=Path), help="Keep the vectors in this folder, to use them again.")
 @json_option
 @figure_option

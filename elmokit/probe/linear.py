@@ -25,8 +25,8 @@ LayerRows = Sequence[NDArray[Any]]
 class LinearSettings:
     """How the classifier is trained: Adam, the rate falling to 0 along a cosine."""
 
-    epochs: int = 10
-    batch_size: int = 256
+    epochs: int = 5
+    batch_size: int = 1024
     learning_rate: float = 0.01
 
     def __post_init__(self) -> None:
