@@ -14,6 +14,7 @@ from elmokit.probe import growing
 from elmokit.probe.growing import GrowingFolder, chunks, mapped, model_digest, read_record, text_digest
 from tests.conftest import random_model
 
+SIZES = '{"about": {}, "done": 0, "finished": true, "sizes": {"a": "b"}}'
 ABOUT = {"what": "numbers", "n": 3}
 
 
@@ -58,7 +59,9 @@ def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
     GrowingFolder(tmp_path / "f", ABOUT).__exit__()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"about": {}}', "\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"about": {}}', "\xff", '{"about": {}, "done": 0, "finished": true, "sizes": {"a": "b"}}']
+)
 def test_a_damaged_record_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "record.json").write_text(content, encoding="latin-1")
     with pytest.raises(OutputError, match="Delete the folder"):

@@ -56,6 +56,8 @@ def index(
     paths = expand_paths(corpus)
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
     elmo = Elmo.from_pretrained(model, options=options, device=device)
+    if model is not None and Path(model).exists():
+        model = str(Path(model).resolve())  # the index may be asked from another folder
     with StageProgress() as progress:
         built = build_index(elmo, lambda: read_sentences(paths, tokenizer), index, model, progress)
     click.echo(

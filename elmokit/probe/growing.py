@@ -129,13 +129,14 @@ def read_record(path: Path) -> dict[str, Any]:
         OutputError: there is none, or it is damaged.
     """
     try:
-        content = json.loads((path / RECORD).read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads((path / RECORD).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise OutputError(f"{path} has no {RECORD}: no folder that elmokit made.") from None
     except (OSError, ValueError) as error:
         raise OutputError(f"{path / RECORD} cannot be read ({error}). Delete the folder and make it again.") from None
     kinds = {"about": dict, "done": int, "finished": bool, "sizes": dict}
-    if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in kinds.items()):
+    is_sound = isinstance(content, dict) and all(isinstance(content.get(key), kind) for key, kind in kinds.items())
+    if not is_sound or not all(isinstance(size, int) and size >= 0 for size in content["sizes"].values()):
         raise OutputError(f"{path / RECORD} is damaged. Delete the folder and make it again.")
     return content
 
