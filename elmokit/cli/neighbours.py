@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import expand_paths, model_option, options_option
+from elmokit.cli.common import model_option, options_option
 from elmokit.cli.probe import device_option, json_option, layer_numbers
 from elmokit.cli.stages import StageProgress
 from elmokit.errors import ConfigError
@@ -44,16 +44,16 @@ def index(
 ) -> None:
     """Write the vectors of every word of CORPUS to the folder INDEX, in float16.
 
-    CORPUS is text, one sentence per line with tokens split at blanks; .conllu and .data.xml files are read too; .gz and
-    .xz as they are. Takes 2 bytes for each layer above 0, word and dimension. A call that was killed goes on
+    CORPUS is text, one sentence per line with tokens split at blanks: files, folders of .txt files, glob patterns;
+    .conllu and .data.xml files are read too; .gz, .xz and .zst as they are. Takes 2 bytes for each layer above 0, word and dimension. A call that was killed goes on
     where it was when it is made again.
     """
     from elmokit.embedder import Elmo
-    from elmokit.files import split_tokens
+    from elmokit.files import find_texts, split_tokens
     from elmokit.probe.occurrences import build_index, read_sentences
     from elmokit.text.tokenize import treebank_tokenizer
 
-    paths = expand_paths(corpus)
+    paths = find_texts(corpus, reread=True)
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
     elmo = Elmo.from_pretrained(model, options=options, device=device)
     if model is not None and Path(model).exists():
