@@ -45,8 +45,8 @@ def index(
     """Write the vectors of every word of CORPUS to the folder INDEX, in float16.
 
     CORPUS is text, one sentence per line with tokens split at blanks: files, folders of .txt files, glob patterns;
-    .conllu and .data.xml files are read too; .gz, .xz and .zst as they are. Takes 2 bytes for each layer above 0, word and dimension. A call that was killed goes on
-    where it was when it is made again.
+    .conllu and .data.xml files are read too; .gz, .xz and .zst as they are. Takes 2 bytes for each layer above 0, word
+    and dimension. A call that was killed goes on where it was when it is made again.
     """
     from elmokit.embedder import Elmo
     from elmokit.files import find_texts, split_tokens
