@@ -13,11 +13,10 @@ import h5py
 from elmokit import Elmo
 from elmokit.corpus.embed import embed_file
 from elmokit.files import read_lines, split_tokens
-from elmokit.probe.neighbours import nearest_tokens
+from elmokit.probe.neighbours import in_context, nearest_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word, and the line (from 0) that it stands in
-ROOM = 30  # characters on each side of a marked word
 
 
 def main() -> None:
@@ -45,16 +44,6 @@ def main() -> None:
             for neighbour in nearest_tokens(vectors, line, token, layer, n_neighbours=3):
                 shown = in_context(sentences[neighbour.sentence], neighbour.token)
                 print(f"  layer {layer}  {neighbour.similarity:.2f}    {shown}")
-
-
-def in_context(tokens: list[str], place: int) -> str:
-    """A sentence with one token marked, and as many whole words around it as there is room for."""
-    before, after = tokens[:place], tokens[place + 1 :]
-    while len(" ".join(before)) > ROOM:
-        before = before[1:]
-    while len(" ".join(after)) > ROOM:
-        after = after[:-1]
-    return f"{' '.join(before):>{ROOM}} [{tokens[place]}] {' '.join(after)}"
 
 
 if __name__ == "__main__":

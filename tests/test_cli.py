@@ -127,17 +127,6 @@ def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-de
     assert facts["card"] == {"note": "random"}
 
 
-def test_probe_prints_an_accuracy_for_each_layer(shell) -> None:  # type: ignore[no-untyped-def]
-    rows = [("the", "DET"), ("cat", "NOUN"), ("ran", "VERB"), (".", "PUNCT")]
-    lines = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, (word, tag) in enumerate(rows, start=1)]
-    content = "\n".join(["# text", "1-2\tx" + "\t_" * 8, *lines, "4.1\ty" + "\t_" * 8, "", *lines]) + "\n"
-    Path("tags.conllu").write_text(content)
-    ran = shell("probe", "pos", "tags.conllu", "tags.conllu", "--model", "model")
-    assert ran.out.splitlines() == ["layer 0  100.00%", "layer 1  100.00%", "layer 2  100.00%"]
-    Path("bad.conllu").write_text("1\tthe\n")
-    assert "bad.conllu, line 1: 2 columns, expected 10" in shell("probe", "pos", "bad.conllu", "tags.conllu").err
-
-
 def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     Path("texts").mkdir()
     Path("texts/a.txt").write_text("the cat sat .\nthe dog </S>\n")

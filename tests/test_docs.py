@@ -31,6 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the documents speak of."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "examples" / "sentences.txt", "sentences.txt")
+    shutil.copytree(ROOT / "examples" / "understand", "understand")
     Path("held-out.txt").write_text(TEXT)
     Path("corpus").mkdir()
     Path("corpus/part.txt").write_text(TEXT)

@@ -13,6 +13,7 @@ from elmokit.cli.convert import convert
 from elmokit.cli.embed import embed
 from elmokit.cli.finetune import finetune
 from elmokit.cli.info import info
+from elmokit.cli.neighbours import neighbours
 from elmokit.cli.perplexity import perplexity
 from elmokit.cli.probe import probe
 from elmokit.cli.train import train
@@ -38,6 +39,7 @@ for command in (
     finetune,
     perplexity,
     probe,
+    neighbours,
     allennlp_elmo,
     allennlp_vocab,
 ):

@@ -29,6 +29,8 @@ def nearest_tokens(
 ) -> list[Neighbour]:
     """The tokens of other sentences whose vectors in a layer are most like that of one token.
 
+    For a text in memory; ``occurrences`` has an index on disk for a large one.
+
     Args:
         vectors: ``(layers, tokens, dim)`` per sentence, as ``Elmo.embed`` gives them.
         sentence, token: the place of the token asked for.
@@ -44,3 +46,16 @@ def nearest_tokens(
         cosines = rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))
         found += [Neighbour(other, place, float(cosine)) for place, cosine in zip(places, cosines, strict=True)]
     return sorted(found, key=lambda neighbour: -neighbour.similarity)[:n_neighbours]
+
+
+def in_context(tokens: Sequence[str], place: int, room: int = 30) -> str:
+    """A sentence with one token in brackets, and the whole words around it that ``room`` characters on each side hold.
+
+    The brackets of several such lines stand below each other.
+    """
+    before, after = list(tokens[:place]), list(tokens[place + 1 :])
+    while len(" ".join(before)) > room:
+        before = before[1:]
+    while len(" ".join(after)) > room:
+        after = after[:-1]
+    return f"{' '.join(before):>{room}} [{tokens[place]}] {' '.join(after)}".rstrip()

@@ -1,0 +1,161 @@
+"""``elmokit probe`` and ``elmokit neighbours`` in the shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from elmokit.cli.main import main
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+from tests.test_senses import INVENTORY, TEST, TRAIN, write_set
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Shell = Callable[..., Ran]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A working folder with a small model and small data, and a way to call the program in it."""
+    monkeypatch.chdir(tmp_path)
+    save_model(random_model(), Path("model"))
+    rows = [("the", "DET", "DT"), ("cat", "NOUN", "NN"), ("ran", "VERB", "VBD"), (".", "PUNCT", ".")]
+    lines = [f"{n}\t{word}\t_\t{tag}\t{fine}" + "\t_" * 5 for n, (word, tag, fine) in enumerate(rows, start=1)]
+    Path("tags.conllu").write_text("\n".join([*lines, "", *lines]) + "\n")
+    Path("tags.txt").write_text("".join(f"{word} {tag} {fine}\n" for word, tag, fine in rows))
+    Path("bad.conllu").write_text("1\tthe\n")
+    write_set(tmp_path, "train", TRAIN)
+    write_set(tmp_path, "one", TEST)
+    write_set(tmp_path, "two", TEST[1:])
+    content = "".join(f"{lemma}\t{pos}\t{' '.join(keys)}\n" for (lemma, pos), keys in INVENTORY.items())
+    Path("inventory.tsv").write_text(content)
+    Path("text.txt").write_text("the cat sat on the mat .\nthe dog ran .\n\nthe dog sat .\n")
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["elmokit", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        code = exit_.value.code
+        return Ran(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return run
+
+
+POS = ("probe", "pos", "tags.conllu", "tags.conllu", "--model", "model", "--epochs", "1")
+WSD = ("probe", "wsd", "train.data.xml", "one.data.xml", "two.data.xml", "--model", "model")
+
+
+def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
+    ran = shell(*POS)
+    lines = ran.out.splitlines()
+    assert lines[0] == "4 tags, 8 words to learn from, 8 to test on"
+    assert lines[1].split() == ["most", "frequent", "tag", "100.00%"]
+    assert [line.split()[:2] for line in lines[2:5]] == [["layer", str(layer)] for layer in range(3)]
+    assert all("100.00%" in line for line in lines[2:])
+    assert lines[6].startswith("mix                100.00%   weights 0.")
+
+
+def test_pos_reads_columns_and_writes_json_and_a_figure(shell: Shell) -> None:
+    pytest.importorskip("matplotlib")
+    tags = ("--tags", "3", "--layers", "0,2", "--seeds", "2", "--control")
+    ran = shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *tags, "--json", "--figure", "pos.png", "--vectors", "kept")
+    facts = json.loads(ran.out)
+    assert [row["name"] for row in facts["rows"]] == ["0", "2", "average", "mix"]
+    assert [len(row["accuracies"]) for row in facts["rows"]] == [2] * 4
+    assert facts["rows"][0]["selectivity"] == 0
+    assert len(facts["rows"][3]["weights"]) == 2
+    assert Path("pos.png").exists()
+    assert Path("pos.svg").exists()
+    assert Path("kept/test/layer-2.f16").exists()
+    table = shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *tags, "--vectors", "kept").out
+    assert "100.00% ± 0.00%   control 100.00%, selectivity 0.00%" in table
+
+
+def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
+    lines = shell(*WSD, "--inventory", "inventory.tsv").out.splitlines()
+    assert lines[0].split() == ["F1", "in", "percent", "one", "two", "all", "NOUN", "VERB"]
+    assert lines[4].split() == ["layer", "1", "75.0", "100.0", "83.3", "75.0", "100.0"]
+    assert lines[-1] == "6 senses learnt; 3 of 6 instances had none in training"
+    assert "--inventory fills in" in shell(*WSD).out
+
+
+def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
+    pytest.importorskip("matplotlib")
+    flags = ("--inventory", "inventory.tsv", "--json", "--answers", "answers", "--senses", "means", "--figure", "wsd")
+    facts = json.loads(shell(*WSD, *flags).out)
+    assert facts["instances"] == {"one": 4, "two": 2}
+    assert facts["rows"][0]["scores"]["one"].keys() == {"precision", "recall", "f1"}
+    assert facts["rows"][0]["parts_of_speech"].keys() == {"NOUN", "VERB"}
+    assert Path("answers/one.layer-0.key.txt").exists()
+    assert Path("means").exists()
+    assert Path("wsd.svg").exists()
+    assert "exists already" in shell(*WSD, *flags).err
+
+
+def test_neighbours_are_found_in_an_index(shell: Shell) -> None:
+    ran = shell("neighbours", "index", "text.txt", "tags.conllu", "index", "--model", "model")
+    assert ran.code == 0
+    assert ran.err.endswith("index: 5 sentences, 23 tokens, 8 distinct words\n")
+    lines = shell("neighbours", "find", "index", "dog", "a dog sat .", "-n", "2").out.splitlines()
+    assert lines[0].split() == ["a", "[dog]", "sat", "."]
+    assert lines[1].startswith("without context: ")
+    assert [line.split()[:2] for line in lines[2:]] == [["layer", "1"]] * 2 + [["layer", "2"]] * 2
+    same = ("--among", "same", "--layers", "2", "--json", "--min-count", "4")
+    facts = json.loads(shell("neighbours", "find", "index", "dog", "dog or dog", "--occurrence", "2", *same).out)
+    assert facts["token"] == 2
+    assert [one["words"][one["token"]] for one in facts["layers"]["2"]] == ["dog", "dog"]
+    assert facts["layers"].keys() == {"2"}
+    assert [one["word"] for one in facts["context_free"]] in (["the", "."], [".", "the"])
+    assert "layer 1  none" in shell("neighbours", "find", "index", "zebra", "zebra", "--among", "same").out
+
+
+BAD_CALLS = {
+    "bad.conllu, line 1: 2 columns, expected 10": ["probe", "pos", "bad.conllu", "tags.conllu"],
+    "Cannot read nowhere.conllu": ["probe", "pos", "tags.conllu", "nowhere.conllu"],
+    "no column 'xpso'": [*POS, "--tags", "xpso"],
+    "--seeds is 0": [*POS, "--seeds", "0"],
+    "--sentences is 0": [*POS, "--sentences", "0"],
+    "epochs is 0": [*POS, "--epochs", "0"],
+    "There is no layer 7": [*POS, "--layers", "7"],
+    "--layers is 'x'": [*POS, "--layers", "x"],
+    "Cannot write to tags.txt/train": [*POS, "--vectors", "tags.txt"],
+    "text.txt is no *.data.xml file": ["probe", "wsd", "text.txt", "one.data.xml"],
+    "Missing argument 'TEST...'": ["probe", "wsd", "train.data.xml"],
+    "tags.txt, line 1: expected lemma": [*WSD, "--inventory", "tags.txt"],
+    "model exists already": [*WSD, "--answers", "model"],
+    "text.txt is no file of sense means": [*WSD, "--senses", "text.txt"],
+    "model holds something else": ["neighbours", "index", "text.txt", "model", "--model", "model"],
+    "No file matches nowhere": ["neighbours", "index", "nowhere", "index"],
+    "model has no record.json": ["neighbours", "find", "model", "dog", "a dog"],
+    "stands 0 times in 'a dog' (tokens: a | dog)": ["neighbours", "find", "index", "cat", "a dog"],
+    "asked for number 2": ["neighbours", "find", "index", "dog", "a dog", "--occurrence", "2"],
+    "No such command 'wsdd'": ["probe", "wsdd"],
+}
+
+
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_input_is_one_line_and_exit_code_2(shell: Shell, message: str) -> None:
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    ran = shell(*BAD_CALLS[message])
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+    assert ran.err.startswith("elmokit: ")
+    assert ran.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_help_says_what_each_command_takes(shell: Shell) -> None:
+    assert "pos" in shell("probe", "--help").out
+    for command in (("probe", "pos"), ("probe", "wsd"), ("neighbours", "index"), ("neighbours", "find")):
+        assert "Usage: elmokit " + " ".join(command) in shell(*command, "--help").out
