@@ -15,6 +15,7 @@ from elmokit.cli.finetune import finetune
 from elmokit.cli.info import info
 from elmokit.cli.perplexity import perplexity
 from elmokit.cli.probe import probe
+from elmokit.cli.task import task
 from elmokit.cli.train import train
 from elmokit.cli.vocab import vocab
 from elmokit.errors import ElmoError
@@ -37,6 +38,7 @@ for command in (
     train,
     finetune,
     perplexity,
+    task,
     probe,
     allennlp_elmo,
     allennlp_vocab,
