@@ -9,11 +9,16 @@ from collections.abc import Hashable, Sequence
 LENGTH_NOISE = 0.1  # AllenNLP's: lengths count up to so much more or less, so that batches differ between epochs
 
 
-def epoch_batches(lengths: Sequence[int], batch_size: int, bucketed: bool, seed: int, epoch: int) -> list[list[int]]:
+Lengths = tuple[int, ...]
+
+
+def epoch_batches(
+    lengths: Sequence[Lengths], batch_size: int, bucketed: bool, seed: int, epoch: int
+) -> list[list[int]]:
     """The batches of one epoch, a function of its arguments alone.
 
     Args:
-        lengths: of the examples.
+        lengths: of the examples, each a tuple; the first number counts first.
         bucketed: put examples of similar length together; the order of the batches is random all the same.
 
     Returns:
@@ -23,16 +28,19 @@ def epoch_batches(lengths: Sequence[int], batch_size: int, bucketed: bool, seed:
     order = list(range(len(lengths)))
     randomness.shuffle(order)
     if bucketed:
-        noisy = [length * randomness.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in lengths]
+        noisy = [
+            tuple(length * randomness.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in each)
+            for each in lengths
+        ]
         order.sort(key=noisy.__getitem__)
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     randomness.shuffle(batches)
     return batches
 
 
-def sorted_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+def sorted_batches(lengths: Sequence[Lengths], batch_size: int) -> list[list[int]]:
     """Batches of similar lengths for evaluation, the longest first."""
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 

@@ -48,6 +48,7 @@ class WordsConfig:
     dim: int | None = None
     """Needed where there is no file; else derived, and checked if given."""
     train: bool = True
+    """Without files the vectors are trained in any case."""
     lowercase: bool = False
     min_count: int = 1
     """Words seen less often in training, and not in the files, are unknown."""

@@ -150,7 +150,7 @@ class InputLayer(nn.Module):
                 embedding.weight[0] = 0.0
                 if starts is not None and name in starts:
                     embedding.weight.copy_(starts[name])
-            embedding.weight.requires_grad_(config.train)
+            embedding.weight.requires_grad_(config.train or not config.vectors)
             self.words[name] = embedding
         self.char_cnn: TokenCharCNN | None = None
         if chars is not None and inputs.chars is not None:

@@ -133,7 +133,7 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
     ) -> None:
         self.job, self.state, self.seed, self.folder, self.report = job, state, seed, folder, report
         self.checkpoint_seconds = checkpoint_seconds
-        self.lengths = [job.task.length(example) for example in job.train]
+        self.lengths = [job.task.lengths_of(example) for example in job.train]
         per_epoch = math.ceil(len(job.train) / job.settings.batch_size)
         self.total_steps = per_epoch * job.settings.epochs
         self.first_step, self.started = state.position.n_steps, time.monotonic()
@@ -278,7 +278,7 @@ def predict_all(
     found: dict[int, Prediction] = {}
     model.eval()
     with torch.no_grad():
-        for places in sorted_batches([task.length(example) for example in examples], batch_size):
+        for places in sorted_batches([task.lengths_of(example) for example in examples], batch_size):
             batch = task.collate([examples[place] for place in places], inputs, labels, config)
             found.update(zip(places, model.predict(move_to(batch, device)), strict=True))
             report(len(found), len(examples))

@@ -299,7 +299,8 @@ def _examples(task: AnyTask, config: Any, part: str) -> list[Any]:
     paths = expand(getattr(config.data, part))
     if not paths:
         raise ConfigError(f"data.{part} names no file.")
-    examples = [example for path in paths for example in task.read(path, config)]
+    read = task.read_training if part == "train" and task.read_training is not None else task.read
+    examples = [example for path in paths for example in read(path, config)]
     if not examples:
         raise TextError(f"There is no example in {', '.join(paths)}.")
     return examples

@@ -72,11 +72,17 @@ class Task(Generic[Config, Example, Batch, Prediction]):
     """A prediction for programs, as JSON."""
     to_text: Callable[[Example, Prediction], str]
     """A prediction for readers."""
+    read_training: Callable[[str, Config], Iterable[Example]] | None = None
+    """As ``read``, for training files, where training takes other examples from a file than judging does."""
+    lengths: Callable[[Example], tuple[int, ...]] | None = None
+    """What batches are sorted by; None for the length of the longest sentence."""
     vary: Callable[[Example, Config, random.Random], Example] | None = None
     """The view of an example that training takes in one epoch, where it does not take the whole."""
     word_tables: tuple[str, ...] = ("words",)
     """The config's fields that are a ``WordsConfig`` or None."""
 
-    def length(self, example: Example) -> int:
-        """Tokens of the longest sentence: what batches are sorted by."""
-        return max(map(len, self.sentences(example)), default=0)
+    def lengths_of(self, example: Example) -> tuple[int, ...]:
+        """What batches are sorted by."""
+        if self.lengths is not None:
+            return self.lengths(example)
+        return (max(map(len, self.sentences(example)), default=0),)
