@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import elmokit
 from elmokit.cli.common import PROGRAM
 from elmokit.errors import ConfigError
 
@@ -52,7 +53,7 @@ def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None,
         device=device,
         report=Reporter(),
         resume=resume,
-        facts={"command": shlex.join([PROGRAM, *sys.argv[1:]])},
+        facts={"elmokit": elmokit.__version__, "command": shlex.join([PROGRAM, *sys.argv[1:]])},
     )
     echo_scores(results["dev"], len(results["seeds"]))
 
@@ -65,14 +66,18 @@ def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None,
 @device_option
 def evaluate(run: Path, data: tuple[str, ...], seed: int | None, as_json: bool, device: str) -> None:
     """Judge RUN on DATA, files in the format of its training data."""
-    from elmokit.tasks.run import finished_seeds, mean_and_deviation, open_run
+    from elmokit.tasks.run import open_run
+    from elmokit.tasks.run_folder import finished_seeds, mean_and_deviation
 
     per_seed: dict[int, dict[str, float]] = {}
     examples: list[Any] | None = None
     numbers: list[int | None] = [seed] if seed is not None else [*finished_seeds(run)]
     for number in numbers or [None]:  # of no training open_run says what is missing
         opened = open_run(run, number, device)
-        examples = opened.read(data) if examples is None else examples
+        if examples is None:
+            examples = opened.read(data)
+            if len(numbers) > 1:
+                opened.keep_layers(examples, Waiting())
         per_seed[opened.seed] = opened.score(examples, Waiting())
     scores = mean_and_deviation(list(per_seed.values()))
     if as_json:

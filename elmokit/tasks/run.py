@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import platform
-import statistics
-import zlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,23 +13,31 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.configs import config_from, config_to
+from elmokit.configs import config_from
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
-from elmokit.files import open_binary, written_whole
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError
 from elmokit.tasks.batches import subset
-from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml, to_toml
+from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.layer_cache import LayerCache, fingerprint
 from elmokit.tasks.loop import Job, Progress, Report, fit, predict_all
+from elmokit.tasks.run_folder import (
+    AnyTask,
+    begin,
+    finished_seeds,
+    mean_and_deviation,
+    read_json,
+    write_facts,
+    write_json,
+)
 from elmokit.tasks.table import config_of
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
+from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
 
 Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path], None]
 """Train a biLM (path or name) on sentences and write the result to the folder: what ``train/`` offers."""
-AnyTask = Task[Any, Any, Any, Any]
 PREDICTED_AT_ONCE = 256  # examples
+TUNED = "bilm"  # the folder in a run for the biLM that it has fine-tuned
 
 
 def train_task(
@@ -68,29 +73,29 @@ def train_task(
     if config.elmo is not None and config.elmo.finetune is not None and finetune is None:
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
     train, dev = _examples(task, config, "train"), _examples(task, config, "dev")
-    train = [train[place_] for place_ in subset([_text(task, example) for example in train], config.data.train_share)]
+    train = [train[number] for number in subset([_text(task, example) for example in train], config.data.train_share)]
     others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
     labels = task.labels([*train, *dev], config)
     vocabulary = _vocabulary(task, config, train, others)
-    elmo = None
-    run.mkdir(parents=True, exist_ok=True)
-    stored = {
-        "config.toml": to_toml({"task": task.name, **config_to(config)}),
-        "vocabulary.json": json.dumps({**vocabulary.content, "labels": labels}, ensure_ascii=True),
-    }
-    _agree(run, stored, {"data": _data_facts(config)})
-    if config.elmo is not None:
-        elmo = _open_elmo(config.elmo, run, place, task, train, finetune)
-    _write_facts(run, task, config, vocabulary, elmo, facts or {})
     inputs = vocabulary.inputs
+    elmo = None if config.elmo is None else _open_elmo(config.elmo, config.elmo.model, place)
     if elmo is not None:
-        assert config.elmo is not None
-        cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
-        _fill(cache, task, [*train, *dev], report, config.train.epochs)
-        inputs = _with_elmo(inputs, elmo, cache)
+        inputs = _with_elmo(inputs, elmo)
 
     def build() -> TaskModel[Any, Any]:
         return _build(task, config, inputs, labels, vocabulary.starts)
+
+    build()  # what does not fit together is refused before anything is written
+    begin(run, task, config, {**vocabulary.content, "labels": labels})
+    if elmo is not None and config.elmo is not None:
+        if config.elmo.finetune is not None:
+            elmo = _finetuned(task, config.elmo, run, train, place, finetune)
+        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(place)})
+        cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
+        _fill(cache, task, [*train, *dev], report, config.train.epochs)
+        inputs.layers_of = cache.layers
+    else:
+        write_facts(run, task, config, vocabulary.coverage, None, {**(facts or {}), "device": str(place)})
 
     job = Job(task, config, config.train, train, dev, inputs, labels, place)
     results = [fit(job, build, seed, run / f"seed-{seed}", report) for seed in config.train.seeds]
@@ -100,7 +105,7 @@ def train_task(
         "dev": mean_and_deviation([result["dev"] for result in results]),
         "seeds": results,
     }
-    _write_json(run / "results.json", summary)
+    write_json(run / "results.json", summary)
     return summary
 
 
@@ -115,6 +120,13 @@ class Run:
     model: TaskModel[Any, Any]
     seed: int
     device: torch.device
+    cache: LayerCache | None
+    """Of the biLM's layers, where the model has one."""
+
+    def keep_layers(self, examples: Sequence[Any], report: Callable[[int, int], None] = lambda *_: None) -> None:
+        """Put the layers of examples into the run's cache, for those that are judged several times."""
+        if self.cache is not None:
+            self.cache.fill((sentence for one in examples for sentence in self.task.sentences(one)), report)
 
     def read(self, paths: str | Sequence[str]) -> list[Any]:
         """The examples of files, their labels checked against the run's.
@@ -177,28 +189,30 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     task, config = config_of(read_toml(run / "config.toml"), str(run / "config.toml"))
     finished = finished_seeds(run)
     if seed is None and finished:
-        results = {number: _read_json(run / f"seed-{number}" / "result.json") for number in finished}
+        results = {number: read_json(run / f"seed-{number}" / "result.json") for number in finished}
         seed = max(finished, key=lambda number: results[number]["dev"][task.metric])
     if seed not in finished:
         raise ModelNotFoundError(
             f"{run} holds no finished training{'' if seed is None else f' with seed {seed}'}. "
             + (f"Finished seeds: {', '.join(map(str, finished))}." if finished else "Go on with: task train --resume.")
         )
-    content = _read_json(run / "vocabulary.json")
+    content = read_json(run / "vocabulary.json")
     try:
         inputs, labels = inputs_from(content), dict(content["labels"])
     except (KeyError, TypeError) as error:
         raise FormatError(f"{run / 'vocabulary.json'} is damaged ({error}). Copy the run again.") from None
+    cache = None
     if config.elmo is not None:
-        elmo = _open_elmo(config.elmo, run, place, task, [], None)
-        expected, found = _read_json(run / "run.json").get("bilm", {}).get("fingerprint"), fingerprint(elmo)
+        elmo = _open_elmo(config.elmo, _bilm_of(config.elmo, run), place)
+        expected, found = read_json(run / "run.json").get("bilm", {}).get("fingerprint"), fingerprint(elmo)
         if expected != found:
             raise FormatError(
                 f"{run} was trained with another biLM than the one at {config.elmo.model or 'en-mini'} now "
                 f"(fingerprint {expected}, found {found}). Put the old one back, or train again."
             )
         cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
-        inputs = _with_elmo(inputs, elmo, cache)
+        inputs = _with_elmo(inputs, elmo)
+        inputs.layers_of = cache.layers
     model = _build(task, config, inputs, labels, {})
     weights = run / f"seed-{seed}" / "best.safetensors"
     try:
@@ -206,24 +220,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FormatError(f"{weights} does not fit the run ({reason}). Copy the run again.") from None
-    return Run(task, config, inputs, labels, model.to(place).eval(), seed, place)
-
-
-def finished_seeds(run: Path) -> list[int]:
-    """The seeds whose training is over."""
-    found = (path.parent.name.removeprefix("seed-") for path in run.glob("seed-*/result.json"))
-    return sorted(int(name) for name in found if name.isdigit())
-
-
-def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Of each score over the seeds: the mean, and the sample's standard deviation (0 of a single seed)."""
-    return {
-        name: {
-            "mean": statistics.fmean(one[name] for one in scores),
-            "deviation": statistics.stdev(one[name] for one in scores) if len(scores) > 1 else 0.0,
-        }
-        for name in scores[0]
-    }
+    return Run(task, config, inputs, labels, model.to(place).eval(), seed, place, cache)
 
 
 def usable_device(device: str | torch.device) -> torch.device:
@@ -290,9 +287,9 @@ def _build(
     return model
 
 
-def _with_elmo(inputs: Inputs, elmo: Elmo, cache: LayerCache) -> Inputs:
+def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
     shape = ElmoShape(elmo.n_layers, elmo.output_dim)
-    return Inputs(inputs.tables, inputs.chars, inputs.max_chars, shape, cache.layers)
+    return Inputs(inputs.tables, inputs.chars, inputs.max_chars, shape)
 
 
 def _examples(task: AnyTask, config: Any, part: str) -> list[Any]:
@@ -310,29 +307,28 @@ def _text(task: AnyTask, example: Any) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(sentence) for sentence in task.sentences(example))
 
 
-def _open_elmo(
-    config: ElmoConfig,
-    run: Path,
-    device: torch.device,
-    task: AnyTask,
-    train: Sequence[Any],
-    finetune: Finetune | None,
-) -> Elmo:
-    source = config.model
-    if config.finetune is not None:
-        tuned = run / "bilm"
-        if not tuned.exists():
-            if finetune is None:
-                raise ModelNotFoundError(f"{tuned} is missing: the biLM that this run has fine-tuned. Copy it back.")
-            sentences = list(dict.fromkeys(sentence for example in train for sentence in _text(task, example)))
-            finetune(source, sentences, config.finetune, tuned)
-        source = str(tuned)
+def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
     return Elmo.from_pretrained(source, start=config.start, n_mixes=0, device=device)
 
 
-def _fill(cache: LayerCache, task: AnyTask, examples: Sequence[Any], report: Report, n_epochs: int) -> None:
-    import time
+def _bilm_of(config: ElmoConfig, run: Path) -> str | None:
+    """Where a run's biLM is: its own, if it has fine-tuned one."""
+    return config.model if config.finetune is None else str(run / TUNED)
 
+
+def _finetuned(
+    task: AnyTask, config: ElmoConfig, run: Path, train: Sequence[Any], device: torch.device, finetune: Finetune | None
+) -> Elmo:
+    """The biLM after training on the distinct sentences of the training examples; it stays in the run."""
+    if not (run / TUNED).exists():
+        assert finetune is not None
+        assert config.finetune is not None
+        sentences = list(dict.fromkeys(sentence for example in train for sentence in _text(task, example)))
+        finetune(config.model, sentences, config.finetune, run / TUNED)
+    return _open_elmo(config, str(run / TUNED), device)
+
+
+def _fill(cache: LayerCache, task: AnyTask, examples: Sequence[Any], report: Report, n_epochs: int) -> None:
     started = time.monotonic()
 
     def tell(done: int, total: int) -> None:
@@ -340,76 +336,3 @@ def _fill(cache: LayerCache, task: AnyTask, examples: Sequence[Any], report: Rep
         report(Progress("layers", None, 0, n_epochs, done, total, left))
 
     cache.fill((sentence for example in examples for sentence in task.sentences(example)), tell)
-
-
-def _data_facts(config: Any) -> dict[str, dict[str, list[Any]]]:
-    """Each file's size and checksum, as it stands on disk."""
-    return {part: {path: _checksum(path) for path in expand(getattr(config.data, part))} for part in ("train", "dev")}
-
-
-def _checksum(path: str) -> list[int]:
-    if Path(path).is_dir():
-        return [0, 0]
-    size = checksum = 0
-    with open_binary(path) as file:
-        while block := file.read(1 << 20):
-            size += len(block)
-            checksum = zlib.crc32(block, checksum)
-    return [size, checksum]
-
-
-def _agree(run: Path, stored: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    """Write what a run begins with; refuse to go on with a run that began with something else."""
-    for name, content in stored.items():
-        path = run / name
-        if not path.exists():
-            with written_whole(path) as beside:
-                beside.write_text(content, encoding="utf-8", newline="\n")
-        elif path.read_text(encoding="utf-8") != content:
-            what = "settings" if name == "config.toml" else "words or labels"
-            raise TrainingError(
-                f"{run} is a run with other {what} (see {path}). Resume with the same, or start a new run."
-            )
-    if (run / "run.json").exists():
-        earlier = _read_json(run / "run.json")
-        if earlier.get("data") != json.loads(json.dumps(facts["data"])):
-            raise TrainingError(f"The data of {run} have changed since it began. Put them back, or start a new run.")
-
-
-def _write_facts(
-    run: Path, task: AnyTask, config: Any, vocabulary: _Vocabulary, elmo: Elmo | None, facts: Mapping[str, Any]
-) -> None:
-    path = run / "run.json"
-    bilm = None
-    if elmo is not None:
-        bilm = {"source": str(elmo.model.source), "fingerprint": fingerprint(elmo), "card": elmo.model.card}
-    if path.exists():
-        earlier = _read_json(path).get("bilm")
-        if (earlier or {}).get("fingerprint") != (bilm or {}).get("fingerprint"):
-            raise TrainingError(f"The biLM of {run} has changed since it began. Put it back, or start a new run.")
-        return
-    content = {
-        **facts,
-        "task": task.name,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "n_threads": torch.get_num_threads(),
-        "data": _data_facts(config),
-        "word_vectors": {name: asdict(coverage) for name, coverage in vocabulary.coverage.items()},
-        "bilm": bilm,
-    }
-    _write_json(path, content)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    with written_whole(path, overwrite=True) as beside:
-        beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path} cannot be read ({error}). Copy the run again.") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"{path} holds no table of named values. Copy the run again.")
-    return content
