@@ -40,7 +40,10 @@ def fingerprint(elmo: Elmo) -> str:
         "lexicon": None if model.lexicon is None else config_to(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
-    tensors = {**elmo.bilm.state_dict(), "start_hidden": elmo.start_hidden, "start_cell": elmo.start_cell}
+    tensors = dict(elmo.bilm.state_dict())
+    # A warm state that no file holds follows from the weights, and its last bits from the machine.
+    if elmo.start == "warm" and model.warm_state is not None:
+        tensors.update(start_hidden=model.warm_state.hidden, start_cell=model.warm_state.cell)
     for name in sorted(tensors):
         digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
         digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
