@@ -73,7 +73,6 @@ def fit(
     seed: int,
     folder: Path,
     report: Report,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, Any]:
     """Train one seed, or go on where its checkpoint left off; the result is the same, on the CPU to the last bit.
 
@@ -104,7 +103,7 @@ def fit(
     if (folder / "checkpoint").exists():
         load_checkpoint(state, folder / "checkpoint")
     _forget_later_lines(folder / "metrics.jsonl", state.position.n_steps)
-    _Loop(job, state, seed, folder, report, checkpoint_seconds).run()
+    _Loop(job, state, seed, folder, report).run()
     best = state.position
     result = {
         "seed": seed,
@@ -129,10 +128,8 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
         seed: int,
         folder: Path,
         report: Report,
-        checkpoint_seconds: float,
     ) -> None:
         self.job, self.state, self.seed, self.folder, self.report = job, state, seed, folder, report
-        self.checkpoint_seconds = checkpoint_seconds
         self.lengths = [job.task.lengths_of(example) for example in job.train]
         per_epoch = math.ceil(len(job.train) / job.settings.batch_size)
         self.total_steps = per_epoch * job.settings.epochs
@@ -151,7 +148,7 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
                 is_due = settings.evaluate_every is not None and position.n_steps % settings.evaluate_every == 0
                 if is_due and not (position.step == len(batches) and position.epoch + 1 == settings.epochs):
                     self._evaluate()
-                if time.monotonic() - saved > self.checkpoint_seconds:
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     save_checkpoint(self.state, self.folder / "checkpoint")
                     saved = time.monotonic()
             if not position.is_over:
