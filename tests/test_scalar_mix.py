@@ -56,7 +56,8 @@ def test_one_layer_or_a_fixed_mean_learns_gamma_alone() -> None:
     torch.testing.assert_close(mean(layers), layers.mean(0))
     for mix in (top, mean):
         mix(layers).sum().backward()
-        assert (mix.weight.grad is None) and (mix.gamma.grad is not None)
+        assert mix.weight.grad is None
+        assert mix.gamma.grad is not None
         assert mix.penalty() == 0
 
 
