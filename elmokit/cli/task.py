@@ -6,12 +6,12 @@ import json
 import shlex
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-import elmokit
 from elmokit.cli.common import PROGRAM
 from elmokit.errors import ConfigError
 
@@ -53,7 +53,7 @@ def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None,
         device=device,
         report=Reporter(),
         resume=resume,
-        facts={"elmokit": elmokit.__version__, "command": shlex.join([PROGRAM, *sys.argv[1:]])},
+        facts={"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])},
     )
     echo_scores(results["dev"], len(results["seeds"]))
 
