@@ -26,6 +26,7 @@ from elmokit.weights.warm import boundary_state
 
 Start = Literal["warm", "zero", "carry"]
 Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
+MixedLayers = Literal["all", "top", "average"] | int | Sequence[int]
 Vectors = NDArray[np.float32]
 
 DEFAULT_MODEL = "en-mini"
@@ -58,6 +59,8 @@ class Elmo(nn.Module):
         n_mixes: learned mixes that ``forward`` returns, for different places in a model.
         layer_norm: normalise layers before mixing, over the whole batch, as in bilm-tf.
         dropout: on each mix, in training; the paper's models use 0.5.
+        layers: what the mixes weigh: "all"; "top", the top layer times a learned gamma; "average", the plain mean times
+            a learned gamma; a layer's number; or several.
         trainable: let gradients reach the biLM; else only the mixes learn.
         keep_boundaries: leave the vectors of ``<S>`` and ``</S>`` in what ``forward`` returns.
         token_cache_mib: memory for layer-0 vectors that ``embed`` keeps across batches, in MiB; 0 to keep none.
@@ -71,6 +74,7 @@ class Elmo(nn.Module):
         n_mixes: int = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        layers: MixedLayers = "all",
         trainable: bool = False,
         keep_boundaries: bool = False,
         token_cache_mib: int = 64,
@@ -86,7 +90,7 @@ class Elmo(nn.Module):
         self.trainable = trainable
         self.keep_boundaries = keep_boundaries
         self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
-        self.mixes = nn.ModuleList(ScalarMix(self.n_layers, layer_norm) for _ in range(n_mixes))
+        self.mixes = nn.ModuleList(mix_of(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
         self.dropout = nn.Dropout(dropout)
         state = self.bilm.zero_state(1)
         if start == "warm":
@@ -109,6 +113,7 @@ class Elmo(nn.Module):
         n_mixes: int = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        layers: MixedLayers = "all",
         trainable: bool = False,
         keep_boundaries: bool = False,
         token_cache_mib: int = 64,
@@ -136,6 +141,7 @@ class Elmo(nn.Module):
             n_mixes=n_mixes,
             layer_norm=layer_norm,
             dropout=dropout,
+            layers=layers,
             trainable=trainable,
             keep_boundaries=keep_boundaries,
             token_cache_mib=token_cache_mib,
@@ -151,6 +157,14 @@ class Elmo(nn.Module):
     def output_dim(self) -> int:
         """Size of a vector."""
         return self.bilm.config.output_dim
+
+    def penalty(self) -> Tensor:
+        """The sum of squares of all mixes' raw weights: add it, times lambda, to each batch's loss.
+
+        Peters et al. 2018 take a lambda of 0.001 for most tasks, 0.1 for NER; a large one keeps the mix near the mean.
+        """
+        penalties = [mix.penalty() for mix in self.mixes if isinstance(mix, ScalarMix)]
+        return torch.stack([*penalties, self.start_hidden.new_zeros(())]).sum()
 
     def train(self, mode: bool = True) -> Elmo:
         """Switch dropout of the mixes on or off; the biLM's own dropout is for pre-training and stays off."""
@@ -373,6 +387,25 @@ class _Chosen(NamedTuple):
             mixed: Tensor = elmo.mixes[0](layers)
             return mixed
         return layers[self.layers] if isinstance(self.layers, int) else layers[list(self.layers)]
+
+
+def mix_of(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:
+    """A fresh mix of the layers asked for, of ``n_layers`` in all.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
+    if layers == "average":
+        return ScalarMix(n_layers, layer_norm, learn_weights=False)
+    if layers == "all" or layers == "top":
+        return ScalarMix(n_layers, layer_norm, [n_layers - 1] if layers == "top" else None)
+    chosen = [layers] if isinstance(layers, int) else list(layers)
+    if not chosen or not set(chosen) <= set(range(n_layers)):
+        raise ConfigError(
+            f"layers is {layers!r}: this model has layers 0 to {n_layers - 1}; give some of them, or 'all', 'top' or "
+            "'average'."
+        )
+    return ScalarMix(n_layers, layer_norm, chosen)
 
 
 def open_pretrained(

@@ -192,6 +192,21 @@ def _opened(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[E
     return raw, raw, (OSError,)
 
 
+@contextlib.contextmanager
+def open_binary(path: str | Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, decompressed as in ``read_lines``.
+
+    Raises:
+        TextError, MissingExtraError: as in ``read_lines``.
+    """
+    content, raw, damage = _opened(path)
+    with content, raw or contextlib.nullcontext():
+        try:
+            yield content
+        except damage as error:
+            raise TextError(f"{path} cannot be read to its end: {error}") from None
+
+
 def _zstandard(path: str | Path) -> Any:
     """Python's module for Zstandard: in its library from 3.14 on, before that an extra with the same names."""
     try:

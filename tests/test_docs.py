@@ -14,11 +14,13 @@ import elmokit
 from elmokit.cli.main import main
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
+from tests.task_examples import TEXTS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMED = re.compile(r"# (\S+\.toml)\n")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (\S+\.toml)\n")
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
 
 
@@ -35,6 +37,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("held-out.txt").write_text(TEXT)
     Path("corpus").mkdir()
     Path("corpus/part.txt").write_text(TEXT)
+    for name, text in TEXTS.items():
+        for part in ("train", "dev", "test"):
+            Path(f"{name}.{part}").write_text(text, encoding="utf-8")
     save_model(random_model(), Path("elmo_weights.hdf5"))
     return tmp_path
 

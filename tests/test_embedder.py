@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.bilm import BiLMConfig
-from elmokit.embedder import Elmo
+from elmokit.embedder import Elmo, Layers
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.weights.model import StoredModel
 from elmokit.weights.warm import boundary_state
@@ -243,3 +243,31 @@ def test_it_computes_where_and_in_what_it_was_moved_to() -> None:
     assert elmo.bilm.zero_state(1).hidden.dtype == torch.float64
     (vectors,) = elmo.embed([["the", "cat"]])
     np.testing.assert_allclose(vectors, ELMOS["warm"].embed([["the", "cat"]])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "chosen"), [("all", [0, 1, 2]), ("top", [2]), ("average", [0, 1, 2]), (1, [1]), ([0, 1], [0, 1])]
+)
+def test_mixes_weigh_the_layers_asked_for(layers: Layers, chosen: list[int]) -> None:
+    elmo = Elmo(random_model(), layers=layers)  # type: ignore[arg-type]
+    sentence = ["the", "cat"]
+    (mixed,), _, _ = elmo(elmo.ids([sentence]))
+    (expected,) = elmo.embed([sentence], layers=chosen)
+    np.testing.assert_allclose(mixed[0].detach().numpy(), expected.mean(axis=0), atol=1e-5)
+    learned = [name for name, weight in elmo.named_parameters() if weight.requires_grad]
+    with_weights = layers in ("all", [0, 1])
+    assert learned == (["mixes.0.weight", "mixes.0.gamma"] if with_weights else ["mixes.0.gamma"])
+
+
+def test_mixes_of_layers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigError, match="layers 0 to 2"):
+        Elmo(random_model(), layers=[0, 3])
+
+
+def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
+    elmo = Elmo(random_model(), n_mixes=2)
+    with torch.no_grad():
+        elmo.mixes[0].weight.copy_(torch.tensor([1.0, 2.0, 0.0]))
+        elmo.mixes[1].weight.copy_(torch.tensor([0.0, 0.0, 3.0]))
+    assert elmo.penalty().item() == 14.0
+    assert Elmo(random_model(), n_mixes=0).penalty().item() == 0.0

@@ -37,3 +37,42 @@ def test_layer_norm_is_over_all_real_positions_of_the_batch() -> None:
 def test_scalar_mix_refuses_another_number_of_layers() -> None:
     with pytest.raises(ValueError, match="mixes 3 layers and was given 2"):
         ScalarMix(3)(torch.zeros(2, 1, 1, 1))
+
+
+def test_chosen_layers_are_mixed_alone() -> None:
+    layers = torch.randn(4, 2, 3, 5)
+    mix = ScalarMix(4, chosen=[1, 3])
+    with torch.no_grad():
+        mix.weight.copy_(torch.tensor([0.5, -1.0]))
+        mix.gamma.fill_(2.0)
+    shares = mix.weight.softmax(0)
+    torch.testing.assert_close(mix(layers), 2 * (shares[0] * layers[1] + shares[1] * layers[3]))
+
+
+def test_one_layer_or_a_fixed_mean_learns_gamma_alone() -> None:
+    layers = torch.randn(3, 1, 2, 4)
+    top, mean = ScalarMix(3, chosen=[2]), ScalarMix(3, learn_weights=False)
+    torch.testing.assert_close(top(layers), layers[2])
+    torch.testing.assert_close(mean(layers), layers.mean(0))
+    for mix in (top, mean):
+        mix(layers).sum().backward()
+        assert mix.weight.grad is None
+        assert mix.gamma.grad is not None
+        assert mix.penalty() == 0
+
+
+def test_the_penalty_is_on_the_raw_weights_and_leaves_gamma_out() -> None:
+    mix = ScalarMix(3)
+    assert mix.penalty() == 0
+    with torch.no_grad():
+        mix.weight.copy_(torch.tensor([1.0, -2.0, 3.0]))
+        mix.gamma.fill_(9.0)
+    assert mix.penalty().item() == 14.0
+    mix.penalty().backward()
+    assert mix.weight.grad.tolist() == [2.0, -4.0, 6.0]
+
+
+def test_layers_that_are_not_there_are_refused() -> None:
+    for chosen in ([], [3], [-1]):
+        with pytest.raises(ValueError, match="layers 0 to 2"):
+            ScalarMix(3, chosen=chosen)

@@ -16,6 +16,7 @@ from elmokit.cli.info import info
 from elmokit.cli.neighbours import neighbours
 from elmokit.cli.perplexity import perplexity
 from elmokit.cli.probe import probe
+from elmokit.cli.task import task
 from elmokit.cli.train import train
 from elmokit.cli.vocab import vocab
 from elmokit.errors import ElmoError
@@ -38,6 +39,7 @@ for command in (
     train,
     finetune,
     perplexity,
+    task,
     probe,
     neighbours,
     allennlp_elmo,

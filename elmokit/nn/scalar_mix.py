@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -17,13 +19,33 @@ class ScalarMix(nn.Module):
         n_layers: how many layers it mixes, layer 0 included.
         layer_norm: normalise each layer first, by one mean and one variance over all real positions
             of the batch and all features, as bilm-tf does. Sentences of a batch then depend on each other.
+        chosen: mix these layers alone; None for all of them. Of a single layer only gamma is learned.
+        learn_weights: else the weights stay equal, the plain mean, and only gamma is learned.
     """
 
-    def __init__(self, n_layers: int, layer_norm: bool = False) -> None:
+    def __init__(
+        self,
+        n_layers: int,
+        layer_norm: bool = False,
+        chosen: Sequence[int] | None = None,
+        learn_weights: bool = True,
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(n_layers))
+        self.n_layers = n_layers
+        self.chosen = list(range(n_layers)) if chosen is None else list(chosen)
+        if not self.chosen or not set(self.chosen) <= set(range(n_layers)):
+            raise ValueError(f"There are layers 0 to {n_layers - 1}; chosen are {self.chosen}.")
+        is_learned = learn_weights and len(self.chosen) > 1
+        self.weight = nn.Parameter(torch.zeros(len(self.chosen)), requires_grad=is_learned)
         self.gamma = nn.Parameter(torch.ones(()))
         self.layer_norm = layer_norm
+
+    def penalty(self) -> Tensor:
+        """The sum of squares of the raw weights, gamma left out: times lambda it is added to a batch's loss.
+
+        It draws the mix towards the plain mean (Peters et al. 2018, section 3.4). Zero where no weight is learned.
+        """
+        return (self.weight**2).sum() if self.weight.requires_grad else self.weight.new_zeros(())
 
     def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix the layers of one batch.
@@ -35,11 +57,13 @@ class ScalarMix(nn.Module):
         Returns:
             ``(batch, time, dim)``
         """
-        if len(layers) != len(self.weight):
+        if len(layers) != self.n_layers:
             raise ValueError(
-                f"ScalarMix mixes {len(self.weight)} layers and was given {len(layers)}. "
+                f"ScalarMix mixes {self.n_layers} layers and was given {len(layers)}. "
                 "Build it with n_layers + 1 of the biLM it follows: layer 0 counts."
             )
+        if len(self.chosen) < self.n_layers:
+            layers = layers[self.chosen]
         if self.layer_norm:
             layers = self._normalised(layers, mask)
         return torch.einsum("l,lbtd->btd", self.gamma * self.weight.softmax(0), layers)

@@ -1,0 +1,23 @@
+"""Maxout layers."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Maxout(nn.Module):
+    """The largest of several linear maps, unit by unit (Goodfellow et al. 2013).
+
+    Args:
+        pool: how many maps each unit chooses from.
+    """
+
+    def __init__(self, input_dim: int, output_dim: int, pool: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_dim, output_dim * pool)
+        self.pool = pool
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(..., input_dim)`` to ``(..., output_dim)``."""
+        candidates: Tensor = self.linear(inputs).unflatten(-1, (-1, self.pool))  # (..., output_dim, pool)
+        return candidates.amax(dim=-1)

@@ -1,0 +1,65 @@
+"""A task model's own character features: convolutions over a word's characters, each word for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class TokenCharCNN(nn.Module):
+    """Convolutions over characters and the maximum over the word (Kim 2014; Ma and Hovy 2016).
+
+    The maximum runs over windows inside the word only (a word shorter than a filter has one window), so that the
+    features of a word do not depend on the longest word of its batch, as they do in AllenNLP.
+
+    Args:
+        n_chars: rows of the character table, row 0 for padding included.
+        filters: ``(width, count)`` of each convolution.
+        dropout: on the character vectors, in training.
+    """
+
+    def __init__(
+        self,
+        n_chars: int,
+        char_dim: int,
+        filters: Sequence[tuple[int, int]],
+        activation: Literal["relu", "tanh", "none"] = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(n_chars, char_dim, padding_idx=0)
+        nn.init.xavier_uniform_(self.embedding.weight)
+        with torch.no_grad():
+            self.embedding.weight[0] = 0.0
+        self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
+        self.widths = [width for width, _ in filters]
+        self.activation = activation
+        self.dropout = nn.Dropout(dropout)
+        self.output_dim = sum(count for _, count in filters)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        """Features of words.
+
+        Args:
+            char_ids: ``(words, chars)``, padded on the right with 0.
+
+        Returns:
+            ``(words, output_dim)``
+        """
+        lengths = (char_ids > 0).sum(dim=1, keepdim=True)
+        room = max(self.widths) - char_ids.shape[1]
+        embedded = self.dropout(self.embedding(F.pad(char_ids, (0, max(room, 0)))))  # (words, chars, char_dim)
+        features = []
+        for convolution, width in zip(self.convolutions, self.widths, strict=True):
+            responses = convolution(embedded.transpose(1, 2))  # (words, count, windows)
+            start = torch.arange(responses.shape[-1], device=char_ids.device)
+            inside = (start == 0) | (start + width <= lengths)  # (words, windows)
+            features.append(responses.masked_fill(~inside[:, None, :], torch.finfo(responses.dtype).min).amax(dim=-1))
+        joined = torch.cat(features, dim=1)
+        if self.activation == "none":
+            return joined
+        return F.relu(joined) if self.activation == "relu" else torch.tanh(joined)

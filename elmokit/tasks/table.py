@@ -1,0 +1,57 @@
+"""The tasks by name, and a config file to its task and config."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from elmokit.configs import config_from, config_to
+from elmokit.errors import ConfigError
+from elmokit.tasks import ner, nli, sst
+from elmokit.tasks.config import laid_over, read_toml, with_setting, without_false
+from elmokit.tasks.task import Task
+
+TASKS: dict[str, Task[Any, Any, Any, Any]] = {task.name: task for task in (ner.TASK, sst.TASK, nli.TASK)}
+DEFAULT_PRESET = "published"
+
+
+def load_config(path: str | Path, settings: Sequence[str] = ()) -> tuple[Task[Any, Any, Any, Any], Any]:
+    """A TOML file's task and config.
+
+    Args:
+        settings: values to put in place of the file's, each ``table.key=value``.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value cannot be; the nearest valid key is named.
+    """
+    content = read_toml(path)
+    for setting in settings:
+        content = with_setting(content, setting)
+    return config_of(content, str(path))
+
+
+def config_of(content: dict[str, Any], where: str) -> tuple[Task[Any, Any, Any, Any], Any]:
+    """As ``load_config``, from the tables themselves; ``where`` is what the user calls them."""
+    content = dict(content)
+    task = TASKS[_chosen(content.pop("task", None), TASKS, "task", where)]
+    preset = task.presets[_chosen(content.pop("preset", DEFAULT_PRESET), task.presets, "preset", where)]
+    kind = type(preset)
+    content = without_false(kind, content)
+    base = config_to(preset)
+    if isinstance(content.get("elmo"), dict):
+        base["elmo"] = config_to(task.elmo)
+    return task, config_from(kind, laid_over(base, content), where)
+
+
+def _chosen(name: Any, among: Any, what: str, where: str) -> str:
+    if isinstance(name, str) and name in among:
+        return name
+    names = ", ".join(among)
+    if name is None:
+        raise ConfigError(
+            f"{where} names no {what}. Begin it with, for example: {what} = {next(iter(among))!r} ({names})."
+        )
+    nearest = difflib.get_close_matches(str(name), list(among), n=1, cutoff=0.0)
+    raise ConfigError(f"{where}: there is no {what} {name!r}. Did you mean {nearest[0]!r}? There are: {names}.")

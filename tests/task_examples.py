@@ -1,0 +1,81 @@
+"""A few written examples for each task, and small settings that fit them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from elmokit.configs import config_to
+from elmokit.tasks.config import laid_over
+from elmokit.tasks.table import config_of
+
+NER = """-DOCSTART- -X- -X- O
+
+Mira NNP I-NP I-PER
+visits VBZ I-VP O
+Oslo NNP I-NP I-LOC
+
+The DT I-NP O
+New NNP I-NP I-LOC
+York NNP I-NP I-LOC
+bus NN I-NP O
+. . O O
+
+Ann NNP I-NP I-PER
+Lee NNP I-NP I-PER
+Mira NNP I-NP B-PER
+sleep VB I-VP O
+"""
+SST = """(3 (2 Mira) (3 (2 rides) (4 superbly)))
+(1 (2 It) (1 (2 was) (1 (1 rather) (0 dull))))
+(2 (2 A) (2 (2 film) (2 .)))
+(4 (4 Great) (3 (2 fun) (2 !)))
+(0 (2 Simply) (0 (0 awful) (2 .)))
+"""
+NLI = """{"gold_label":"entailment","sentence1":"A girl fixes a bike.","sentence2":"Someone repairs something."}
+{"gold_label":"contradiction","sentence1":"A girl fixes a bike.","sentence2":"The girl is asleep."}
+{"gold_label":"neutral","sentence1":"A girl fixes a bike.","sentence2":"The bike is new."}
+{"gold_label":"-","sentence1":"Two dogs run.","sentence2":"Two animals race."}
+{"gold_label":"entailment","sentence1":"Two dogs run.","sentence2":"Animals are moving."}
+"""
+TEXTS = {"ner": NER, "sst": SST, "nli": NLI}
+MODELS: dict[str, dict[str, Any]] = {
+    "ner": {"hidden": [16], "dropout": 0.1},
+    "sst": {"input_dropout": 0.1, "projection_dim": 16, "hidden": 16, "output_hidden": [16], "output_dropout": [0.1]},
+    "nli": {"hidden": 16, "dropout": 0.1, "attention_dropout": 0.1},
+}
+
+
+def tiny(name: str, path: Path | str, elmo: dict[str, Any] | None = None, **tables: Any) -> tuple[Any, Any]:
+    """A task and a config that fits its few examples; written to the path if nothing is there."""
+    path = Path(path)
+    if not path.exists():
+        path.write_text(TEXTS[name], encoding="utf-8")
+    content = {
+        "task": name,
+        "preset": "small",
+        "data": {"train": str(path), "dev": str(path)},
+        "words": {"dim": 8, "min_count": 1},
+        "model": MODELS[name],
+        "train": {
+            "batch_size": 2,
+            "epochs": 40,
+            "patience": False,
+            "plateau": False,
+            "optimizer": {"learning_rate": 0.01},
+        },
+    }
+    if elmo is not None:
+        content["elmo"] = elmo
+    return config_of(laid_over(content, tables), "the test")
+
+
+def changed(config: Any, **train: Any) -> Any:
+    """The config with other training settings."""
+    return replace(config, train=replace(config.train, **train))
+
+
+def tables_of(config: Any, name: str) -> dict[str, Any]:
+    """The config as its file would say it."""
+    return {"task": name, **config_to(config)}

@@ -1,0 +1,154 @@
+"""``elmokit task``: train, evaluate, predict; killed and gone on with; one line for what cannot be."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from safetensors.torch import load_file
+
+from elmokit.cli.main import main
+from elmokit.cli.task import clock, line_of
+from elmokit.tasks.config import to_toml
+from elmokit.tasks.loop import Progress
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+from tests.task_examples import tables_of, tiny
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Shell = Callable[..., Ran]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["elmokit", "task", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        code = exit_.value.code
+        return Ran(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return run
+
+
+def write_config(name: str = "ner", **tables: Any) -> None:
+    _, config = tiny(name, "data", **tables)
+    Path("config.toml").write_text(to_toml(tables_of(config, name)), encoding="utf-8")
+
+
+def test_train_evaluate_and_predict(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_config()
+    ran = shell("train", "config.toml", "--run", "run", "--seeds", "1,2", "--set", "train.epochs=30")
+    assert ran.code == 0
+    assert ran.out.splitlines()[0] == "f1         100.00 ± 0.00 (2 seeds)"
+    assert "seed 2  epoch 30/30  loss" in ran.err
+    assert "--seeds 1,2" in json.loads(Path("run/run.json").read_text())["command"]
+    assert shell("evaluate", "run", "data").out == ran.out
+    one = json.loads(shell("evaluate", "run", "data", "--seed", "2", "--json").out)
+    assert one["n_examples"] == 3
+    assert one["scores"]["f1"] == {"mean": 100.0, "deviation": 0.0}
+    Path("text.txt").write_text("Mira visits Oslo\n", encoding="utf-8")
+    assert shell("predict", "run", "text.txt").out == "[PER Mira] visits [LOC Oslo]\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Mira visits New York.\n")))
+    record = json.loads(shell("predict", "run", "-", "--json", "--tokenize", "--seed", "1").out)
+    assert record["tokens"] == ["Mira", "visits", "New", "York", "."]
+    assert set(record) == {"tokens", "tags", "entities"}
+
+
+def test_with_and_without_elmo_differ_by_one_table(shell: Shell) -> None:
+    write_config()
+    save_model(random_model(), Path("bilm"))
+    assert shell("train", "config.toml", "--run", "without").code == 0
+    text = Path("config.toml").read_text().replace("elmo = false", "")
+    Path("config.toml").write_text(text + '\n[elmo]\nmodel = "bilm"\n')
+    ran = shell("train", "config.toml", "--run", "with")
+    assert ran.code == 0
+    assert set(json.loads(Path("with/results.json").read_text())["seeds"][0]["mixes"]) == {"input"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "none.toml", "--run", "run"), "Cannot read the config none.toml"),
+        (("train", "config.toml", "--run", "run", "--seeds", "1,x"), "--seeds is '1,x'"),
+        (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'epochs'"),
+        (("train", "config.toml", "--run", "run", "--device", "abc"), "device 'abc' cannot be used"),
+        (("train", "config.toml", "--run", "data"), "data exists already"),
+        (("evaluate", "none", "data"), "none is no run"),
+        (("predict", "none", "data"), "none is no run"),
+    ],
+)
+def test_what_cannot_be_is_one_line(shell: Shell, arguments: tuple[str, ...], message: str) -> None:
+    write_config()
+    ran = shell(*arguments)
+    assert ran.code == 2
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+    assert not Path("run").exists()
+
+
+def test_lines_about_a_training() -> None:
+    assert clock(3725.4) == "1:02:05"
+    layers = Progress("layers", None, 0, 3, 5000, 12_000, 65.0)
+    assert line_of(layers) == "layers of the biLM: 5,000 of 12,000 tokens, 0:01:05 left"
+    step = Progress("train", 1, 2, 3, 40, 90, 10.0, 0.5)
+    assert line_of(step) == "seed 1  epoch 2/3  step 40/90  loss 0.5000  at most 0:00:10 left"
+    assert line_of(Progress("dev", 1, 2, 3, 4, 9, 1.0)) == "seed 1  epoch 2/3  dev 4/9  0:00:01 left"
+    scores = {"f1": 50.0, "precision": 40.0}
+    best = Progress("dev", 1, 2, 3, 9, 9, 0.0, 0.5, scores, True)
+    assert line_of(best) == "seed 1  epoch 2/3  loss 0.5000  dev f1 50.00  precision 40.00  *"
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "elmokit", "task", "train", "config.toml", *arguments]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_model(random_model(), Path("bilm"))
+    write_config(elmo={"model": "bilm"}, train={"epochs": 60, "average": 0.99})
+    assert start("--run", "straight").wait() == 0
+    log = Path("broken/seed-0/metrics.jsonl")
+    killed_at = []
+    for n_lines in (10, 30):
+        process = start("--run", "broken", "--resume")
+        while not (log.exists() and len(log.read_bytes().splitlines()) >= n_lines):
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        killed_at.append(len(log.read_bytes().splitlines()))
+    assert max(killed_at) < 60
+    assert start("--run", "broken", "--resume").wait() == 0
+    lines = [
+        [
+            {**json.loads(line), "seconds": None}
+            for line in (Path(run) / "seed-0/metrics.jsonl").read_text().splitlines()
+        ]
+        for run in ("straight", "broken")
+    ]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 60
+    one, other = (load_file(Path(run) / "seed-0/best.safetensors") for run in ("straight", "broken"))
+    assert all(one[name].equal(other[name]) for name in one)
+    assert Path("straight/results.json").read_text() == Path("broken/results.json").read_text()

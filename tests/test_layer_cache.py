@@ -1,0 +1,154 @@
+"""The layer cache: exact to its number type, bounded, safe under two processes and a kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import Elmo
+from elmokit.errors import FormatError
+from elmokit.tasks.layer_cache import LayerCache, fingerprint
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+
+SENTENCES = [["the", "cat", "sat"], ["dog"], [], ["the", "cat", "sat"], ["a b", "c"], ["a", "b c"], ["a", "b", "c"]]
+
+
+@pytest.fixture
+def elmo() -> Elmo:
+    return Elmo(random_model(), n_mixes=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_layers_are_the_embedder_s_to_the_stored_precision(elmo: Elmo, tmp_path: Path, dtype: str) -> None:
+    cache = LayerCache(tmp_path, elmo, dtype)  # type: ignore[arg-type]
+    direct = cache.layers(SENTENCES)
+    assert cache.fill(SENTENCES) == 3 + 1 + 0 + 2 + 2 + 3
+    assert not list(tmp_path.rglob(".shard*"))
+    for again in (cache, LayerCache(tmp_path, elmo, dtype)):  # type: ignore[arg-type]
+        expected = elmo.embed(SENTENCES)
+        for stored, before, plain in zip(again.layers(SENTENCES), direct, expected, strict=True):
+            assert stored.dtype == dtype
+            assert stored.shape == plain.shape
+            tolerance = 1e-5 if dtype == "float32" else 2e-3
+            np.testing.assert_allclose(stored, plain, atol=tolerance, rtol=tolerance)
+            np.testing.assert_allclose(before, stored, atol=tolerance, rtol=tolerance)
+
+
+def test_stored_numbers_are_exactly_the_rounded_ones(elmo: Elmo, tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path, elmo, "float16")
+    sentences = [["the", "cat"]]
+    cache.fill(sentences)
+    np.testing.assert_array_equal(cache.layers(sentences)[0], elmo.embed(sentences)[0].astype(np.float16))
+
+
+def test_each_distinct_sentence_is_computed_once(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = LayerCache(tmp_path, elmo)
+    told: list[tuple[int, int]] = []
+    cache.fill(SENTENCES, lambda done, total: told.append((done, total)))
+    assert told[-1] == (11, 11)
+    assert ["dog"] in cache
+    assert ["cow"] not in cache
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is to be computed")
+
+    monkeypatch.setattr(Elmo, "embed", refuse)
+    assert cache.fill(SENTENCES) == 0
+    assert LayerCache(tmp_path, elmo).fill(SENTENCES[:3]) == 0
+    assert len(cache.layers(SENTENCES)) == len(SENTENCES)
+
+
+def test_the_folder_is_named_by_all_that_the_layers_depend_on(elmo: Elmo, tmp_path: Path) -> None:
+    other = Elmo(random_model(seed=1), n_mixes=0)
+    cold = Elmo(random_model(), start="zero", n_mixes=0)
+    assert len({fingerprint(elmo), fingerprint(other), fingerprint(cold)}) == 3
+    assert fingerprint(elmo) == fingerprint(Elmo(random_model(), n_mixes=2))
+    moved = Elmo(random_model(), n_mixes=0)
+    with torch.no_grad():
+        next(moved.bilm.parameters()).view(-1)[-1].add_(1e-3)
+    assert fingerprint(moved) != fingerprint(elmo)
+    LayerCache(tmp_path, elmo).fill(SENTENCES)
+    assert ["dog"] not in LayerCache(tmp_path, other)
+    assert ["dog"] not in LayerCache(tmp_path, elmo, "float32")
+
+
+def test_what_is_computed_at_once_is_bounded(elmo: Elmo, tmp_path: Path) -> None:
+    token_bytes = elmo.n_layers * elmo.output_dim * 2
+    cache = LayerCache(tmp_path, elmo, shard_bytes=10 * token_bytes)
+    sentences = [[f"word{n}", "and", "more"] for n in range(20)]
+    cache.fill(sentences)
+    shards = list(cache.folder.glob("shard-*"))
+    assert len(shards) == 5
+    assert all((shard / "layers.npy").stat().st_size <= 12 * token_bytes + 200 for shard in shards)
+    for stored, plain in zip(cache.layers(sentences), elmo.embed(sentences), strict=True):
+        np.testing.assert_allclose(stored, plain, atol=2e-3, rtol=2e-3)
+
+
+def test_a_shard_that_another_process_adds_is_found(elmo: Elmo, tmp_path: Path) -> None:
+    first, second = LayerCache(tmp_path, elmo), LayerCache(tmp_path, elmo)
+    first.fill([["dog"]])
+    np.testing.assert_array_equal(second.layers([["dog"]])[0], first.layers([["dog"]])[0])
+    assert ["dog"] in second
+
+
+FILL = """
+import sys
+from elmokit import Elmo
+from elmokit.tasks.layer_cache import LayerCache
+cache = LayerCache(sys.argv[1], Elmo.from_pretrained(sys.argv[2], n_mixes=0), shard_bytes=20_000)
+cache.fill([[f"word{n}", "the", "cat"] for n in range(int(sys.argv[3]), int(sys.argv[4]))])
+"""
+
+
+def fill(folder: Path, model: Path, start: int, stop: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.Popen([sys.executable, "-c", FILL, folder, model, str(start), str(stop)], env=environment)
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_cache_and_a_kill_leaves_whole_shards(elmo: Elmo, tmp_path: Path) -> None:
+    model, folder = tmp_path / "model", tmp_path / "cache"
+    save_model(random_model(), model)
+    killed = fill(folder, model, 0, 2000)
+    while not list(folder.rglob("layers.npy")):
+        time.sleep(0.05)
+        assert killed.poll() is None
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    both = [fill(folder, model, 0, 300), fill(folder, model, 100, 400)]
+    assert [process.wait() for process in both] == [0, 0]
+    cache = LayerCache(folder, elmo)
+    sentences = [[f"word{n}", "the", "cat"] for n in range(400)]
+    assert all(sentence in cache for sentence in sentences)
+    for stored, plain in zip(cache.layers(sentences), elmo.embed(sentences), strict=True):
+        np.testing.assert_allclose(stored, plain, atol=2e-3, rtol=2e-3)
+
+
+def test_a_damaged_shard_is_named(elmo: Elmo, tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path, elmo)
+    cache.fill([["dog"]])
+    (shard,) = cache.folder.glob("shard-*")
+    whole = (shard / "layers.npy").read_bytes()
+    (shard / "layers.npy").write_bytes(whole[:-2])
+    with pytest.raises(FormatError, match="is damaged"):
+        LayerCache(tmp_path, elmo).layers([["dog"]])
+    (shard / "keys.npy").write_bytes(b"")
+    with pytest.raises(FormatError, match="computed again"):
+        LayerCache(tmp_path, elmo)
+    shutil.rmtree(shard)
+    assert LayerCache(tmp_path, elmo).fill([["dog"]]) == 1
+
+
+def test_carried_state_cannot_be_cached(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be cached"):
+        LayerCache(tmp_path, Elmo(random_model(), start="carry"))

@@ -1,0 +1,137 @@
+"""The named entity task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmokit.errors import ConfigError, TextError
+from elmokit.tasks import ner
+from elmokit.tasks.config import CharsConfig, WordsConfig
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.scores.chunks import Chunk
+from tests.task_examples import NER, tiny
+
+
+def read(tmp_path: Path, text: str, **data: object) -> list[ner.TaggedSentence]:
+    path = tmp_path / "data.conll"
+    path.write_text(text, encoding="utf-8")
+    config = replace(ner.NerConfig(), data=ner.NerData(**data))  # type: ignore[arg-type]
+    return list(ner.read(str(path), config))
+
+
+def test_each_scheme_gives_the_same_entities(tmp_path: Path) -> None:
+    expected = read(tmp_path, NER)
+    assert [sentence.chunks for sentence in expected] == [
+        [Chunk(0, 1, "PER"), Chunk(2, 3, "LOC")],
+        [Chunk(1, 3, "LOC")],
+        [Chunk(0, 2, "PER"), Chunk(2, 3, "PER")],
+    ]
+    for scheme, tags in (
+        ("IOB2", "B-PER O B-LOC | O B-LOC I-LOC O O | B-PER I-PER B-PER O"),
+        ("BIOUL", "U-PER O U-LOC | O B-LOC L-LOC O O | B-PER L-PER U-PER O"),
+    ):
+        words = " | ".join(" ".join(sentence.tokens) for sentence in expected).split()
+        text = "".join(
+            "\n" if word == "|" else f"{word}\t{tag}\n" for word, tag in zip(words, tags.split(), strict=True)
+        )
+        found = read(tmp_path, text, tags=scheme)
+        assert [(one.tokens, one.chunks) for one in found] == [(one.tokens, one.chunks) for one in expected]
+
+
+def test_other_columns_may_be_chosen(tmp_path: Path) -> None:
+    found = read(tmp_path, NER, token_column=1, tag_column=2)
+    assert found[0].tokens == ["NNP", "VBZ", "NNP"]
+    assert found[0].chunks == [Chunk(0, 1, "NP"), Chunk(1, 2, "VP"), Chunk(2, 3, "NP")]
+    with pytest.raises(TextError, match=r"line 3: 4 columns; data\.token_column is 0 and data\.tag_column 4"):
+        read(tmp_path, NER, tag_column=4)
+
+
+def test_tags_that_the_scheme_has_not_are_refused_with_their_line(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"line 3: 'I-PER' does not go on .* Is data\.tags = 'IOB2' right"):
+        read(tmp_path, NER, tags="IOB2")
+    with pytest.raises(TextError, match=r"line 2: the tag 'PER', where IOB1 has O, B-TYPE, I-TYPE"):
+        read(tmp_path, "a O\nb PER\n")
+
+
+def test_labels_are_the_tags_of_all_types(tmp_path: Path) -> None:
+    config = ner.NerConfig()
+    tags = ner.labels(read(tmp_path, NER), config)["tags"]
+    assert tags == ["O", "B-LOC", "I-LOC", "L-LOC", "U-LOC", "B-PER", "I-PER", "L-PER", "U-PER"]
+    with pytest.raises(TextError, match="nothing to learn"):
+        ner.labels(read(tmp_path, "a O\n"), config)
+
+
+@pytest.mark.parametrize(
+    ("with_elmo", "expected"),
+    [(False, 1.57e6), (True, 3.21e6)],
+)
+def test_the_published_sizes_have_the_published_number_of_weights(with_elmo: bool, expected: float) -> None:
+    inputs = Inputs({"words": WordTable([], 50, True)}, list("ab"), None, ElmoShape(3, 1024) if with_elmo else None)
+    elmo = ner.TASK.elmo if with_elmo else None
+    layer = InputLayer(inputs, {"words": WordsConfig(dim=50)}, CharsConfig(), elmo)
+    assert layer.output_dim == (1202 if with_elmo else 178)
+    model = ner.NerModel(ner.NerModelConfig(), layer, ["O", *"abcdefghijklmnop"])
+    n_weights = sum(weight.numel() for name, weight in model.named_parameters() if "inputs.words" not in name)
+    assert n_weights == pytest.approx(expected, rel=0.01)
+
+
+def test_the_loss_is_the_sum_over_the_batch_and_padding_does_not_matter(tmp_path: Path) -> None:
+    task, config = tiny("ner", tmp_path / "data")
+    examples = list(ner.read(str(tmp_path / "data"), config))
+    known = ner.labels(examples, config)
+    inputs = Inputs({"words": WordTable(["mira", "oslo"], 8, True)}, list("Mirasto"), None)
+    torch.manual_seed(0)
+    layer = InputLayer(inputs, {"words": config.words}, config.chars, None)
+    model = task.build(config, layer, known).eval()
+    together = model.loss(ner.collate(examples, inputs, known, config))
+    alone = sum(model.loss(ner.collate([example], inputs, known, config)) for example in examples)
+    torch.testing.assert_close(together, alone)
+    predicted = model.predict(ner.collate(examples, inputs, known, config))
+    assert predicted == [model.predict(ner.collate([example], inputs, known, config))[0] for example in examples]
+
+
+def test_decoded_tags_are_sound_even_from_a_fresh_model(tmp_path: Path) -> None:
+    for scheme in ("BIOUL", "IOB2"):
+        task, config = tiny(
+            "ner", tmp_path / "data", model={"tags": scheme, "constraints": "both", "variational": True}
+        )
+        examples = list(ner.read(str(tmp_path / "data"), config))
+        known = ner.labels(examples, config)
+        inputs = Inputs({"words": WordTable(["mira"], 8, True)}, list("Mir"), None)
+        for seed in range(5):
+            torch.manual_seed(seed)
+            model = task.build(config, InputLayer(inputs, {"words": config.words}, config.chars, None), known).eval()
+            batch = ner.collate(examples, inputs, known, config)
+            paths = model.crf.decode(model.emissions(batch.tokens), batch.tokens.mask)
+            for path in paths:
+                ner.chunks_in([model.tags[tag] for tag in path], model.scheme)
+
+
+def test_scores_are_conlleval_s() -> None:
+    def sentence(*chunks: Chunk) -> ner.TaggedSentence:
+        return ner.TaggedSentence(["a"] * 6, list(chunks), "here")
+
+    gold = [sentence(Chunk(0, 2, "X"), Chunk(2, 3, "Y")), sentence()]
+    scores = ner.score(gold, [[Chunk(0, 2, "X"), Chunk(2, 3, "X")], [Chunk(1, 2, "Y")]], ner.NerConfig())
+    assert scores["precision"] == pytest.approx(100 / 3)
+    assert (scores["recall"], scores["f1"]) == (50.0, 40.0)
+    assert scores["f1-X"] == pytest.approx(200 / 3)
+
+
+def test_predictions_for_programs_and_for_readers() -> None:
+    example = ner.TaggedSentence(["Mira", "saw", "New", "York"], None, "here")
+    chunks = [Chunk(0, 1, "PER"), Chunk(2, 4, "LOC")]
+    assert ner.to_text(example, chunks) == "[PER Mira] saw [LOC New York]"
+    record = ner.to_record(example, chunks)
+    assert record["tags"] == ["B-PER", "O", "B-LOC", "I-LOC"]
+    assert record["entities"][1] == {"start": 2, "stop": 4, "label": "LOC", "text": "New York"}
+
+
+def test_sizes_are_checked() -> None:
+    for wrong in ({"hidden": ()}, {"hidden": (0,)}, {"dropout": 1.0}):
+        with pytest.raises(ConfigError):
+            ner.NerModelConfig(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,112 @@
+"""The inference task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from elmokit.errors import TextError
+from elmokit.tasks import nli
+from elmokit.tasks.config import ElmoConfig, WordsConfig
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from tests.task_examples import NLI
+
+CLASSES = ["contradiction", "entailment", "neutral"]
+
+
+def config(**data: Any) -> nli.NliConfig:
+    return replace(nli.NliConfig(), data=nli.NliData(**data))
+
+
+def made(elmo: ElmoConfig | None = None, words: bool = True, **sizes: Any) -> tuple[nli.NliModel, Inputs]:
+    torch.manual_seed(0)
+    tables = {"words": WordTable(["a", "b", "c"], 300, False)} if words else {}
+    inputs = Inputs(tables, None, None, ElmoShape(3, 1024) if elmo else None)
+    layer = InputLayer(inputs, {"words": WordsConfig(dim=300)} if words else {}, None, elmo)
+    return nli.NliModel(nli.NliModelConfig(**sizes), layer, CLASSES), inputs
+
+
+@pytest.mark.parametrize(
+    ("elmo", "words", "expected"),
+    [(None, True, 4.33e6), (ElmoConfig(), False, 6.07e6), (nli.TASK.elmo, True, 8.0e6)],
+    ids=["words", "ELMo alone", "words and both mixes"],
+)
+def test_the_published_sizes_have_the_published_number_of_weights(
+    elmo: ElmoConfig | None, words: bool, expected: float
+) -> None:
+    model, _ = made(elmo, words)
+    n_weights = sum(weight.numel() for name, weight in model.named_parameters() if "inputs.words" not in name)
+    assert n_weights == pytest.approx(expected, rel=3e-3)
+    assert model.attention_dropout.p == (0.5 if elmo else 0.0)
+
+
+def test_the_network_is_the_formulas_of_the_paper() -> None:
+    model, inputs = made(hidden=5)
+    model.eval()
+    premise, hypothesis = ["a", "b", "c"], ["c", "a"]
+
+    def encoded(sentence: list[str]) -> Tensor:
+        return model.encoder(model.inputs(inputs.batch([sentence])))[0][0]  # type: ignore[no-any-return]
+
+    a, b = encoded(premise), encoded(hypothesis)
+    e = a @ b.T
+    a_, b_ = e.softmax(dim=1) @ b, e.T.softmax(dim=1) @ a
+
+    def composed(own: Tensor, other: Tensor) -> Tensor:
+        compared = torch.cat([own, other, own - other, own * other], dim=1)
+        return model.composer(F.relu(model.project(compared))[None])[0][0]  # type: ignore[no-any-return]
+
+    va, vb = composed(a, a_), composed(b, b_)
+    pooled = torch.cat([va.mean(0), va.amax(0), vb.mean(0), vb.amax(0)])
+    expected = model.output(F.relu(model.join(pooled)))
+    pairs = [nli.SentencePair(["a"], ["b", "c", "a"], None, ""), nli.SentencePair(premise, hypothesis, None, "")]
+    batch = nli.collate(pairs, inputs, {"classes": CLASSES}, config())
+    torch.testing.assert_close(model.scores(batch)[1], expected)
+    assert batch.classes is None
+
+
+def test_the_start_is_glorot_and_orthogonal_with_an_open_forget_gate() -> None:
+    model, _ = made(hidden=5)
+    assert model.encoder.bias_ih_l0[5:10].tolist() == [1.0] * 5
+    assert not model.encoder.bias_hh_l0.any()
+    torch.testing.assert_close(
+        model.composer.weight_hh_l0.T @ model.composer.weight_hh_l0, torch.eye(5), atol=1e-5, rtol=0
+    )
+
+
+def test_sentences_are_split_as_the_config_says(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(NLI)
+    first, *rest = nli.read(str(path), config())
+    assert first.premise == ["A", "girl", "fixes", "a", "bike", "."]
+    assert len(rest) == 3
+    assert next(iter(nli.read(str(path), config(tokenize="blanks")))).premise[-1] == "bike."
+    with pytest.raises(TextError, match=r"line 1: there is no sentence1_binary_parse"):
+        list(nli.read(str(path), config(tokenize="parse")))
+
+
+def test_text_is_premise_tab_hypothesis_or_json() -> None:
+    lines = ["A girl.\tNo one.", '{"sentence1": "A girl.", "sentence2": "No one."}']
+    first, second = nli.read_text(lines, "text", str.split, config())
+    assert (first.premise, first.hypothesis, first.label) == (["A", "girl", "."], ["No", "one", "."], None)
+    assert second.premise == first.premise
+    (by_hand,) = nli.read_text(lines[:1], "text", str.split, config(tokenize="parse"))
+    assert by_hand.premise == ["A", "girl."]
+    for wrong, message in (("no tab", "line 1: .* 0 tabs"), ("a\tb\tc", "2 tabs"), ("{", "broken JSON")):
+        with pytest.raises(TextError, match=message):
+            list(nli.read_text([wrong], "text", str.split, config()))
+
+
+def test_predictions_and_scores() -> None:
+    pair = nli.SentencePair(["a"], ["b"], "neutral", "here")
+    prediction = {"entailment": 0.1, "neutral": 0.9}
+    assert nli.to_text(pair, prediction) == "neutral\t0.90\ta\tb"
+    assert nli.to_record(pair, prediction)["probabilities"] == prediction
+    assert nli.score([pair], [prediction], config()) == {"accuracy": 100.0}
+    assert nli.TASK.lengths_of(replace(pair, hypothesis=["b", "c"])) == (1, 2)

@@ -1,0 +1,120 @@
+"""The sentiment task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from elmokit.errors import ConfigError, TextError
+from elmokit.tasks import sst
+from elmokit.tasks.config import ElmoConfig, WordsConfig
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from tests.task_examples import SST, tiny
+
+
+def config(**data: Any) -> sst.SstConfig:
+    return replace(sst.SstConfig(), data=sst.SstData(**data))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    (tmp_path / "trees").write_text(SST)
+    return str(tmp_path / "trees")
+
+
+def test_dev_is_roots_and_training_is_phrases(path: str) -> None:
+    assert [phrase.label for phrase in sst.read(path, config())] == [
+        "positive", "negative", "neutral", "very positive", "very negative",
+    ]  # fmt: skip
+    every = list(sst.read_training(path, config()))
+    assert len(every) == 5 + 7 + 5 + 5 + 5
+    assert every[1].tokens == ["Mira"]
+    assert len(list(sst.read_training(path, config(phrases="roots")))) == 5
+    long = [" ".join(phrase.tokens) for phrase in sst.read_training(path, config(min_tokens=4))]
+    assert long == ["Mira rides superbly", "It was rather dull", "A film .", "Great fun !", "Simply awful ."]
+
+
+def test_three_classes_join_and_two_drop_the_neutral(path: str) -> None:
+    three, two = config(classes=3), config(classes=2)
+    assert [phrase.label for phrase in sst.read(path, three)] == [
+        "positive", "negative", "neutral", "positive", "negative",
+    ]  # fmt: skip
+    assert [phrase.label for phrase in sst.read(path, two)] == ["positive", "negative", "positive", "negative"]
+    assert {phrase.label for phrase in sst.read_training(path, two)} == {"positive", "negative"}
+    assert sst.labels([], three) == {"classes": ["negative", "neutral", "positive"]}
+    assert sst.labels([], config()) == {"classes": list(sst.FIVE)}
+
+
+def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trees").write_text("(2 a)\n(2 (5 a) (1 b))\n")
+    with pytest.raises(TextError, match=r"trees, line 2: the label '5'; expected 0"):
+        list(sst.read(str(tmp_path / "trees"), config()))
+
+
+def made(elmo: ElmoConfig | None = None, **sizes: Any) -> tuple[sst.SstModel, Inputs]:
+    torch.manual_seed(0)
+    inputs = Inputs({"words": WordTable(["a", "b"], 300, False)}, None, None, ElmoShape(3, 1024) if elmo else None)
+    layer = InputLayer(inputs, {"words": WordsConfig(dim=300)}, None, elmo)
+    return sst.SstModel(sst.SstModelConfig(**sizes), layer, sst.FIVE), inputs
+
+
+def test_the_published_sizes_have_the_published_number_of_weights() -> None:
+    model, _ = made()
+    n_weights = sum(weight.numel() for name, weight in model.named_parameters() if "inputs.words" not in name)
+    assert n_weights == pytest.approx(21.0e6, rel=1e-3)
+    assert model.input_dropout.p == 0.25
+    with_elmo, _ = made(sst.TASK.elmo)
+    assert with_elmo.input_dropout.p == 0.5
+    assert with_elmo.project.in_features == 1324
+    assert with_elmo.output[0].linear.in_features == 6496
+    assert [layer.p for layer in with_elmo.output if isinstance(layer, torch.nn.Dropout)] == [0.2, 0.3, 0.0]
+
+
+def test_the_network_is_the_formulas_of_the_paper() -> None:
+    model, inputs = made(projection_dim=7, hidden=5, output_hidden=(6,), output_dropout=(0.2,))
+    model.eval()
+    sentence = ["a", "b", "b", "a", "c"]
+    x = F.relu(model.project(model.inputs(inputs.batch([sentence]))))
+    x = model.encoder(x)[0][0]  # (time, 10)
+    c = (x @ x.T).softmax(dim=1) @ x
+    y = model.integrator(torch.cat([x, x - c, x * c], dim=1)[None])[0][0]
+    beta = model.weigh(y).softmax(dim=0)
+    pooled = torch.cat([y.amax(0), y.amin(0), y.mean(0), (beta * y).sum(0)])
+    expected = model.output(pooled[None])
+    found = model.scores(inputs.batch([["b"], sentence, ["a", "b"]]))
+    torch.testing.assert_close(found[1:2], expected)
+
+
+def test_relu_layers_may_stand_instead_of_maxout() -> None:
+    model, inputs = made(output="relu", hidden=5, projection_dim=7, output_hidden=(6, 4))
+    batch = inputs.batch([["a"], []])
+    assert model.scores(batch).shape == (2, 5)
+    kinds = [type(layer).__name__ for layer in model.output]
+    assert kinds == ["Sequential", "Dropout", "Sequential", "Dropout", "Linear", "Dropout"]
+
+
+def test_predictions_and_scores(tmp_path: Path) -> None:
+    example = sst.Phrase(["so", "so"], "neutral", "here")
+    prediction = {"negative": 0.25, "neutral": 0.75}
+    assert sst.to_text(example, prediction) == "neutral\t0.75\tso so"
+    assert sst.to_record(example, prediction)["label"] == "neutral"
+    assert sst.score([example], [prediction], config()) == {"accuracy": 100.0}
+    with pytest.raises(TextError, match="this run knows positive"):
+        sst.check(example, {"classes": ["positive"]})
+    task, tiny_config = tiny("sst", tmp_path / "data")
+    texts = list(task.read_text(["so so"], "text", str.split, tiny_config))
+    assert texts == [sst.Phrase(["so", "so"], None, "text, line 1")]
+
+
+def test_sizes_are_checked() -> None:
+    with pytest.raises(ConfigError, match="one share for each size"):
+        sst.SstModelConfig(output_hidden=(3,))
+    with pytest.raises(ConfigError, match="pool is 0"):
+        sst.SstModelConfig(pool=0)
+    with pytest.raises(ConfigError, match="min_tokens is 0"):
+        sst.SstData(min_tokens=0)

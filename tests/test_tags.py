@@ -1,0 +1,84 @@
+"""Tags to chunks and back, and the rules that keep a sequence sound."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.tasks.scores.chunks import Chunk, chunks_of
+from elmokit.tasks.tags import PREFIXES, Scheme, TagError, all_tags, chunks_in, rules_of, tags_of
+
+SCHEMES: tuple[Scheme, ...] = ("IOB1", "IOB2", "BIOUL")
+
+
+@st.composite
+def chunked(draw: st.DrawFn) -> tuple[list[Chunk], int]:
+    lengths = draw(st.lists(st.integers(1, 4), max_size=6))
+    chunks, place = [], 0
+    for length in lengths:
+        label = draw(st.sampled_from(["PER", "B-side", "", None]))
+        if label:
+            chunks.append(Chunk(place, place + length, label))
+        place += length
+    return chunks, place
+
+
+@given(chunked(), st.sampled_from(SCHEMES))
+def test_chunks_come_back_from_their_tags(case: tuple[list[Chunk], int], scheme: Scheme) -> None:
+    chunks, n_tokens = case
+    tags = tags_of(chunks, n_tokens, scheme)
+    assert len(tags) == n_tokens
+    assert chunks_in(tags, scheme) == chunks
+
+
+@given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=8))
+def test_iob1_is_read_as_conlleval_reads_it(tags: list[str]) -> None:
+    assert chunks_in(tags, "IOB1") == chunks_of(tags)
+
+
+def test_the_three_schemes_by_example() -> None:
+    chunks = [Chunk(0, 2, "X"), Chunk(2, 3, "X"), Chunk(4, 7, "Y")]
+    assert tags_of(chunks, 7, "IOB1") == ["I-X", "I-X", "B-X", "O", "I-Y", "I-Y", "I-Y"]
+    assert tags_of(chunks, 7, "IOB2") == ["B-X", "I-X", "B-X", "O", "B-Y", "I-Y", "I-Y"]
+    assert tags_of(chunks, 7, "BIOUL") == ["B-X", "L-X", "U-X", "O", "B-Y", "I-Y", "L-Y"]
+
+
+@pytest.mark.parametrize("scheme", ["IOB2", "BIOUL"])
+def test_rules_allow_exactly_the_sound_sequences(scheme: Scheme) -> None:
+    tags = all_tags(["X", "Y"], scheme)
+    follow, start, end = rules_of(tags, scheme)
+    for length in (1, 2, 3):
+        for path in itertools.product(range(len(tags)), repeat=length):
+            inside = all(follow[one, two] for one, two in itertools.pairwise(path))
+            allowed = bool(start[path[0]] and end[path[-1]] and inside)
+            try:
+                chunks_in([tags[tag] for tag in path], scheme)
+                is_sound = True
+            except TagError:
+                is_sound = False
+            assert allowed == is_sound, [tags[tag] for tag in path]
+
+
+def test_a_type_has_every_tag_of_its_scheme() -> None:
+    assert all_tags(["X"], "BIOUL") == ["O", *(f"{prefix}-X" for prefix in PREFIXES["BIOUL"])]
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "place", "reason"),
+    [
+        (["O", "I-X"], "IOB2", 1, "begins one with B"),
+        (["B-X", "I-Y"], "IOB2", 1, "begins one with B"),
+        (["B-X", "O"], "BIOUL", 1, "'O' after 'B-X'"),
+        (["O", "B-X"], "BIOUL", 1, "the end after 'B-X'"),
+        (["L-X"], "BIOUL", 0, "does not go on"),
+        (["O", "X"], "IOB1", 1, "where IOB1 has O, B-TYPE, I-TYPE"),
+        (["U-X"], "IOB2", 0, "where IOB2 has"),
+    ],
+)
+def test_unsound_tags_are_refused_by_their_place(tags: list[str], scheme: Scheme, place: int, reason: str) -> None:
+    with pytest.raises(TagError, match=reason) as error:
+        chunks_in(tags, scheme)
+    assert error.value.place == place

@@ -1,0 +1,45 @@
+"""Batches of an epoch, and shares of the data."""
+
+from __future__ import annotations
+
+from elmokit.tasks.batches import epoch_batches, sorted_batches, subset
+
+LENGTHS = [(n % 17 + 1,) for n in range(100)]
+
+
+def test_every_example_is_in_one_batch() -> None:
+    for bucketed in (False, True):
+        batches = epoch_batches(LENGTHS, 8, bucketed, seed=1, epoch=0)
+        assert sorted(place for batch in batches for place in batch) == list(range(100))
+        assert sorted(map(len, batches)) == [4] + [8] * 12
+
+
+def test_the_order_is_a_function_of_seed_and_epoch() -> None:
+    once = epoch_batches(LENGTHS, 8, True, seed=1, epoch=3)
+    assert once == epoch_batches(LENGTHS, 8, True, seed=1, epoch=3)
+    assert once != epoch_batches(LENGTHS, 8, True, seed=1, epoch=4)
+    assert once != epoch_batches(LENGTHS, 8, True, seed=2, epoch=3)
+
+
+def test_buckets_hold_similar_lengths() -> None:
+    def padding(bucketed: bool) -> int:
+        batches = epoch_batches(LENGTHS, 8, bucketed, seed=1, epoch=0)
+        return sum(len(batch) * max(LENGTHS[place][0] for place in batch) for batch in batches)
+
+    real = sum(length for (length,) in LENGTHS)
+    assert padding(True) < 1.25 * real < padding(False)
+
+
+def test_the_first_length_counts_first() -> None:
+    lengths = [(1, 50), (100, 1), (1, 1), (100, 50)]
+    batches = epoch_batches(lengths, 2, True, seed=0, epoch=0)
+    assert sorted(map(sorted, batches)) == [[0, 2], [1, 3]]
+    assert sorted_batches(lengths, 3) == [[3, 1, 0], [2]]
+
+
+def test_a_smaller_share_is_part_of_a_larger_one_and_texts_stay_together() -> None:
+    texts = [f"text {n // 3}" for n in range(90)]
+    shares = [subset(texts, share) for share in (0.1, 0.3, 1.0)]
+    assert [len(share) for share in shares] == [9, 27, 90]
+    assert set(shares[0]) < set(shares[1]) < set(shares[2])
+    assert subset(["a"], 0.001) == [0]

@@ -1,0 +1,176 @@
+"""Task configs: a file over a preset, false for None, settings from the shell."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.configs import config_to
+from elmokit.errors import ConfigError
+from elmokit.tasks.config import (
+    CharsConfig,
+    DataConfig,
+    ElmoConfig,
+    MixConfig,
+    OptimizerConfig,
+    PlateauConfig,
+    StepDecayConfig,
+    TrainConfig,
+    WordsConfig,
+    expand,
+    laid_over,
+    to_toml,
+    with_setting,
+)
+from elmokit.tasks.table import TASKS, config_of, load_config
+
+VALUES = st.one_of(
+    st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans(), st.lists(st.integers())
+)
+NAMES = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
+
+
+@given(st.dictionaries(NAMES, st.one_of(VALUES, st.dictionaries(NAMES, VALUES))))
+def test_what_is_written_as_toml_is_read_back(content: dict[str, object]) -> None:
+    assert tomllib.loads(to_toml(content)) == content
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("preset", ["published", "small"])
+@pytest.mark.parametrize("with_elmo", [False, True])
+def test_every_preset_comes_back_from_its_file(name: str, preset: str, with_elmo: bool, tmp_path: Path) -> None:
+    task = TASKS[name]
+    config = task.presets[preset]
+    if with_elmo:
+        config = replace(config, elmo=task.elmo)
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml({"task": name, **config_to(config)}), encoding="utf-8")
+    assert load_config(path) == (task, config)
+
+
+def test_an_elmo_table_alone_switches_elmo_on_with_the_task_s_own_places() -> None:
+    task, config = config_of({"task": "ner", "elmo": {}}, "here")
+    assert config.elmo == task.elmo
+    assert config.elmo.input.penalty == 0.1
+    _, config = config_of({"task": "ner", "elmo": {"input": {"layers": [0, 1]}}}, "here")
+    assert (config.elmo.input.layers, config.elmo.input.penalty) == ((0, 1), 0.1)
+
+
+def test_false_takes_away_what_may_be_missing() -> None:
+    content = {"task": "sst", "words": False, "elmo": {"output": False}, "train": {"clip_norm": False}}
+    _, config = config_of(content, "here")
+    assert (config.words, config.elmo.output, config.train.clip_norm) == (None, None, None)
+    _, config = config_of({"task": "ner", "train": {"bucketed": False}}, "here")
+    assert config.train.bucketed is False
+
+
+def test_a_file_is_laid_over_its_preset() -> None:
+    small = TASKS["ner"].presets["small"]
+    _, config = config_of({"task": "ner", "preset": "small", "train": {"epochs": 3}}, "here")
+    assert config == replace(small, train=replace(small.train, epochs=3))
+    assert laid_over({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"task": "ner", "train": {"epoch": 3}}, "here.train: unknown key 'epoch'. Did you mean 'epochs'"),
+        ({"task": "ner", "elmo": {"input": {"lambda": 1}}}, "here.elmo.input: unknown key 'lambda'"),
+        ({"task": "nre"}, "there is no task 'nre'. Did you mean 'ner'"),
+        ({"task": "ner", "preset": "smal"}, "there is no preset 'smal'. Did you mean 'small'"),
+        ({}, "here names no task"),
+        ({"task": "ner", "train": {"batch_size": 0}}, "batch_size is 0"),
+        ({"task": "ner", "train": {"batch_size": "many"}}, "Expected `int`"),
+        ({"task": "ner", "words": 5}, "here"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(content: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(content, "here")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataConfig(train_share=0),
+        lambda: WordsConfig(dim=0),
+        lambda: WordsConfig(min_count=0),
+        lambda: CharsConfig(filters=()),
+        lambda: CharsConfig(filters=((3, 0),)),
+        lambda: CharsConfig(max_chars=0),
+        lambda: CharsConfig(dropout=1.0),
+        lambda: MixConfig(penalty=-1),
+        lambda: MixConfig(dropout=1),
+        lambda: ElmoConfig(input=None),
+        lambda: OptimizerConfig(learning_rate=0),
+        lambda: PlateauConfig(factor=1),
+        lambda: PlateauConfig(patience=-1),
+        lambda: StepDecayConfig(rate=2),
+        lambda: TrainConfig(seeds=()),
+        lambda: TrainConfig(seeds=(1, 1)),
+        lambda: TrainConfig(average=1),
+        lambda: TrainConfig(patience=0),
+        lambda: TrainConfig(clip_value=0),
+        lambda: TrainConfig(l2=-1),
+    ],
+)
+def test_values_are_checked_where_a_config_is_made(make) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError):
+        make()
+
+
+def test_a_setting_is_toml_or_a_bare_word() -> None:
+    content = with_setting({"train": {"epochs": 5}}, "train.seeds=[1, 2]")
+    assert content == {"train": {"epochs": 5, "seeds": [1, 2]}}
+    assert with_setting({}, "elmo.model=a/path.d")["elmo"] == {"model": "a/path.d"}
+    assert with_setting({}, "words=false") == {"words": False}
+    assert with_setting({"elmo": False}, "elmo.model=x") == {"elmo": {"model": "x"}}
+    for wrong in ("train.epochs", "=3", "a..b=3"):
+        with pytest.raises(ConfigError, match=r"table\.key=value"):
+            with_setting({}, wrong)
+
+
+def test_files_that_are_no_config_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Cannot read the config"):
+        load_config(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("task = [")
+    with pytest.raises(ConfigError, match="is no TOML"):
+        load_config(tmp_path / "bad.toml")
+
+
+def test_paths_may_be_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.txt", "a.txt", "c[1].txt"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert expand("[ab].txt") == ["a.txt", "b.txt"]
+    assert expand(str(tmp_path / "*.txt"))[0] == str(tmp_path / "a.txt")
+    assert expand(("c[1].txt", "missing.txt")) == ["c[1].txt", "missing.txt"]
+    assert expand(()) == []
+
+
+def test_the_published_numbers() -> None:
+    ner, sst, nli = (TASKS[name].presets["published"] for name in ("ner", "sst", "nli"))
+    adam = OptimizerConfig("adam", 1e-3)
+    assert (ner.words.dim, ner.words.train, ner.words.lowercase) == (50, True, True)
+    assert (ner.chars.dim, ner.chars.filters, ner.chars.activation) == (16, ((3, 128),), "relu")
+    assert (ner.model.hidden, ner.model.dropout, ner.model.tags) == ((200, 200), 0.5, "BIOUL")
+    assert (ner.model.constraints, ner.model.learn_ends) == ("decoding", False)
+    assert ner.train == TrainConfig(adam, 64, False, 75, 25, clip_norm=5.0)
+    assert TASKS["ner"].elmo == ElmoConfig(input=MixConfig(penalty=0.1))
+    assert (sst.words.dim, sst.words.train) == (300, False)
+    assert sst.train == TrainConfig(adam, 100, True, 40, 5, clip_norm=5.0)
+    assert (sst.model.output_hidden, sst.model.output_dropout, sst.model.pool) == ((1200, 600), (0.2, 0.3), 4)
+    assert (nli.words.dim, nli.model.hidden, nli.model.dropout) == (300, 300, 0.5)
+    assert nli.train == TrainConfig(
+        OptimizerConfig("adam", 4e-4), 32, True, 75, 5, clip_norm=10.0, plateau=PlateauConfig(0.5, 0)
+    )
+    for task in (TASKS["sst"], TASKS["nli"]):
+        assert task.elmo.input is not None
+        assert task.elmo.output is not None
+        assert (task.elmo.input.penalty, task.elmo.output.penalty) == (0.001, 0.001)

@@ -1,0 +1,144 @@
+"""Tokens to vectors: ids, words, characters, mixes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elmokit.errors import ConfigError
+from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, TokenBatch, WordTable, move_to
+
+SENTENCES = [["The", "cat", "ran"], [], ["cat"]]
+
+
+def fake_layers(sentences: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(3, len(sentence), 4)).astype(np.float16) for sentence in sentences]
+
+
+def made_inputs(with_elmo: bool = True) -> Inputs:
+    tables = {"words": WordTable(["the", "cat"], 5, True), "heads": WordTable(["cat"], 2, False)}
+    shape = ElmoShape(3, 4) if with_elmo else None
+    return Inputs(tables, list("Tcahen"), 3, shape, fake_layers)
+
+
+def made_layer(inputs: Inputs, elmo: ElmoConfig | None = None, **starts: Tensor) -> InputLayer:
+    words = {"words": WordsConfig(dim=5), "heads": WordsConfig(dim=2)}
+    return InputLayer(inputs, words, CharsConfig(dim=3, filters=((2, 6),)), elmo, starts)
+
+
+def test_ids_are_padded_and_unknown_words_are_one() -> None:
+    batch = made_inputs().batch(SENTENCES)
+    assert batch.words["words"].tolist() == [[2, 3, 1], [0, 0, 0], [3, 0, 0]]
+    assert batch.words["heads"].tolist() == [[1, 2, 1], [0, 0, 0], [2, 0, 0]]
+    assert batch.mask.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+    assert batch.chars is not None
+    assert batch.chars.tolist() == [[2, 5, 6], [3, 4, 1], [1, 4, 7]]  # The, cat, ran, cut at three
+    assert batch.char_index is not None
+    assert batch.char_index.tolist() == [[0, 1, 2], [0, 0, 0], [1, 0, 0]]
+    assert batch.layers is not None
+    assert batch.layers.shape == (3, 3, 3, 4)
+    assert not batch.layers[:, 1].any()
+    np.testing.assert_array_equal(batch.layers[:, 0].numpy(), fake_layers(SENTENCES)[0].astype(np.float32))
+
+
+def test_the_parts_stand_side_by_side_and_sizes_are_derived() -> None:
+    inputs = made_inputs()
+    layer = made_layer(inputs, ElmoConfig())
+    assert layer.output_dim == 5 + 6 + 4
+    assert layer.elmo_output_dim == 0
+    batch = inputs.batch(SENTENCES)
+    vectors = layer(batch)
+    assert vectors.shape == (3, 3, 15)
+    assert not vectors[~batch.mask].any()
+    torch.testing.assert_close(vectors[..., :5], layer.word_vectors(batch))
+    torch.testing.assert_close(vectors[..., 5:11], layer.char_features(batch))
+    torch.testing.assert_close(vectors[..., 11:], batch.layers.mean(0))  # type: ignore[union-attr]
+    assert layer.word_vectors(batch, "heads").shape == (3, 3, 2)  # type: ignore[union-attr]
+    assert made_layer(made_inputs(with_elmo=False)).output_dim == 11
+
+
+def test_the_output_mix_is_appended_above() -> None:
+    inputs = made_inputs()
+    layer = made_layer(inputs, ElmoConfig(input=None, output=MixConfig(dropout=0.5)))
+    batch, hidden = inputs.batch(SENTENCES), torch.randn(3, 3, 2)
+    assert (layer.output_dim, layer.elmo_output_dim) == (11, 4)
+    assert layer.at_output(hidden, batch).shape == (3, 3, 6)
+    dropped = layer.at_output(hidden, batch)[..., 2:]
+    assert (dropped[0] == 0).any()
+    layer.eval()
+    torch.testing.assert_close(layer.at_output(hidden, batch)[..., 2:], batch.layers.mean(0))  # type: ignore[union-attr]
+    assert made_layer(inputs).at_output(hidden, batch) is hidden
+
+
+def test_the_penalty_is_lambda_times_the_raw_weights_squares() -> None:
+    layer = made_layer(made_inputs(), ElmoConfig(input=MixConfig(penalty=0.1), output=MixConfig(penalty=2.0)))
+    with torch.no_grad():
+        layer.mixes["input"].weight.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        layer.mixes["output"].weight.copy_(torch.tensor([1.0, 0.0, 0.0]))
+        layer.mixes["input"].gamma.fill_(7.0)
+    penalty = layer.penalty()
+    assert isinstance(penalty, Tensor)
+    torch.testing.assert_close(penalty, torch.tensor(0.1 * 14 + 2.0))
+    weights = layer.mix_weights()["input"]
+    torch.testing.assert_close(torch.tensor(weights["weights"]), torch.tensor([1.0, 2.0, 3.0]).softmax(0))
+    assert (weights["gamma"], weights["layers"]) == (7.0, [0, 1, 2])
+    assert made_layer(made_inputs()).penalty() == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"), [("top", [2]), ("average", [0, 1, 2]), ((0, 1), [0, 1]), ("all", [0, 1, 2])]
+)
+def test_top_only_average_and_chosen_layers(layers: Any, expected: list[int]) -> None:
+    inputs = made_inputs()
+    layer = made_layer(inputs, ElmoConfig(input=MixConfig(layers=layers, penalty=0.1)))
+    batch = inputs.batch(SENTENCES)
+    assert batch.layers is not None
+    torch.testing.assert_close(layer.elmo_mix(batch, "input"), batch.layers[expected].mean(0))
+    learned = {name for name, weight in layer.mixes.named_parameters() if weight.requires_grad}
+    with_weights = layers in ("all", (0, 1))
+    assert learned == ({"input.weight", "input.gamma"} if with_weights else {"input.gamma"})
+
+
+def test_a_layer_that_the_model_has_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="layers 0 to 2"):
+        made_layer(made_inputs(), ElmoConfig(input=MixConfig(layers=(0, 3))))
+
+
+def test_given_vectors_are_the_start_and_may_stay_as_they_are() -> None:
+    start = torch.arange(20.0).view(4, 5)
+    inputs = made_inputs(with_elmo=False)
+    layer = InputLayer(inputs, {"words": WordsConfig(vectors="f", train=False)}, None, None, {"words": start})
+    weight = layer.words["words"].weight
+    torch.testing.assert_close(weight, start)
+    assert not weight.requires_grad
+    scratch = InputLayer(inputs, {"words": WordsConfig(dim=5, train=False)}, None, None)
+    assert scratch.words["words"].weight.requires_grad  # without a file there is nothing worth keeping
+
+
+def test_a_model_without_any_input_has_size_zero() -> None:
+    inputs = Inputs({}, None, None)
+    assert InputLayer(inputs, {}, None, None)(inputs.batch(SENTENCES)).shape == (3, 3, 0)
+
+
+def test_a_batch_moves_with_all_its_tensors() -> None:
+    @dataclass(frozen=True)
+    class Outer:
+        tokens: TokenBatch
+        others: list[Tensor]
+        names: list[str]
+
+    batch = Outer(made_inputs().batch(SENTENCES), [torch.zeros(1)], ["a"])
+    moved = move_to(batch, "meta")
+    assert moved.tokens.mask.is_meta
+    assert moved.tokens.words["words"].is_meta
+    assert moved.others[0].is_meta
+    assert moved.names == ["a"]

@@ -1,0 +1,174 @@
+"""The training loop: rates, clipping, averages, patience; interrupted and gone on with the same result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from elmokit.errors import TrainingError
+from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig, TrainConfig
+from elmokit.tasks.loop import Progress, clip, make_optimizer
+from elmokit.tasks.run import train_task
+from tests.task_examples import changed, tiny
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing catches it."""
+
+
+def train(tmp_path: Path, run: str = "run", report: Any = lambda progress: None, resume: bool = False, **train: Any):  # type: ignore[no-untyped-def]
+    task, config = tiny("ner", tmp_path / "data.conll")
+    return train_task(task, changed(config, **{"epochs": 4, **train}), tmp_path / run, report=report, resume=resume)
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds")
+    return lines
+
+
+def same_tensors(one: Path, other: Path) -> bool:
+    first, second = load_file(one), load_file(other)
+    return first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first)
+
+
+def test_each_epoch_is_a_line_and_the_best_is_kept(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    results = train(tmp_path, report=told.append, epochs=20)
+    lines = log(tmp_path / "run/seed-0")
+    assert [line["epoch"] for line in lines] == list(range(1, 21))
+    scores = [line["dev"]["f1"] for line in lines]
+    best = results["seeds"][0]
+    assert best["dev"]["f1"] == max(scores) == 100.0
+    assert best["best_epoch"] == scores.index(max(scores)) + 1
+    steps = [progress for progress in told if progress.phase == "train"]
+    assert (steps[-1].done, steps[-1].total, steps[-1].seconds_left) == (40, 40, 0.0)
+    assert steps[0].seconds_left > 0
+    assert steps[0].loss is not None
+
+
+def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
+    train(tmp_path, "a", seeds=(1, 2))
+    train(tmp_path, "b", seeds=(1,))
+    assert log(tmp_path / "a/seed-1") == log(tmp_path / "b/seed-1")
+    assert same_tensors(tmp_path / "a/seed-1/best.safetensors", tmp_path / "b/seed-1/best.safetensors")
+    assert log(tmp_path / "a/seed-1") != log(tmp_path / "a/seed-2")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"average": 0.9, "optimizer": OptimizerConfig("adadelta", 1.0, epsilon=1e-6), "evaluate_every": 3},
+        {"optimizer": OptimizerConfig("sgd", 0.05, momentum=0.9), "plateau": PlateauConfig()},
+    ],
+    ids=["adam", "adadelta, average, every three steps", "sgd, plateau"],
+)
+@pytest.mark.parametrize("stop_at", [1, 4, 6])
+def test_interrupted_at_any_step_the_result_is_the_same(
+    tmp_path: Path, settings: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.tasks.loop.CHECKPOINT_SECONDS", 0.0)
+    train(tmp_path, "straight", **settings)
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == "train" and progress.done == stop_at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(tmp_path, "broken", report=stop, **settings)
+    train(tmp_path, "broken", resume=True, **settings)
+    straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
+    assert log(straight) == log(broken)
+    assert same_tensors(straight / "best.safetensors", broken / "best.safetensors")
+    assert (straight / "result.json").read_text() == (broken / "result.json").read_text()
+
+
+def test_patience_stops_and_plateau_lowers_the_rate(tmp_path: Path) -> None:
+    rate = OptimizerConfig("sgd", 1e-12)  # nothing is learned, so no epoch is better than the first
+    train(tmp_path, epochs=9, patience=4, optimizer=rate, plateau=PlateauConfig(factor=0.5, patience=1))
+    lines = log(tmp_path / "run/seed-0")
+    assert [line["is_best"] for line in lines] == [True] + [False] * 4
+    assert [line["learning_rate"] / 1e-12 for line in lines] == pytest.approx([1, 1, 1, 0.5, 0.5])
+
+
+def test_the_rate_falls_by_steps(tmp_path: Path) -> None:
+    train(tmp_path, optimizer=OptimizerConfig("sgd", 0.01), step_decay=StepDecayConfig(rate=0.1, every=3))
+    rates = [line["learning_rate"] for line in log(tmp_path / "run/seed-0")]
+    assert rates == pytest.approx([0.01, 0.001, 1e-4, 1e-4])  # after 2, 4, 6 and 8 steps
+
+
+def test_evaluation_every_so_many_steps(tmp_path: Path) -> None:
+    train(tmp_path, evaluate_every=3)
+    assert [line["n_steps"] for line in log(tmp_path / "run/seed-0")] == [3, 6, 8]
+    assert [line["epoch"] for line in log(tmp_path / "run/seed-0")] == [2, 3, 4]
+
+
+def test_the_averaged_weights_are_those_that_are_kept(tmp_path: Path) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+    decay = 0.5
+
+    def watch(progress: Progress) -> None:
+        if progress.phase == "train":
+            seen.append({})
+
+    import elmokit.tasks.loop as loop
+
+    original = loop.AveragedModel.update_parameters
+
+    def record(self: Any, model: nn.Module) -> None:
+        original(self, model)
+        weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        seen.append(weights)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.AveragedModel, "update_parameters", record)
+        train(tmp_path, epochs=1, average=decay, report=watch)
+    steps = [weights for weights in seen if weights]
+    expected = {name: steps[0][name] for name in steps[0]}
+    for weights in steps[1:]:
+        expected = {name: decay * expected[name] + (1 - decay) * weights[name] for name in weights}
+    kept = load_file(tmp_path / "run/seed-0/best.safetensors")
+    for name, value in kept.items():
+        torch.testing.assert_close(value, expected[name])
+
+
+def test_gradients_are_clipped_entry_by_entry_then_by_norm() -> None:
+    layer = nn.Linear(3, 2)
+    layer.weight.grad = torch.tensor([[5.0, 0.5, -5.0], [0.0, 0.0, 0.0]])
+    layer.bias.grad = torch.zeros(2)
+    clip(layer, TrainConfig(clip_value=1.0))
+    assert layer.weight.grad[0].tolist() == [1.0, 0.5, -1.0]
+    clip(layer, TrainConfig(clip_norm=0.3))
+    torch.testing.assert_close(layer.weight.grad.norm(), torch.tensor(0.3))
+
+
+def test_l2_acts_on_matrices_and_not_on_tables_biases_and_mixes() -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(3, 2), "linear": nn.Linear(2, 2), "lstm": nn.LSTM(2, 2)})
+    optimizer = make_optimizer(model, TrainConfig(l2=0.01))
+    decayed = {id(weight) for group in optimizer.param_groups if group["weight_decay"] for weight in group["params"]}
+    names = {name for name, weight in model.named_parameters() if id(weight) in decayed}
+    assert names == {"linear.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"}
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0, 0.02}
+
+
+def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="The loss is nan at step"):
+        train(tmp_path, optimizer=OptimizerConfig("sgd", 1e30), epochs=50, clip_norm=None)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    train(tmp_path)
+    folder = tmp_path / "run/seed-0"
+    (folder / "result.json").unlink()
+    for name in ("position.json", "model.safetensors"):
+        (folder / "checkpoint" / name).write_text("{")
+        with pytest.raises(TrainingError, match="is damaged"):
+            train(tmp_path, resume=True)

@@ -1,0 +1,193 @@
+"""Runs: each task fits its examples, a folder says all, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
+from elmokit.tasks.config import FinetuneConfig
+from elmokit.tasks.layer_cache import LayerCache
+from elmokit.tasks.run import open_run, train_task
+from elmokit.tasks.table import load_config
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+from tests.task_examples import TEXTS, changed, tiny
+
+
+@pytest.fixture
+def bilm(tmp_path: Path) -> str:
+    save_model(random_model(), tmp_path / "bilm")
+    return str(tmp_path / "bilm")
+
+
+@pytest.mark.parametrize("name", list(TEXTS))
+@pytest.mark.parametrize("with_elmo", [False, True])
+def test_each_task_fits_its_examples_and_gives_them_back(name: str, with_elmo: bool, tmp_path: Path, bilm: str) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    elmo = {"model": bilm, **({} if name == "ner" else {"output": {"dropout": 0.1}})}
+    task, config = tiny(name, data, elmo if with_elmo else None)
+    results = train_task(task, config, run)
+    assert results["dev"][task.metric]["mean"] == 100.0
+    mixes = results["seeds"][0]["mixes"]
+    assert set(mixes) == ({"ner": {"input"}}.get(name, {"input", "output"}) if with_elmo else set())
+    assert all(sum(mix["weights"]) == pytest.approx(1) for mix in mixes.values())
+    opened = open_run(run)
+    examples = opened.read(str(data))
+    assert opened.score(examples)[task.metric] == 100.0
+    assert not opened.model.training
+
+
+def test_a_run_says_all_that_repeats_it(tmp_path: Path, bilm: str) -> None:
+    task, config = tiny("ner", tmp_path / "data", {"model": bilm}, train={"epochs": 2, "seeds": [3, 4]})
+    results = train_task(task, config, tmp_path / "run", facts={"command": "a command"})
+    assert load_config(tmp_path / "run/config.toml") == (task, config)
+    facts = json.loads((tmp_path / "run/run.json").read_text())
+    assert facts["command"] == "a command"
+    assert facts["data"]["train"] == {str(tmp_path / "data"): [len(TEXTS["ner"]), facts["data"]["dev"].popitem()[1][1]]}
+    assert facts["bilm"]["card"] == {"note": "random"}
+    again = train_task(*load_config(tmp_path / "run/config.toml"), tmp_path / "again")
+    assert again == results == json.loads((tmp_path / "run/results.json").read_text())
+    scores = [result["dev"]["f1"] for result in results["seeds"]]
+    assert results["dev"]["f1"]["mean"] == pytest.approx(sum(scores) / 2)
+    assert results["dev"]["f1"]["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+
+
+def test_layers_are_computed_before_training_and_shared_between_runs(
+    tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elmo = {"model": bilm, "cache": str(tmp_path / "cache")}
+    task, config = tiny("ner", tmp_path / "data", elmo, train={"epochs": 2})
+    told: list[Any] = []
+    train_task(task, config, tmp_path / "a", report=told.append)
+    assert [progress.total for progress in told if progress.phase == "layers"] == [12, 12, 12]
+    assert not (tmp_path / "a/layers").exists()
+    monkeypatch.setattr(LayerCache, "_write", lambda *_: pytest.fail("nothing is to be computed"))
+    train_task(task, config, tmp_path / "b")
+
+
+def test_seeds_may_be_added_when_a_run_goes_on_and_nothing_else_may_change(tmp_path: Path) -> None:
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 2, "seeds": [1]})
+    run = tmp_path / "run"
+    first = train_task(task, config, run)
+    more = train_task(task, changed(config, seeds=(1, 2)), run, resume=True)
+    assert more["seeds"][0] == first["seeds"][0]
+    assert [result["seed"] for result in more["seeds"]] == [1, 2]
+    with pytest.raises(OutputError, match="--resume"):
+        train_task(task, config, run)
+    with pytest.raises(TrainingError, match=r"other settings: train\.epochs was 2 and is 3"):
+        train_task(task, changed(config, epochs=3), run, resume=True)
+    (tmp_path / "data").write_text(TEXTS["ner"].replace("Mira", "Mara"))
+    with pytest.raises(TrainingError, match="words or labels"):
+        train_task(task, config, run, resume=True)
+    (tmp_path / "data").write_text(TEXTS["ner"].replace("VBZ", "VBP"))
+    with pytest.raises(TrainingError, match=r"data of .* have changed"):
+        train_task(task, config, run, resume=True)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "v.txt").write_text("Mira 1 2\n")
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (ConfigError, "layers 0 to 2", {"elmo": {"model": bilm, "input": {"layers": [5]}}}),
+        (ModelNotFoundError, "no/such", {"elmo": {"model": "./no/such"}}),
+        (ConfigError, "have 2 numbers", {"words": {"vectors": str(tmp_path / "v.txt"), "lowercase": False}}),
+        (ConfigError, "no function that fine-tunes", {"elmo": {"model": bilm, "finetune": {}}}),
+        (ConfigError, "names no file", {"data": {"dev": []}}),
+        (TextError, "Cannot read", {"data": {"dev": "none.conll"}}),
+    ]
+    for kind, message, tables in cases:
+        elmo = tables.pop("elmo", None)
+        task, config = tiny("ner", tmp_path / "data", elmo, **tables)
+        with pytest.raises(kind, match=message):
+            train_task(task, config, run)
+        assert not run.exists()
+    task, config = tiny("ner", tmp_path / "data")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        train_task(task, config, run, device="nonsense")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(TextError, match="There is no example"):
+        train_task(*tiny("ner", tmp_path / "empty"), run)
+
+
+def test_unknown_labels_at_test_time_are_refused(tmp_path: Path) -> None:
+    for name, old, new, message in (
+        ("ner", "I-LOC", "I-ORG", "line 3: token 3 of the sentence has the type 'ORG', and this run knows LOC, PER"),
+        ("nli", '"neutral"', '"maybe"', "line 3: the label 'maybe'; this run knows contradiction, entailment, neutral"),
+    ):
+        task, config = tiny(name, tmp_path / name, train={"epochs": 1})
+        train_task(task, config, tmp_path / f"run-{name}")
+        (tmp_path / "other").write_text(TEXTS[name].replace(old, new))
+        with pytest.raises(TextError) as error:
+            open_run(tmp_path / f"run-{name}").read(str(tmp_path / "other"))
+        assert message in str(error.value)
+
+
+def test_another_bilm_or_a_damaged_run_is_refused(tmp_path: Path, bilm: str) -> None:
+    run = tmp_path / "run"
+    task, config = tiny("ner", tmp_path / "data", {"model": bilm}, train={"epochs": 1})
+    train_task(task, config, run)
+    shutil.rmtree(bilm)
+    save_model(random_model(seed=1), Path(bilm))
+    with pytest.raises(FormatError, match="trained with another biLM"):
+        open_run(run)
+    with pytest.raises(TrainingError, match=r"biLM of .* has changed"):
+        train_task(task, config, run, resume=True)
+    shutil.rmtree(bilm)
+    save_model(random_model(), Path(bilm))
+    with pytest.raises(ModelNotFoundError, match=r"with seed 7. Finished seeds: 0"):
+        open_run(run, seed=7)
+    (run / "seed-0/best.safetensors").write_bytes(b"")
+    with pytest.raises(FormatError, match="does not fit the run"):
+        open_run(run)
+    (run / "vocabulary.json").write_text("[]")
+    with pytest.raises(FormatError, match="no table"):
+        open_run(run)
+    with pytest.raises(ModelNotFoundError, match="is no run"):
+        open_run(tmp_path)
+
+
+def test_the_best_seed_predicts(tmp_path: Path) -> None:
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 2, "seeds": [1, 2]})
+    run = tmp_path / "run"
+    train_task(task, config, run)
+    for seed, f1 in ((1, 10.0), (2, 90.0)):
+        path = run / f"seed-{seed}/result.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "dev": {"f1": f1}}))
+    assert open_run(run).seed == 2
+    assert open_run(run, seed=1).seed == 1
+
+
+def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(tmp_path: Path, bilm: str) -> None:
+    given: list[Any] = []
+
+    def finetune(source: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path) -> None:
+        given.append((source, list(map(list, sentences)), config.epochs))
+        save_model(random_model(seed=5), folder)
+
+    task, config = tiny("ner", tmp_path / "data", {"model": bilm, "finetune": {}}, train={"epochs": 1})
+    train_task(task, config, tmp_path / "run", finetune=finetune)
+    ((source, sentences, epochs),) = given
+    assert (source, epochs, sentences[0]) == (bilm, 1, ["Mira", "visits", "Oslo"])
+    train_task(task, config, tmp_path / "run", finetune=finetune, resume=True)
+    assert len(given) == 1  # what is tuned stays in the run
+    shutil.rmtree(bilm)
+    assert open_run(tmp_path / "run").cache is not None
+
+
+def test_text_is_labelled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.tasks.run.PREDICTED_AT_ONCE", 2)
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})
+    train_task(task, config, tmp_path / "run")
+    lines = ["Mira visits Oslo", "", "The New York bus ."] * 2
+    found = list(open_run(tmp_path / "run").predict_lines(lines, "text", str.split))
+    assert [task.to_text(*pair) for pair in found] == [
+        "[PER Mira] visits [LOC Oslo]",
+        "",
+        "The [LOC New York] bus .",
+    ] * 2

@@ -1,0 +1,78 @@
+"""The words and characters of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.errors import ConfigError
+from elmokit.tasks.config import CharsConfig, WordsConfig
+from elmokit.tasks.vocabulary import count_words, make_chars, make_table
+
+TRAIN = Counter({"the": 5, "The": 3, "cat": 1, "dog": 1})
+DEV = Counter({"cow": 2, "emu": 1})
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> str:
+    path = tmp_path / "v.txt"
+    path.write_text("the 3 4\ncow 1 1\nzebra 1 1\ncat 0 2\n")
+    return str(path)
+
+
+def test_without_files_the_training_words_count_alone() -> None:
+    made = make_table("words", WordsConfig(dim=3), TRAIN, DEV)
+    assert made.table.words == ["the", "The", "cat", "dog"]
+    assert made.start is None
+    assert make_table("words", WordsConfig(dim=3, min_count=2), TRAIN, DEV).table.words == ["the", "The"]
+    assert make_table("words", WordsConfig(dim=3, lowercase=True), TRAIN, DEV).table.words == ["the", "cat", "dog"]
+
+
+def test_words_of_dev_get_a_row_where_a_file_has_a_vector(vectors: str) -> None:
+    made = make_table("words", WordsConfig(vectors=vectors, min_count=2), TRAIN, DEV)
+    assert made.table.words == ["the", "The", "cat", "cow"]
+    assert made.table.dim == 2
+    assert made.start is not None
+    assert made.start[2].tolist() == [3, 4]
+    assert made.start[5].tolist() == [1, 1]
+    assert not made.start[0].any()
+    assert made.start[1].any()
+    assert made.start[3].any()  # "The" is not in the file, and drawn around its mean
+
+
+def test_coverage_counts_training_words_without_a_vector(vectors: str) -> None:
+    coverage = make_table("words", WordsConfig(vectors=vectors), TRAIN, DEV).coverage
+    assert coverage is not None
+    assert (coverage.unknown_types, coverage.unknown_tokens) == (0.5, 0.4)
+
+
+def test_files_stand_side_by_side_each_scaled_to_length_one(vectors: str) -> None:
+    config = WordsConfig(vectors=(vectors, vectors), unit_length=True, unknown="zero")
+    made = make_table("words", config, TRAIN, DEV)
+    assert made.table.dim == 4
+    assert made.start is not None
+    torch.testing.assert_close(made.start[2], torch.tensor([0.6, 0.8, 0.6, 0.8]))
+    assert not made.start[1].any()
+
+
+def test_a_size_that_the_file_has_not_is_refused(vectors: str) -> None:
+    with pytest.raises(ConfigError, match=r"words\.dim is 3, and the vectors .* have 2 numbers"):
+        make_table("words", WordsConfig(vectors=vectors, dim=3), TRAIN, DEV)
+    with pytest.raises(ConfigError, match="neither a file of vectors nor a dim"):
+        make_table("words", WordsConfig(), TRAIN, DEV)
+    with pytest.raises(ConfigError, match="None of the training words"):
+        make_table("words", WordsConfig(vectors=vectors), Counter({"xyz": 1}), Counter())
+
+
+def test_characters_are_counted_by_token() -> None:
+    assert make_chars(CharsConfig(), Counter({"ab": 2, "c": 1})) == ["a", "b", "c"]
+    assert make_chars(CharsConfig(min_count=2), Counter({"ab": 2, "c": 1})) == ["a", "b"]
+
+
+def test_counting() -> None:
+    assert count_words([["a", "b"], ["a"]]) == {"a": 2, "b": 1}
+    assert np.isclose(count_words([]).total(), 0)
