@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.nn.attention import attend
+
 FIRST_NULL_SCORE = -1.0
 
 
@@ -67,9 +69,8 @@ class BiAttention(nn.Module):
             ``(batch, m, 4 * dim)``
         """
         scores = self.scores(passage, question).masked_fill(~question_mask[:, None, :], -torch.inf)
-        seen_of_question = scores.softmax(2) @ question
-        importance = scores.amax(2).masked_fill(~passage_mask, -torch.inf).softmax(1)
-        seen_of_passage = importance[:, None, :] @ passage  # (batch, 1, dim)
+        seen_of_question = attend(scores, question, question_mask)
+        seen_of_passage = attend(scores.amax(2)[:, None, :], passage, passage_mask)  # (batch, 1, dim)
         return torch.cat([passage, seen_of_question, passage * seen_of_question, passage * seen_of_passage], dim=2)
 
 
