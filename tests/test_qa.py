@@ -29,7 +29,7 @@ ASKED = [
 TINY = qa.QaConfig(
     words=WordsConfig(dim=8),
     chars=CharsConfig(dim=4, filters=((3, 6),)),
-    model=qa.QaModel(hidden_dim=8, dropout=0.0),
+    model=qa.QaModelConfig(hidden=8, dropout=0.0),
 )
 
 
@@ -200,7 +200,7 @@ def test_the_small_preset_learns_in_the_shell(
     Path("squad.json").write_text(squad(), encoding="utf-8")
     Path("qa.toml").write_text(
         'task = "qa"\npreset = "small"\n[data]\ntrain = "squad.json"\ndev = "squad.json"\n'
-        "[words]\nmin_count = 1\n[chars]\nmin_count = 1\n[model]\nhidden_dim = 16\ndropout = 0.0\n"
+        "[words]\nmin_count = 1\n[chars]\nmin_count = 1\n[model]\nhidden = 16\ndropout = 0.0\n"
         "[train]\nepochs = 40\npatience = false\naverage = 0.9\nevaluate_every = 10\n"
         f"[train.optimizer]\nlearning_rate = 0.01\n{elmo}"
     )

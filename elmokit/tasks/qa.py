@@ -46,11 +46,11 @@ class QaData(DataConfig):
 
 
 @dataclass(frozen=True)
-class QaModel:
+class QaModelConfig:
     """Sizes of BiDAF++ and its dropouts."""
 
-    hidden_dim: int | None = None
-    """Of a GRU, each way. None: 100, with ELMo 90."""
+    hidden: int | None = None
+    """Units a side of every bidirectional GRU. None: 100 without ELMo, 90 with."""
     dropout: float = 0.2
     """Variational, around every GRU."""
     max_answer: int = 17
@@ -59,8 +59,8 @@ class QaModel:
     """Learn, as BiDAF-No-Answer (Levy et al. 2017), that a question may have no answer; scores are then v2.0's."""
 
     def __post_init__(self) -> None:
-        if self.hidden_dim is not None:
-            check_at_least("hidden_dim", self.hidden_dim, 1)
+        if self.hidden is not None:
+            check_at_least("hidden", self.hidden, 1)
         check_at_least("max_answer", self.max_answer, 1)
         check_share("dropout", self.dropout)
 
@@ -75,7 +75,7 @@ class QaConfig:
         default_factory=lambda: CharsConfig(dim=20, filters=((5, 100),), max_chars=14, min_count=49, dropout=0.2)
     )
     elmo: ElmoConfig | None = None
-    model: QaModel = field(default_factory=QaModel)
+    model: QaModelConfig = field(default_factory=QaModelConfig)
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             optimizer=OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-8),
@@ -90,7 +90,7 @@ class QaConfig:
 SMALL = QaConfig(
     words=WordsConfig(dim=50, min_count=2),
     chars=CharsConfig(dim=16, filters=((5, 32),), max_chars=14, min_count=5, dropout=0.2),
-    model=QaModel(hidden_dim=40),
+    model=QaModelConfig(hidden=40),
     train=TrainConfig(
         optimizer=OptimizerConfig("adam", learning_rate=2e-3),
         batch_size=16,
@@ -251,8 +251,8 @@ def build(config: QaConfig, inputs: InputLayer, labels: Labels) -> BiDafPlusPlus
     model = config.model
     if not inputs.output_dim:
         raise ConfigError("The question answering model has no input: give words, chars or elmo.input.")
-    hidden_dim = model.hidden_dim or (100 if config.elmo is None else 90)
-    return BiDafPlusPlus(inputs, hidden_dim, model.dropout, model.max_answer, model.no_answer)
+    hidden = model.hidden or (100 if config.elmo is None else 90)
+    return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
 
 
 def collate(examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:
