@@ -245,7 +245,64 @@ def srl() -> dict[str, Any]:
     }
 
 
-PUBLISHED = {"ner": ner, "sst": sst, "nli": nli, "srl": srl, "qa": qa}
+def coref() -> dict[str, Any]:
+    def scorer(input_dim: int) -> dict[str, Any]:
+        return {
+            "input_dim": input_dim,
+            "num_layers": 2,
+            "hidden_dims": 150,
+            "activations": "relu",
+            "dropout": 0.2,
+        }
+
+    return {
+        "dataset_reader": {
+            "type": "coref",
+            "token_indexers": {
+                "tokens": {"type": "single_id", "lowercase_tokens": False},
+                "token_characters": {"type": "characters", "min_padding_length": 5},
+            },
+            "max_span_width": 10,
+        },
+        "train_data_path": "train.v4_gold_conll",
+        "validation_data_path": "dev.v4_gold_conll",
+        "model": {
+            "type": "coref",
+            "text_field_embedder": {
+                "token_embedders": {
+                    "tokens": glove("glove.6B.300d", 300, False),
+                    "token_characters": characters(16, 5, 100),
+                }
+            },
+            "context_layer": lstm(400, 200),
+            "mention_feedforward": scorer(1220),
+            "antecedent_feedforward": scorer(3680),
+            "initializer": [[".*linear_layers.*weight", {"type": "xavier_normal"}]],
+            "lexical_dropout": 0.5,
+            "feature_size": 20,
+            "max_span_width": 10,
+            "spans_per_word": 0.4,
+            "max_antecedents": 100,
+        },
+        "iterator": {
+            "type": "bucket",
+            "sorting_keys": [["text", "num_tokens"]],
+            "padding_noise": 0.0,
+            "batch_size": 1,
+        },
+        "trainer": {
+            "num_epochs": 150,
+            "grad_norm": 5.0,
+            "patience": 10,
+            "cuda_device": 0,
+            "validation_metric": "+coref_f1",
+            "learning_rate_scheduler": {"type": "reduce_on_plateau", "factor": 0.5, "mode": "max", "patience": 2},
+            "optimizer": {"type": "adam"},
+        },
+    }
+
+
+PUBLISHED = {"ner": ner, "sst": sst, "nli": nli, "srl": srl, "coref": coref, "qa": qa}
 
 
 def written(folder: Path, content: Any) -> Path:

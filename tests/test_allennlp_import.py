@@ -89,6 +89,22 @@ def test_srl_comes_with_every_number(tmp_path: Path) -> None:
     assert (train.clip_value, train.clip_norm) == (1.0, None)
 
 
+@pytest.mark.skipif("coref" not in TASKS, reason="there is no task coref")
+def test_coref_comes_with_every_number(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, PUBLISHED["coref"]())
+    assert config.elmo is None
+    assert config.words == WordsConfig("glove.6B.300d.txt.gz", dim=300, train=False)
+    assert config.chars == CharsConfig(dim=16, filters=((5, 100),))
+    model = config.model
+    assert (model.hidden, model.layers, model.lstm_dropout, model.lexical_dropout) == (200, 1, 0.0, 0.5)
+    assert (model.scorer_hidden, model.scorer_layers, model.dropout, model.feature_dim) == (150, 2, 0.2, 20)
+    assert (model.max_width, model.keep, model.antecedents) == (10, 0.4, 100)
+    assert (model.coarse_to_fine, model.rounds) == (False, 1)
+    assert (config.train.batch_size, config.train.epochs, config.train.patience) == (1, 150, 10)
+    assert config.train.optimizer == OptimizerConfig()
+    assert "speakers" in told(tmp_path, PUBLISHED["coref"]())
+
+
 def test_bidaf_comes_with_what_the_paper_s_model_shares_with_it_and_the_rest_is_told(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["qa"]())
     assert config.chars == CharsConfig(dim=16, filters=((5, 100),), dropout=0.2)

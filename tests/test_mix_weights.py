@@ -81,7 +81,7 @@ def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pyte
     arguments = ["task", "weights", str(path), "--figure", str(figure)]
     elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
     out = capsys.readouterr().out
-    assert "my-run  input   layers  0: 0.100 ± 0.000  1: 0.700" in out
+    assert f"{path}  input   layers  0: 0.100 ± 0.000  1: 0.700" in out
     assert figure.exists()
     with pytest.raises(OutputError, match="exists already"):
         elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)

@@ -10,6 +10,7 @@ from elmokit.tasks.allennlp_parts import Content, elmo_mix, elmo_model
 from elmokit.tasks.allennlp_table import Given, shown
 
 DERIVED = "derived"
+SCORER = ("scorer_hidden", "scorer_layers", "dropout")
 CLASSES = {"5-class": 5, "3-class": 3, "2-class": 2}
 
 
@@ -219,6 +220,48 @@ def roles(model: Given, reader: Given | None, content: Content) -> None:
     model.expect("label_smoothing", None)
 
 
+def coreference(model: Given, reader: Given | None, content: Content) -> None:
+    """``coref``: end-to-end coreference, over the whole document as one sequence and without speakers and genres."""
+    ours = content["model"]
+    model.findings.without.append(
+        f"{model.path}.type: AllenNLP's LSTM reads a document as one sequence, and its pairs know neither speakers nor "
+        "genre; here it reads sentence by sentence, and they do, as in Lee et al. 2017"
+    )
+    context = model.table("context_layer")
+    if context is not None:
+        _recurrent(context, "lstm")
+        ours["hidden"], ours["layers"] = context.take("hidden_size", int, 0), context.take("num_layers", int, 1)
+        ours["lstm_dropout"] = context.take("dropout", float, 0.0)
+        context.leave()
+    ours["scorer_hidden"], ours["scorer_layers"], ours["dropout"] = _scorer(model, "mention_feedforward")
+    if (pairs := _scorer(model, "antecedent_feedforward")) != tuple(ours[key] for key in SCORER):
+        model.findings.without.append(f"{model.place('antecedent_feedforward')}: {pairs}, here as mention_feedforward")
+    for theirs, our_name, kind, default in (
+        ("lexical_dropout", "lexical_dropout", float, 0.2),
+        ("feature_size", "feature_dim", int, 20),
+        ("max_span_width", "max_width", int, 10),
+        ("spans_per_word", "keep", float, 0.4),
+        ("max_antecedents", "antecedents", int, 100),
+        ("coarse_to_fine", "coarse_to_fine", bool, False),
+        ("inference_order", "rounds", int, 1),
+    ):
+        ours[our_name] = model.take(theirs, kind, default)
+    if reader is not None:
+        reader.expect("max_span_width", ours["max_width"])
+
+
+def _scorer(model: Given, key: str) -> tuple[int, int, float]:
+    """Units, layers and dropout of a feed-forward net."""
+    given = model.table(key)
+    if given is None:
+        return 150, 2, 0.2
+    given.needless("input_dim", DERIVED)
+    given.expect("activations", "relu")
+    found = given.take("hidden_dims", int, 150), given.take("num_layers", int, 2), given.take("dropout", float, 0.0)
+    given.leave()
+    return found
+
+
 def answerer(model: Given, reader: Given | None, content: Content) -> None:
     """``bidaf``: Seo's model, without self-attention; here answers come from BiDAF++."""
     ours = content["model"]
@@ -244,6 +287,7 @@ COUNTERPARTS = {
     "bcn": Counterpart("sst", sentiment, ("+accuracy",)),
     "esim": Counterpart("nli", inference, ("+accuracy",)),
     "srl": Counterpart("srl", roles, ("+f1-measure-overall",)),
+    "coref": Counterpart("coref", coreference, ("+coref_f1",)),
     "bidaf": Counterpart("qa", answerer, ("+f1",)),
     "bidaf-self-atten": Counterpart("qa", answerer, ("+f1",)),
 }

@@ -51,7 +51,7 @@ def _weights_of(run: Path) -> list[MixWeights]:
     try:
         per_seed = [seed["mixes"] for seed in content["seeds"]]
         return [
-            _over_seeds(run.name, content["task"], place, [mixes[place] for mixes in per_seed]) for place in per_seed[0]
+            _over_seeds(str(run), content["task"], place, [mixes[place] for mixes in per_seed]) for place in per_seed[0]
         ]
     except (KeyError, TypeError, IndexError, statistics.StatisticsError) as error:
         raise FormatError(f"{path} is damaged ({error!r}). Copy the run again.") from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAMES = {"ner": "NER", "sst": "SST", "nli": "NLI", "srl": "SRL", "coref": "Coref", "qa": "QA"}
 LONGEST_LEVEL = 5  # characters of a name that fits under its column
-SCORES = {"f1": "F1", "accuracy": "accuracy (%)"}
+SCORES = {"f1": "F1", "accuracy": "accuracy (%)", "average_f1": "average F1"}
 
 
 def plot_shares(rows: Sequence[Row], metric: str, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
@@ -96,8 +96,10 @@ def _labels(mixes: Sequence[MixWeights]) -> dict[tuple[str, str], str]:
     """Tasks by their names, and by their runs' where a task has several."""
     runs = {(mix.run, mix.task) for mix in mixes}
     tasks = [task for _, task in runs]
+    names = [Path(run).name for run, _ in runs]
+    short = {run: Path(run).name if names.count(Path(run).name) == 1 else run for run, _ in runs}
     return {
-        (run, task): NAMES.get(task, task) if tasks.count(task) == 1 else f"{NAMES.get(task, task)} ({run})"
+        (run, task): NAMES.get(task, task) if tasks.count(task) == 1 else f"{NAMES.get(task, task)} ({short[run]})"
         for run, task in runs
     }
 
