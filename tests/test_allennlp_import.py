@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from elmokit.cli.main import elmokit, main
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError
@@ -236,6 +239,9 @@ def test_files_beside_each_other_are_one_model(tmp_path: Path) -> None:
     assert "elsewhere.json" in told(tmp_path, content)
 
 
+TAGGER = {"type": "crf_tagger", "encoder": {"type": "lstm", "hidden_size": 3, "bidirectional": True}}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -246,6 +252,13 @@ def test_files_beside_each_other_are_one_model(tmp_path: Path) -> None:
         ({"trainer": {"optimizer": {"type": "bert_adam"}}}, r"trainer\.optimizer\.type is 'bert_adam'"),
         ({"trainer": {"num_epochs": 0}}, "epochs is 0"),
         ({"iterator": 3}, "iterator: expected a table"),
+        ({"model": {**TAGGER, "regularizer": 3}}, r"model\.regularizer: expected a list of pairs"),
+        ({"model": {**TAGGER, "regularizer": [3]}}, r"model\.regularizer: expected a pair"),
+        ({"model": {**TAGGER, "regularizer": [["(", "l2"]]}}, "no regular expression"),
+        (
+            {"model": {**TAGGER, "regularizer": [["scalar_parameters", {"type": "l2", "alpha": "a"}]]}},
+            r"model\.regularizer\.alpha: expected a number",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_one_clear_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -332,3 +345,29 @@ def test_the_shell_prints_the_toml_and_tells_the_rest_apart(
     assert exit_.value.code == 2
     assert "--var takes NAME=VALUE" in capsys.readouterr().err
     assert set(ELMO) == {"options_file", "weight_file", "do_layer_norm"}
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "l2", "cnn", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "a"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_strange_value_anywhere_is_told_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+    content = PUBLISHED[data.draw(st.sampled_from([name for name in PUBLISHED if name in TASKS]))]()
+    table = content
+    while True:
+        key = data.draw(st.sampled_from(sorted(table)))
+        if not isinstance(table[key], dict) or not table[key] or data.draw(st.booleans()):
+            break
+        table = table[key]
+    table[key] = data.draw(JSON_VALUES)
+    with contextlib.suppress(ElmoError):
+        import_config(written(tmp_path, content))

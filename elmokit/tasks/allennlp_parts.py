@@ -178,7 +178,7 @@ def penalty(model: Given) -> float:
             )
         is_l2 = settings.get("type") == "l2" and set(settings) <= {"type", "alpha"}
         if is_l2 and _matches(pattern, MIX_WEIGHT) and not any(_matches(pattern, name) for name in OTHER_WEIGHTS):
-            found += float(settings.get("alpha", 0.01))
+            found += Given(settings, model.place("regularizer"), model.findings).take("alpha", float, 0.01)
         else:
             model.findings.without.append(f"{model.place('regularizer')}: {shown(entry)}")
     return found
