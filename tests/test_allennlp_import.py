@@ -170,6 +170,16 @@ def test_the_import_loads_and_says_at_its_head_what_is_to_be_seen_to(tmp_path: P
     assert "model.encoder.input_size = 1202: derived" in head
 
 
+def test_what_the_file_leaves_out_is_as_allennlp_had_it(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]() | {"trainer": {"optimizer": "adadelta"}, "iterator": "basic", "random_seed": 7}
+    train = imported(tmp_path, content)[0].train
+    assert (train.epochs, train.batch_size, train.patience, train.clip_norm) == (20, 32, None, None)
+    assert train.optimizer == OptimizerConfig("adadelta", learning_rate=1.0, rho=0.9, epsilon=1e-6)
+    assert train.seeds == (7,)
+    train = imported(tmp_path, content | {"pytorch_seed": 3})[0].train
+    assert train.seeds == (3,)
+
+
 FRAGMENT = {"tokens": glove("glove.6B.100d", 100, True), "elmo": elmo(0.5)}
 
 

@@ -232,8 +232,7 @@ def training(top: Given, metric: str, names: Sequence[str]) -> Content:
         return content
     optimizer = trainer.table("optimizer")
     content["optimizer"] = _optimizer(optimizer)
-    if "num_epochs" in trainer.content:
-        content["epochs"] = trainer.take("num_epochs", int, 0)
+    content["epochs"] = trainer.take("num_epochs", int, 20)  # AllenNLP's default
     for theirs, ours, kind in (
         ("patience", "patience", int),
         ("grad_norm", "clip_norm", float),
@@ -255,9 +254,10 @@ def training(top: Given, metric: str, names: Sequence[str]) -> Content:
     for key in ("num_serialized_models_to_keep", "checkpointer"):
         trainer.needless(key, "the best model and the newest checkpoint are kept")
     trainer.leave()
-    seeds = [top.take(key, int, 0) for key in ("random_seed", "numpy_seed", "pytorch_seed") if key in top.content]
-    if seeds:
-        content["seeds"] = [seeds[-1]]
+    for key in ("pytorch_seed", "random_seed", "numpy_seed"):
+        if "seeds" not in content and top.content.get(key) is not None:
+            content["seeds"] = [top.take(key, int, 0)]
+        top.needless(key, "there is one seed")
     return content
 
 
@@ -271,8 +271,7 @@ def _batches(top: Given) -> Content:
         if kind not in ("basic", "bucket"):
             given.content = {"type": kind, **given.content}
         content["bucketed"] = kind == "bucket"
-        if "batch_size" in given.content:
-            content["batch_size"] = given.take("batch_size", int, 0)
+        content["batch_size"] = given.take("batch_size", int, 32)  # AllenNLP's default
         given.needless("sorting_keys", "batches are sorted by the longest sentence")
         given.expect("padding_noise", 0.1)
         given.expect("shuffle", True)
@@ -280,10 +279,8 @@ def _batches(top: Given) -> Content:
     if later is not None:
         later.expect("shuffle", True)
         later.leave()
-    validation = top.table("validation_iterator")
-    if validation is not None:
-        top.content["validation_iterator"] = validation.content
-        top.needless("validation_iterator", "evaluation batches are sorted by length")
+    for key in ("validation_iterator", "validation_data_loader"):
+        top.needless(key, "evaluation batches are sorted by length")
     return content
 
 

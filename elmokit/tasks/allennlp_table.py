@@ -56,8 +56,9 @@ class Given:
         return value
 
     def table(self, key: str) -> Given | None:
-        """A table inside this one, ticked off; None where it is absent or null."""
+        """A table inside this one, ticked off; None where it is absent or null. A text stands for a table's type."""
         content = self.content.pop(key, None)
+        content = {"type": content} if isinstance(content, str) else content
         return None if content is None else Given(content, self.place(key), self.findings)
 
     def tables(self) -> dict[str, Given]:
