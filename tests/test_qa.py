@@ -18,14 +18,8 @@ from elmokit.tasks import qa
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.squad import QaExample
+from tests.task_examples import QA_ANSWERS, QA_PASSAGE, TEXTS, squad
 
-CONTEXT = "Ada fixed her bike in May. The old chain had snapped twice, so Ada bought a new one in Oslo."
-ASKED = [
-    ("When did Ada fix her bike?", "May"),
-    ("What had snapped?", "The old chain"),
-    ("Where did Ada buy a chain?", "Oslo"),
-    ("Who fixed the bike?", "Ada"),
-]
 TINY = qa.QaConfig(
     words=WordsConfig(dim=8),
     chars=CharsConfig(dim=4, filters=((3, 6),)),
@@ -33,19 +27,9 @@ TINY = qa.QaConfig(
 )
 
 
-def squad(without_answer: bool = False) -> str:
-    qas: list[dict[str, Any]] = [
-        {"id": f"q{n}", "question": text, "answers": [{"text": answer, "answer_start": CONTEXT.index(answer)}]}
-        for n, (text, answer) in enumerate(ASKED)
-    ]
-    if without_answer:
-        qas.append({"id": "none", "question": "Why is snow white?", "answers": [], "is_impossible": True})
-    return json.dumps({"data": [{"title": "Demo", "paragraphs": [{"context": CONTEXT, "qas": qas}]}]})
-
-
 def examples(tmp_path: Path, config: qa.QaConfig = TINY, without_answer: bool = False) -> list[QaExample]:
     path = tmp_path / "squad.json"
-    path.write_text(squad(without_answer), encoding="utf-8")
+    path.write_text(squad(QA_ANSWERS, ("Why is snow white?",) * without_answer), encoding="utf-8")
     return list(qa.read(str(path), config))
 
 
@@ -146,10 +130,10 @@ def answers_of(config: qa.QaConfig, given: list[QaExample]) -> list[qa.Answer]:
 def test_it_learns_to_answer_and_its_answers_are_slices(tmp_path: Path) -> None:
     given = examples(tmp_path)
     answers = answers_of(TINY, given)
-    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [answer for _, answer in ASKED]
+    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == list(QA_ANSWERS.values())
     assert qa.score(given, answers, TINY) == {"em": 100.0, "f1": 100.0}
     record = qa.to_record(given[1], answers[1])
-    assert CONTEXT[record["start"] : record["end"]] == record["answer"] == "The old chain"
+    assert QA_PASSAGE[record["start"] : record["end"]] == record["answer"] == "The old chain"
     assert qa.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
 
 
@@ -157,7 +141,7 @@ def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
     config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=True))
     given = examples(tmp_path, config, without_answer=True)
     answers = answers_of(config, given)
-    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [*(text for _, text in ASKED), ""]
+    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [*QA_ANSWERS.values(), ""]
     scores = qa.score(given, answers, config)
     assert scores == dict.fromkeys(scores, 100.0)
     assert set(scores) == {"em", "f1", "em_answerable", "f1_answerable", "em_unanswerable", "f1_unanswerable"}
@@ -166,10 +150,10 @@ def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
 
 
 def test_unanswerable_questions_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=r"question 'none': has no answer"):
+    with pytest.raises(TextError, match=r"question 'Why is snow white\?': has no answer"):
         examples(tmp_path, TINY, without_answer=True)
     config = dataclasses.replace(TINY, data=qa.QaData(skip_unanswerable=True))
-    assert len(examples(tmp_path, config, without_answer=True)) == len(ASKED)
+    assert len(examples(tmp_path, config, without_answer=True)) == len(QA_ANSWERS)
 
 
 def test_without_gold_answers_there_is_nothing_to_learn_or_score(tmp_path: Path) -> None:
@@ -197,7 +181,7 @@ def test_the_small_preset_learns_in_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elmo: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("squad.json").write_text(squad(), encoding="utf-8")
+    Path("squad.json").write_text(TEXTS["qa"], encoding="utf-8")
     Path("qa.toml").write_text(
         'task = "qa"\npreset = "small"\n[data]\ntrain = "squad.json"\ndev = "squad.json"\n'
         "[words]\nmin_count = 1\n[chars]\nmin_count = 1\n[model]\nhidden = 16\ndropout = 0.0\n"
@@ -208,6 +192,6 @@ def test_the_small_preset_learns_in_the_shell(
     capsys.readouterr()
     shell("task", "evaluate", "run", "squad.json", "--json")
     assert json.loads(capsys.readouterr().out)["scores"]["f1"]["mean"] == 100
-    Path("ask.txt").write_text(f"{ASKED[0][0]}\t{CONTEXT}\n", encoding="utf-8")
+    Path("ask.txt").write_text(f"When did Ada fix her bike?\t{QA_PASSAGE}\n", encoding="utf-8")
     shell("task", "predict", "run", "ask.txt", "--json")
     assert json.loads(capsys.readouterr().out)["answer"] == "May"
