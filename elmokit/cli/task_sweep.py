@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-import elmokit
 from elmokit.cli.common import PROGRAM, overwrite_option
 from elmokit.cli.task import Reporter, clock, device_option, refuse_no_seeds
 from elmokit.errors import ConfigError
@@ -77,7 +77,7 @@ def sweep(
     else:
         variants = layer_variants(task, content) if over == "layers" else place_variants(task, content)
     seed_list = content.train.seeds
-    facts = {"elmokit": elmokit.__version__, "command": shlex.join([PROGRAM, *sys.argv[1:]])}
+    facts = {"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])}
     rows = run_sweep(task, variants, seed_list, folder, device=device, report=_Reporter(), facts=facts)
     _echo_table(rows, task.metric)
     if over == "shares":

@@ -122,7 +122,7 @@ class QaBatch:
 
 
 class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
-    """Bi-attention, self-attention and two pointers; the parts are numbered as in the paper's description.
+    """Bi-attention, self-attention and two pointers. Its loss is the mean over the batch's questions.
 
     Args:
         inputs: its output mix enters beside the first GRU's output, of question and passage alike.
