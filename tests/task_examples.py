@@ -84,6 +84,7 @@ def tiny(name: str, path: Path | str, elmo: dict[str, Any] | None = None, **tabl
             "epochs": 40,
             "patience": False,
             "plateau": False,
+            "average": False,
             "optimizer": {"learning_rate": 0.01},
         },
     }
