@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import TrainingError
 from elmokit.files import recover_interrupted
+from elmokit.nn.fast.choose import offers
 from elmokit.text.shards import Part
 from elmokit.text.stream import Window, WindowStream
 from elmokit.train.config import TrainConfig
@@ -169,6 +170,8 @@ class _Training:
         if earlier is not None:
             refuse_other_settings(self.run, earlier, now)
         n_words = len(corpus.vocabulary)
+        if config.precision == "bfloat16" and self.state.model.bilm.device.type == "cpu" and not offers("onednn-bf16"):
+            tell("This processor has no products of bfloat16: float32 is faster here, and exact.")
         if config.n_samples > n_words:
             tell(f"n_samples is {config.n_samples:,} and the vocabulary holds {n_words:,} words: all are drawn.")
         if earlier is not None and earlier.n_predictions and _budget(earlier.config) == _budget(config):
