@@ -165,7 +165,8 @@ class _Training:
     def agree_on_settings(self, tell: Callable[[str], None], show_plan: Callable[[Plan], None]) -> None:
         """Note a new run's settings in its folder, or refuse to go on with a run of others; and set the budget."""
         config, corpus, world = self.config, self.corpus, self.world
-        earlier = open_settings(self.run) if (self.run / SETTINGS).exists() else None
+        there_are = world.leads and (self.run / SETTINGS).exists()
+        earlier = world.tell(open_settings(self.run) if there_are else None)
         now = settings_of(config, corpus, 0)
         if earlier is not None:
             refuse_other_settings(self.run, earlier, now)
@@ -180,7 +181,6 @@ class _Training:
             seconds = world.tell(self._seconds_per_step())
             self.total = self._predictions_for(seconds)
             show_plan(make_plan(config, self.state.losses, self.total, world.size, seconds))
-        world.tell(None)  # all have read the folder before the leading process writes to it
         if world.leads:
             save_settings(self.run, dataclasses.replace(now, n_predictions=self.total))
             forget_later_lines(self.run / LOG, self.state.counters.n_steps)
