@@ -55,6 +55,12 @@ def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None,
         resume=resume,
         facts={"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])},
     )
+    for name, coverage in json.loads((run / "run.json").read_text(encoding="utf-8"))["word_vectors"].items():
+        click.echo(
+            f"{name}: no pretrained vector for {coverage['unknown_types']:.1%} of the training words, "
+            f"{coverage['unknown_tokens']:.1%} of the tokens",
+            err=True,
+        )
     echo_scores(results["dev"], len(results["seeds"]))
 
 
