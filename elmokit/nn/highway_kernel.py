@@ -18,7 +18,8 @@ def read_highway(
     """Read a batch from a zero state, step by step.
 
     Args:
-        from_input: ``(batch, time, 6 * hidden_dim)``: the input's share of the gates i, f, g, o, r, and its straight path.
+        from_input: ``(batch, time, 6 * hidden_dim)``: the input's share of the gates i, f, g, o, r, and its straight
+            path.
         state_weight: ``(5 * hidden_dim, hidden_dim)``.
         state_bias: ``(5 * hidden_dim,)``.
         mask: ``(batch, time)`` bool, True on a real token; padding stands on the right.

@@ -1,4 +1,4 @@
-"""LSTM layers with a highway gate, read in alternating directions (He et al. 2017; Zhang et al. 2016; Srivastava et al. 2015).
+"""LSTM layers with a highway gate, read in alternating directions (Zhang et al. 2016; He et al. 2017).
 
 One step from input ``x`` and state ``(h, c)``, every matrix its own::
 
@@ -6,8 +6,8 @@ One step from input ``x`` and state ``(h, c)``, every matrix its own::
     c' = i * g + f * c
     h' = r * (o * tanh(c')) + (1 - r) * (W_k x)
 
-Blocks stand in AllenNLP's order i, f, g, o, r (and then k in the input's matrix). This is the plain path; the fast one is in
-``nn.highway_kernel``.
+Blocks stand in AllenNLP's order i, f, g, o, r (and then k in the input's matrix). This is the plain path; the fast one
+is in ``nn.highway_kernel``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class HighwayLSTM(nn.Module):
     Args:
         input_dim: size of the inputs.
         hidden_dim: size of the state and the outputs.
-        dropout: on the state that is fed back, one mask for a whole sequence; the output is not dropped (as in AllenNLP).
+        dropout: on the state that is fed back, one mask for a whole sequence; the output is not dropped
+            (as in AllenNLP).
         input_bias: whether the input's matrix has a bias of its own, beside the state's.
         reverse: read from the last token to the first.
     """
@@ -48,7 +49,7 @@ class HighwayLSTM(nn.Module):
         """Draw every block orthogonal; biases 0, the forget gate's 1."""
         with torch.no_grad():
             for weight in (self.input_weight, self.state_weight):
-                for block in weight.split(self.hidden_dim):
+                for block in torch.split(weight, self.hidden_dim):
                     nn.init.orthogonal_(block)
         if self.input_bias is not None:
             nn.init.zeros_(self.input_bias)
@@ -86,7 +87,7 @@ def read_highway_plainly(
     hidden = cell = from_input.new_zeros(n_rows, state_weight.shape[1])
     outputs: list[Tensor] = [hidden] * n_steps
     for step in reversed(range(n_steps)) if reverse else range(n_steps):
-        gates, straight = from_input[:, step].split([len(state_weight), state_weight.shape[1]], dim=1)
+        gates, straight = torch.split(from_input[:, step], [len(state_weight), state_weight.shape[1]], dim=1)
         fed_back = hidden if drop is None else hidden * drop
         i, f, g, o, r = (gates + F.linear(fed_back, state_weight, state_bias)).chunk(N_STATE_BLOCKS, dim=1)
         real = mask[:, step, None].to(hidden.dtype)
