@@ -1,7 +1,7 @@
 """Documents with coreference: CoNLL-2012 columns, JSON lines (e2e-coref), GAP's table.
 
-In CoNLL-2012 the last column holds the chains: ``(3`` opens a mention of chain 3, ``3)`` closes it, ``(3)`` is a mention of
-one word, ``|`` joins several, ``-`` is none. The word is column 4, the speaker column 10.
+In CoNLL-2012 the last column holds the chains: ``(3`` opens a mention of chain 3, ``3)`` closes it, ``(3)`` is a mention
+of one word, ``|`` joins several, ``-`` is none. The word is column 4, the speaker column 10.
 """
 
 from __future__ import annotations

@@ -13,10 +13,9 @@ from elmokit.errors import TextError
 from elmokit.text.tokenize import treebank_tokenizer
 
 HEADER = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"]
-SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9])""")
-ABBREVIATION = re.compile(
-    r"(?:^|[\s(.])(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Gov|Sen|Rep|No|vs)\.\s+$"
-)
+SENTENCE_END = re.compile(r"""[.!?]["'\u201d\u2019)\]]*\s+(?=["'\u201c\u2018(\[]*[A-Z0-9])""")
+TITLES = "Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Gov|Sen|Rep|No|vs"
+ABBREVIATION = re.compile(rf"(?:^|[\s(.])(?:[A-Z]|{TITLES})\.\s+$")
 FEMININE = {"she", "her", "hers"}
 
 Sentences = tuple[tuple[str, ...], ...]
