@@ -1,6 +1,6 @@
 """Documents with coreference: CoNLL-2012 columns, JSON lines (e2e-coref), GAP's table.
 
-In CoNLL-2012 the last column holds the chains: ``(3`` opens a mention of chain 3, ``3)`` closes it, ``(3)`` is a mention
+In CoNLL-2012 the last column holds the chains: ``(3`` opens a mention of chain 3, ``3)`` closes it, ``(3)`` is one
 of one word, ``|`` joins several, ``-`` is none. The word is column 4, the speaker column 10.
 """
 
