@@ -96,8 +96,8 @@ def document_from_json(line: str, where: str) -> Document:
             f"{where}: {error}. Expected one JSON object a line: doc_key, sentences (lists of words), and if known "
             "speakers and clusters (lists of [first word, last word])."
         ) from None
-    sentences = tuple(map(tuple, content.sentences))
-    speakers = None if content.speakers is None else tuple(map(tuple, content.speakers))
+    sentences = tuple(tuple(sentence) for sentence in content.sentences if sentence)
+    speakers = None if content.speakers is None else tuple(tuple(names) for names in content.speakers if names)
     if speakers is not None and list(map(len, speakers)) != list(map(len, sentences)):
         raise TextError(
             f"{where}: speakers are not one for each word. Give as many as there are words, or leave them out."
