@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
@@ -80,6 +80,7 @@ def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
 spans = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda pair: (min(pair), max(pair)))
 
 
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(spans, min_size=1, max_size=4), max_size=4))
 def test_any_clusters_survive_conll(
     tmp_path_factory: pytest.TempPathFactory, clusters: list[list[tuple[int, int]]]
@@ -119,6 +120,7 @@ def test_a_bad_file_is_told_by_line(text: str, message: str, tmp_path: Path) -> 
         read(tmp_path, text)
 
 
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet='#begin document(x);\n0-|() {}"[],', max_size=100))
 def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     message = "line 0"

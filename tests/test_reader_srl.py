@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
@@ -119,6 +119,7 @@ def test_a_bad_file_is_told_by_line(text: str, message: str, tmp_path: Path) -> 
         read(tmp_path, text)
 
 
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet="AV0-* ()|#\t\nIBO.", max_size=80))
 def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     message, found = "line 0", []
@@ -133,6 +134,7 @@ def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPa
 roles = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["ARG0", "C-ARG0", "ARGM-TMP", None])), min_size=1)
 
 
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(roles)
 def test_brackets_and_tags_say_the_same(pieces: list[tuple[int, str | None]]) -> None:
     cells: list[str] = []

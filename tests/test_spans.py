@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.nn.spans import MentionScorer, SpanVectors, all_spans, best_spans, windowed_means
@@ -25,6 +25,7 @@ spans_and_scores = st.lists(
 )
 
 
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(spans_and_scores, st.integers(0, 8))
 def test_the_best_spans_are_those_of_the_greedy_definition(spans: list[tuple[int, int, int]], n_best: int) -> None:
     starts, ends = [start for start, _, _ in spans], [start + width for start, width, _ in spans]
