@@ -71,7 +71,8 @@ class CoupledLSTM(nn.Module):
         turned = turned_places(mask)
         both = torch.stack([inputs, _reordered(inputs, turned)])  # each row from its first token, and from its last
         from_input = torch.baddbmm(self.bias[:, None], both.flatten(1, 2), self.input_weight.transpose(1, 2))
-        from_input = from_input.unflatten(1, (n_rows, n_steps)).permute(2, 0, 1, 3)  # (time, 2, batch, gates)
+        shape = (N_DIRECTIONS, n_rows, n_steps, len(self.bias[0]))
+        from_input = from_input.view(shape).permute(2, 0, 1, 3)  # (time, 2, batch, gates)
         first_hidden, first_cell = (
             first[:, None].expand(-1, n_rows, -1) for first in (self.first_hidden, self.first_cell)
         )

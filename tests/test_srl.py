@@ -18,16 +18,9 @@ from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.srl import Proposition, proposition_from_line
 from elmokit.tasks.scores.chunks import Chunk
 from elmokit.tasks.srl import TASK, SrlConfig, SrlModelConfig
+from tests.task_examples import SRL
 
-LINES = """1 Mira fixed her bike . ||| B-ARG0 B-V B-ARG1 I-ARG1 O
-1 Ada sold the old car . ||| B-ARG0 B-V B-ARG1 I-ARG1 I-ARG1 O
-3 yesterday , Mira sold it . ||| B-ARGM-TMP O B-ARG0 B-V B-ARG1 O
-4 the car that Ada fixed ran . ||| B-ARG1 I-ARG1 B-R-ARG1 B-ARG0 B-V O O
-5 the car that Ada fixed ran . ||| B-ARG0 I-ARG0 I-ARG0 I-ARG0 I-ARG0 B-V O
-2 it , said Ada , broke . ||| B-ARG1 O B-V B-ARG0 O B-C-ARG1 O
-0 wait ! ||| B-V O
-"""
-EXAMPLES = [proposition_from_line(line, f"written, line {n}") for n, line in enumerate(LINES.splitlines(), start=1)]
+EXAMPLES = [proposition_from_line(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
 KNOWN = TASK.labels(EXAMPLES, SrlConfig())
 
 
@@ -196,7 +189,7 @@ def test_a_frame_reads_well() -> None:
 
 @pytest.mark.parametrize("with_elmo", [False, True])
 def test_the_shell_trains_judges_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
-    (tmp_path / "roles.txt").write_text(LINES)
+    (tmp_path / "roles.txt").write_text(SRL)
     (tmp_path / "text.txt").write_text("Ada fixed it .\n0 wait ! |||\n")
     (tmp_path / "srl.toml").write_text(
         f'task = "srl"\npreset = "small"\n[data]\ntrain = "{tmp_path}/roles.txt"\ndev = "{tmp_path}/roles.txt"\n'

@@ -21,33 +21,21 @@ from elmokit.tasks.coref_model import CorefModel, CorefModelConfig, token_ranges
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.coref import Document, document_from_json, read_coref
 from elmokit.tasks.readers.gap import Pronoun
+from tests.task_examples import COREF
 
 pytest.importorskip("scipy")
 
 DOCUMENTS = [
-    Document(
-        "written, line 1",
-        "nw/one_0",
-        (("Mira", "fixed", "her", "bike", "."), ("It", "rides", "well", "."), ("She", "is", "happy", ".")),
-        (("a",) * 5, ("b",) * 4, ("a",) * 4),
-        (((0, 0), (2, 2), (9, 9)), ((2, 3), (5, 5))),
-    ),
-    Document(
-        "written, line 20",
-        "bc/two_0",
-        (("Ada", "sold", "the", "old", "car", "."), ("Mira", "bought", "it", "from", "her", ".")),
-        None,
-        (((0, 0), (10, 10)), ((2, 4), (8, 8))),
-    ),
+    document_from_json(line, f"written, line {number}") for number, line in enumerate(COREF.splitlines(), start=1)
 ]
 KNOWN = {"genres": ["", "bc", "nw"]}
 SIZES = CorefModelConfig(
     hidden=16,
     scorer_hidden=16,
-    max_width=3,
+    max_width=2,
     feature_dim=4,
-    keep=0.6,
-    antecedents=6,
+    keep=0.9,
+    antecedents=30,
     lexical_dropout=0.1,
 )
 COARSE = replace(SIZES, layers=2, coarse_to_fine=True, rounds=2, antecedents=4)
@@ -73,7 +61,7 @@ def tiny(sizes: CorefModelConfig = SIZES, head_words: bool = False) -> tuple[Cor
 def test_written_documents_are_learned_by_heart(sizes: CorefModelConfig) -> None:
     config, model, inputs = tiny(sizes, head_words=sizes is COARSE)
     batch = TASK.collate(DOCUMENTS, inputs, KNOWN, config)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     scores = {"average_f1": 0.0}
     for step in range(400):
         loss = model.train().loss(batch)
@@ -221,10 +209,10 @@ def test_singletons_may_be_dropped(tmp_path: Path) -> None:
 
 
 def test_gap_is_scored_by_its_question() -> None:
-    pronoun = Pronoun((10, 10), True, ((0, 0), (6, 6)), (True, False))
+    pronoun = Pronoun((9, 9), True, ((0, 0), (5, 5)), (True, False))
     document = replace(DOCUMENTS[1], pronoun=pronoun)
-    right = TASK.score([document], [[[(0, 0), (10, 10)]]], CorefConfig())
-    wrong = TASK.score([document], [[[(6, 6), (10, 10)]]], CorefConfig())
+    right = TASK.score([document], [[[(0, 0), (9, 9)]]], CorefConfig())
+    wrong = TASK.score([document], [[[(5, 5), (9, 9)]]], CorefConfig())
     assert (right["gap_f1"], right["gap_feminine_f1"], right["gap_masculine_f1"]) == (100, 100, 0)
     assert wrong["gap_f1"] == 0
     assert "gap_f1" not in TASK.score(DOCUMENTS[1:], [[]], CorefConfig())
@@ -250,12 +238,11 @@ def test_a_missing_scipy_is_told_before_training(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("with_elmo", [False, True])
 def test_the_shell_trains_judges_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
     gold = tmp_path / "gold.jsonl"
-    records = [TASK.to_record(document, [list(c) for c in document.clusters or ()]) for document in DOCUMENTS]
-    gold.write_text("".join(json.dumps(record) + "\n" for record in records))
+    gold.write_text(COREF)
     (tmp_path / "text.txt").write_text("Mira fixed her bike .\nIt rides well .\nShe is happy .\n")
     (tmp_path / "coref.toml").write_text(
         f'task = "coref"\npreset = "small"\n[data]\ntrain = "{gold}"\ndev = "{gold}"\n'
-        "[words]\nmin_count = 1\ndim = 20\n[model]\nhidden = 16\nmax_width = 3\nkeep = 0.6\n"
+        "[words]\nmin_count = 1\ndim = 20\n[model]\nhidden = 16\nmax_width = 2\nkeep = 0.9\n"
         "lexical_dropout = 0.1\n[train]\nepochs = 60\npatience = false\n[train.optimizer]\nlearning_rate = 0.01\n"
         + ("[elmo]\n" if with_elmo else "")
     )
