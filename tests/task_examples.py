@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,30 @@ COREF = """{"doc_key": "nw/one_0", "sentences": [["Mira", "fixed", "her", "bike"
 {"doc_key": "bc/two_0", "sentences": [["Ada", "sold", "the", "car", "."], \
 ["Mira", "bought", "it", "from", "her", "."]], "clusters": [[[0, 0], [9, 9]], [[2, 3], [7, 7]]]}
 """
-TEXTS = {"ner": NER, "sst": SST, "nli": NLI, "srl": SRL, "coref": COREF}
+QA_PASSAGE = "Ada fixed her bike in May. The old chain had snapped twice, so Ada bought a new one in Oslo."
+QA_ANSWERS = {
+    "When did Ada fix her bike?": "May",
+    "What had snapped?": "The old chain",
+    "Where did Ada buy a chain?": "Oslo",
+    "Who fixed the bike?": "Ada",
+}
+
+
+def squad(answers: dict[str, str], without_answer: tuple[str, ...] = ()) -> str:
+    """Questions on ``QA_PASSAGE`` as SQuAD's JSON."""
+    questions: list[dict[str, Any]] = [
+        {"id": f"q{n}", "question": asked, "answers": [{"text": answer, "answer_start": QA_PASSAGE.index(answer)}]}
+        for n, (asked, answer) in enumerate(answers.items())
+    ]
+    questions += [{"id": asked, "question": asked, "answers": [], "is_impossible": True} for asked in without_answer]
+    return json.dumps({"data": [{"title": "Demo", "paragraphs": [{"context": QA_PASSAGE, "qas": questions}]}]})
+
+
+TEXTS = {"ner": NER, "sst": SST, "nli": NLI, "srl": SRL, "coref": COREF, "qa": squad(QA_ANSWERS)}
 MODELS: dict[str, dict[str, Any]] = {
     "ner": {"hidden": [16], "dropout": 0.1},
     "sst": {"input_dropout": 0.1, "projection_dim": 16, "hidden": 16, "output_hidden": [16], "output_dropout": [0.1]},
+    "qa": {"hidden": 16, "dropout": 0.0},
     "nli": {"hidden": 16, "dropout": 0.1, "attention_dropout": 0.1},
     "srl": {"predicate_dim": 6, "hidden": 24, "layers": 2},
     "coref": {"hidden": 16, "scorer_hidden": 16, "max_width": 2, "keep": 0.9, "lexical_dropout": 0.1},

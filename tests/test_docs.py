@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -13,8 +14,9 @@ import pytest
 import elmokit
 from elmokit.cli.main import main
 from elmokit.weights.open import save_model
+from tests import allennlp_configs
 from tests.conftest import random_model
-from tests.task_examples import TEXTS
+from tests.task_examples import QA_PASSAGE, TEXTS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,6 +43,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in TEXTS.items():
         for part in ("train", "dev", "test"):
             Path(f"{name}.{part}").write_text(text, encoding="utf-8")
+    Path("questions.txt").write_text(f"What had snapped?\t{QA_PASSAGE}\n", encoding="utf-8")
+    Path("ner_elmo.json").write_text(json.dumps(allennlp_configs.ner()), encoding="utf-8")
     save_model(random_model(), Path("elmo_weights.hdf5"))
     return tmp_path
 

@@ -17,6 +17,8 @@ from elmokit.cli.neighbours import neighbours
 from elmokit.cli.perplexity import perplexity
 from elmokit.cli.probe import probe
 from elmokit.cli.task import task
+from elmokit.cli.task_import import import_
+from elmokit.cli.task_sweep import sweep, weights
 from elmokit.cli.train import train
 from elmokit.cli.vocab import vocab
 from elmokit.errors import ElmoError
@@ -46,6 +48,8 @@ for command in (
     allennlp_vocab,
 ):
     elmokit.add_command(command)
+for command in (import_, sweep, weights):
+    task.add_command(command)
 
 
 def main() -> None:

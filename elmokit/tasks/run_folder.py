@@ -75,7 +75,7 @@ def begin(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) 
     content = {"task": task.name, **config_to(config)}
     if (run / "config.toml").exists():
         earlier = config_to(config_of(read_toml(run / "config.toml"), str(run / "config.toml"))[1])
-        changed = _changes({"task": task.name, **earlier}, content)
+        changed = changes({"task": task.name, **earlier}, content)
         if changed:
             raise TrainingError(
                 f"{run} is a run with other settings: {', '.join(changed)}. Resume with the same, or start a new run."
@@ -90,13 +90,13 @@ def begin(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) 
             beside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def _changes(earlier: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
+def changes(earlier: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
     """The settings that differ, and how."""
     found: list[str] = []
     for name in now:
         was, is_ = earlier.get(name), now[name]
         if isinstance(was, dict) and isinstance(is_, dict):
-            found += _changes(was, is_, f"{path}{name}.")
+            found += changes(was, is_, f"{path}{name}.")
         elif was != is_ and f"{path}{name}" != "train.seeds":
             found.append(f"{path}{name} was {was!r} and is {is_!r}")
     return found

@@ -1,0 +1,116 @@
+"""Figures of finished runs and sweeps: sample efficiency (Figure 1 of Peters et al. 2018), mix weights (Figure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elmokit.errors import ConfigError
+from elmokit.figures import COLORS, COLUMN, INK, LINES, save_figure, styled_figure
+from elmokit.tasks.mix_weights import MixWeights
+from elmokit.tasks.sweep import Row
+
+if TYPE_CHECKING:
+    from matplotlib.patches import Rectangle
+
+NAMES = {"ner": "NER", "sst": "SST", "nli": "NLI", "srl": "SRL", "coref": "Coref", "qa": "QA"}
+LONGEST_LEVEL = 5  # characters of a name that fits under its column
+SCORES = {"f1": "F1", "accuracy": "accuracy (%)", "average_f1": "average F1"}
+
+
+def plot_shares(rows: Sequence[Row], metric: str, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+    """Dev scores over the share of the training data, without and with ELMo; bands of one standard deviation.
+
+    Args:
+        metric: the key of the score.
+
+    Raises:
+        ConfigError: no variant is finished.
+    """
+    done = [row for row in rows if row.scores]
+    if not done:
+        raise ConfigError("No training of the sweep is over: there is nothing to draw.")
+    with styled_figure(COLUMN, 2.4) as figure:
+        axes = figure.subplots()
+        for label, with_elmo, style in (("ELMo", True, LINES[0]), ("baseline", False, LINES[1])):
+            line = sorted((row for row in done if row.with_elmo == with_elmo), key=lambda row: row.share)
+            shares = [100 * row.share for row in line]
+            means = [row.scores[metric]["mean"] for row in line]
+            spreads = [row.scores[metric]["deviation"] for row in line]
+            low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
+            axes.plot(shares, means, label=label, **style)
+            axes.fill_between(shares, low, high, color=style["color"], alpha=0.18, linewidth=0)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        shares = sorted({100 * row.share for row in done})
+        axes.set_xticks(shares, [f"{share:g}" for share in shares])
+        axes.minorticks_off()
+        axes.set_xlabel("Training data (%)")
+        axes.set_ylabel(f"Dev {SCORES.get(metric, metric)}")
+        axes.legend(loc="best")
+        return save_figure(figure, path, overwrite)
+
+
+def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+    """The share of each layer in each mix, input and output side by side; hatched below a third, dotted above two.
+
+    With mixes of other than three layers the marks are at one and two equal shares.
+
+    Raises:
+        ConfigError: there is no mix.
+    """
+    if not mixes:
+        raise ConfigError("The runs have no mix of layers: there is nothing to draw.")
+    n_layers = 1 + max(layer for mix in mixes for layer in mix.layers)
+    labels = _labels(mixes)
+    by_place = {place: [mix for mix in mixes if mix.place == place] for place in ("input", "output")}
+    drawn = {place: found for place, found in by_place.items() if found}
+    n_columns = sum(map(len, drawn.values()))
+    with styled_figure(max(1.6, 0.75 + 0.42 * n_columns), 0.75 + 0.32 * n_layers) as figure:
+        grid = figure.subplots(
+            1, len(drawn), squeeze=False, width_ratios=[len(found) for found in drawn.values()], sharey=True
+        )[0]
+        for axes, (place, found) in zip(grid, drawn.items(), strict=True):
+            axes.set_title(place.capitalize())
+            axes.grid(False)
+            for column, mix in enumerate(found):
+                equal = 1 / len(mix.layers)
+                for layer, weight in zip(mix.layers, mix.weights, strict=True):
+                    hatch = "/////" if weight < equal else "..." if weight > 2 * equal else None
+                    box = (column - 0.5, layer - 0.5)
+                    axes.add_patch(_cell(box, weight, hatch))
+                    axes.text(column, layer, f"{weight:.2f}", ha="center", va="center", fontsize=6, bbox=_LABEL)
+            axes.set_xlim(-0.5, len(found) - 0.5)
+            axes.set_ylim(-0.5, n_layers - 0.5)
+            names = [labels[mix.run, mix.task] for mix in found]
+            turned = {"rotation": 45, "ha": "right"} if max(map(len, names)) > LONGEST_LEVEL else {}
+            axes.set_xticks(range(len(found)), names, **turned)
+            axes.set_yticks(range(n_layers), [str(layer) for layer in range(n_layers)])
+            axes.tick_params(length=0)
+        grid[0].set_ylabel("Layer")
+        return save_figure(figure, path, overwrite)
+
+
+def _labels(mixes: Sequence[MixWeights]) -> dict[tuple[str, str], str]:
+    """Tasks by their names, and by their runs' where a task has several."""
+    runs = {(mix.run, mix.task) for mix in mixes}
+    tasks = [task for _, task in runs]
+    names = [Path(run).name for run, _ in runs]
+    short = {run: Path(run).name if names.count(Path(run).name) == 1 else run for run, _ in runs}
+    return {
+        (run, task): NAMES.get(task, task) if tasks.count(task) == 1 else f"{NAMES.get(task, task)} ({short[run]})"
+        for run, task in runs
+    }
+
+
+_LABEL = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+
+
+def _cell(corner: tuple[float, float], weight: float, hatch: str | None) -> Rectangle:
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    blue = to_rgb(COLORS[0])
+    shade = tuple(1 - weight * (1 - part) for part in blue)
+    return Rectangle(corner, 1, 1, facecolor=shade, edgecolor=INK, linewidth=0.5, hatch=hatch, clip_on=False)

@@ -1,0 +1,383 @@
+"""AllenNLP's configs become configs of ours, and what they say beyond that is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elmokit.cli.main import elmokit, main
+from elmokit.errors import ConfigError, ElmoError, MissingExtraError
+from elmokit.tasks.allennlp import import_config
+from elmokit.tasks.config import CharsConfig, MixConfig, OptimizerConfig, PlateauConfig, WordsConfig
+from elmokit.tasks.table import TASKS, config_of
+from tests.allennlp_configs import ELMO, PUBLISHED, elmo, glove, written
+
+
+def imported(folder: Path, content: Any) -> tuple[Any, str]:
+    """The config that the import gives, and its text."""
+    toml, _ = import_config(written(folder, content))
+    return config_of(tomllib.loads(toml), "imported")[1], toml
+
+
+def told(folder: Path, content: Any) -> str:
+    return "\n".join(import_config(written(folder, content))[1].without)
+
+
+ALL = [
+    pytest.param(name, marks=pytest.mark.skipif(name not in TASKS, reason=f"there is no task {name}"))
+    for name in PUBLISHED
+]
+
+
+def leaves(content: Any, path: str = "") -> list[tuple[str, Any]]:
+    if isinstance(content, dict):
+        return [leaf for key, value in content.items() for leaf in leaves(value, f"{path}.{key}".lstrip("."))]
+    return [(path, content)]
+
+
+def test_ner_comes_with_every_number(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, PUBLISHED["ner"]())
+    assert config.words == WordsConfig("glove.6B.50d.txt.gz", dim=50, train=True, lowercase=True)
+    assert config.chars == CharsConfig(dim=16, filters=((3, 128),))
+    assert (config.elmo.model, config.elmo.input, config.elmo.output) == ("original", MixConfig(penalty=0.1), None)
+    model, train = config.model, config.train
+    assert (model.hidden, model.dropout, model.tags, model.constraints) == ((200, 200), 0.5, "BIOUL", "decoding")
+    assert (model.variational, model.learn_ends) == (False, False)
+    assert (train.batch_size, train.bucketed, train.epochs, train.patience) == (64, False, 75, 25)
+    assert (train.clip_norm, train.optimizer) == (5.0, OptimizerConfig("adam", 1e-3))
+    assert (config.data.train, config.data.dev) == ("eng.train", "eng.testa")
+
+
+def test_sst_comes_with_every_number(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, PUBLISHED["sst"]())
+    assert config.words == WordsConfig("glove.840B.300d.txt.gz", dim=300, train=False)
+    assert config.chars is None
+    assert (config.elmo.input, config.elmo.output) == (MixConfig(), None)
+    model = config.model
+    assert (model.input_dropout, model.projection_dim, model.projection_dropout) == (0.5, 300, 0.25)
+    assert (model.hidden, model.pooled_dropout, model.output, model.pool) == (300, 0.1, "maxout", 4)
+    assert (model.output_hidden, model.output_dropout) == ((1200, 600), (0.2, 0.3))
+    assert (config.data.classes, config.data.phrases) == (5, "all")
+    assert (config.train.bucketed, config.train.batch_size, config.train.epochs) == (True, 100, 40)
+
+
+def test_nli_comes_with_every_number(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, PUBLISHED["nli"]())
+    assert (config.words, config.chars) == (None, None)
+    assert (config.elmo.input, config.elmo.output) == (MixConfig(), None)
+    assert (config.model.hidden, config.model.dropout, config.model.attention_dropout) == (300, 0.5, 0.0)
+    assert (config.train.plateau, config.train.clip_norm) == (PlateauConfig(0.5, 0), 10.0)
+    assert (config.train.batch_size, config.train.optimizer.learning_rate) == (32, 4e-4)
+
+
+@pytest.mark.skipif("srl" not in TASKS, reason="there is no task srl")
+def test_srl_comes_with_every_number(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, PUBLISHED["srl"]())
+    assert (config.words, config.chars) == (None, None)
+    assert (config.elmo.input, config.elmo.output) == (MixConfig(penalty=0.001, dropout=0.1), None)
+    model, train = config.model, config.train
+    assert (model.predicate_dim, model.hidden, model.layers, model.dropout) == (100, 300, 8, 0.1)
+    assert model.input_bias == "never"
+    assert train.optimizer == OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6)
+    assert (train.batch_size, train.epochs, train.patience) == (80, 500, 200)
+    assert (train.clip_value, train.clip_norm) == (1.0, None)
+
+
+@pytest.mark.skipif("coref" not in TASKS, reason="there is no task coref")
+def test_coref_comes_with_every_number(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, PUBLISHED["coref"]())
+    assert config.elmo is None
+    assert config.words == WordsConfig("glove.6B.300d.txt.gz", dim=300, train=False)
+    assert config.chars == CharsConfig(dim=16, filters=((5, 100),))
+    model = config.model
+    assert (model.hidden, model.layers, model.lstm_dropout, model.lexical_dropout) == (200, 1, 0.0, 0.5)
+    assert (model.scorer_hidden, model.scorer_layers, model.dropout, model.feature_dim) == (150, 2, 0.2, 20)
+    assert (model.max_width, model.keep, model.antecedents) == (10, 0.4, 100)
+    assert (model.coarse_to_fine, model.rounds) == (False, 1)
+    assert (config.train.batch_size, config.train.epochs, config.train.patience) == (1, 150, 10)
+    assert config.train.optimizer == OptimizerConfig()
+    assert "speakers" in told(tmp_path, PUBLISHED["coref"]())
+
+
+def test_bidaf_comes_with_what_the_paper_s_model_shares_with_it_and_the_rest_is_told(tmp_path: Path) -> None:
+    config, _ = imported(tmp_path, PUBLISHED["qa"]())
+    assert config.chars == CharsConfig(dim=16, filters=((5, 100),), dropout=0.2)
+    assert (config.model.hidden, config.model.dropout) == (100, 0.2)
+    assert (config.train.optimizer.betas, config.train.average) == ((0.9, 0.9), None)
+    without = told(tmp_path, PUBLISHED["qa"]())
+    for expected in (
+        "Seo et al. 2017",
+        "num_highway_layers = 2",
+        "modeling_layer",
+        "span_end_encoder",
+        '"+em"',
+        "spaCy",
+    ):
+        assert expected in without
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_value_of_a_published_config_is_carried_over_or_told(tmp_path: Path, name: str) -> None:
+    """Changing any value changes what is imported or what is told."""
+    content = PUBLISHED[name]()
+    _, before = imported(tmp_path, content)
+    for path, value in leaves(content):
+        changed = json.loads(json.dumps(content))
+        *way, key = path.split(".")
+        table = changed
+        for step in way:
+            table = table[step]
+        table[key] = {bool: not value, str: f"{value}x"}.get(type(value), value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            table[key] = value / 2 if isinstance(value, float) and value else value + 1
+        elif isinstance(value, list):
+            table[key] = [*value, value[-1]]
+        try:
+            _, after = imported(tmp_path, changed)
+        except ElmoError:
+            continue  # told as well
+        assert after != before, path
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_unknown_is_told_wherever_it_stands(tmp_path: Path, name: str) -> None:
+    content = PUBLISHED[name]()
+
+    def tables(table: dict[str, Any]) -> list[dict[str, Any]]:
+        return [table, *(inner for value in table.values() if isinstance(value, dict) for inner in tables(value))]
+
+    for number, table in enumerate(tables(content)):
+        table["wholly_new"] = number
+    text = import_config(written(tmp_path, content))[0]
+    for number in range(len(tables(PUBLISHED[name]()))):
+        assert re.search(rf'wholly_new"?( =|:) {number}\b', text), number
+
+
+def test_the_import_loads_and_says_at_its_head_what_is_to_be_seen_to(tmp_path: Path) -> None:
+    _, toml = imported(tmp_path, PUBLISHED["ner"]())
+    head = toml[: toml.index("task =")]
+    assert all(line.startswith("#") for line in head.splitlines() if line)
+    assert "glove.6B.50d.txt.gz" in head
+    assert "model.encoder.input_size = 1202: derived" in head
+
+
+def test_what_the_file_leaves_out_is_as_allennlp_had_it(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]() | {"trainer": {"optimizer": "adadelta"}, "iterator": "basic", "random_seed": 7}
+    train = imported(tmp_path, content)[0].train
+    assert (train.epochs, train.batch_size, train.patience, train.clip_norm) == (20, 32, None, None)
+    assert train.optimizer == OptimizerConfig("adadelta", learning_rate=1.0, rho=0.9, epsilon=1e-6)
+    assert train.seeds == (7,)
+    train = imported(tmp_path, content | {"pytorch_seed": 3})[0].train
+    assert train.seeds == (3,)
+
+
+FRAGMENT = {"tokens": glove("glove.6B.100d", 100, True), "elmo": elmo(0.5)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"text_field_embedder": {"token_embedders": FRAGMENT}},
+        {"text_field_embedder": FRAGMENT},  # the old style
+        {"token_embedders": FRAGMENT},
+        FRAGMENT,
+    ],
+)
+def test_a_fragment_gives_its_tables_alone(tmp_path: Path, content: dict[str, Any]) -> None:
+    toml, _ = import_config(written(tmp_path, content))
+    tables = tomllib.loads(toml)
+    assert set(tables) == {"words", "elmo"}
+    assert tables["elmo"] == {
+        "model": "original",
+        "output": False,
+        "input": {"dropout": 0.5, "layer_norm": False},
+    }
+    config = config_of({"task": "ner", **tables}, "fragment")[1]
+    assert config.elmo.input == MixConfig(dropout=0.5, penalty=0.1)  # the task's own lambda
+
+
+def test_an_elmo_block_alone_and_the_indexers_are_fragments_too(tmp_path: Path) -> None:
+    toml, _ = import_config(written(tmp_path, elmo(0.0)))
+    assert tomllib.loads(toml)["elmo"]["input"]["dropout"] == 0.0
+    indexers = {"tokens": {"type": "single_id", "lowercase_tokens": True}, "elmo": {"type": "elmo_characters"}}
+    toml, _ = import_config(written(tmp_path, {"token_indexers": indexers, "token_embedders": FRAGMENT}))
+    assert tomllib.loads(toml)["words"]["lowercase"] is True
+    toml, findings = import_config(written(tmp_path, {"dataset_reader": {"type": "srl", "token_indexers": indexers}}))
+    assert tomllib.loads(toml) == {}
+    assert "elmo_characters" in toml or "brings its own characters" in findings.needless[-1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "layers"),
+    [([-9e10, 1, -9e10], (1,)), ([0, 0, 0], "average"), ([0.5, 0.5, 0.5], "average"), ([0.1, 0.2, 0.3], "all")],
+)
+def test_given_mix_weights_become_a_choice_of_layers_where_they_are_one(
+    tmp_path: Path, weights: list[float], layers: Any
+) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["text_field_embedder"]["token_embedders"]["elmo"]["scalar_mix_parameters"] = weights
+    config, toml = imported(tmp_path, content)
+    assert config.elmo.input.layers == layers
+    assert "scalar_mix_parameters" in toml
+
+
+@pytest.mark.parametrize("pattern", [".*", "scalar_mix", "encoder"])
+def test_a_penalty_on_more_than_the_mix_weights_is_told_not_taken(tmp_path: Path, pattern: str) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["regularizer"] = [[pattern, {"type": "l2", "alpha": 0.5}]]
+    config, _ = imported(tmp_path, content)
+    assert config.elmo.input.penalty == 0
+    assert "model.regularizer" in told(tmp_path, content)
+
+
+def test_files_beside_each_other_are_one_model(tmp_path: Path) -> None:
+    content = PUBLISHED["nli"]()
+    given = content["model"]["text_field_embedder"]["token_embedders"]["elmo"]
+    given.update(weight_file="my/pubmed_weights.hdf5", options_file="my/pubmed_options.json")
+    assert imported(tmp_path, content)[0].elmo.model == "my/pubmed_weights.hdf5"
+    assert "options_file" not in told(tmp_path, content)
+    given.update(options_file="elsewhere.json")
+    assert "elsewhere.json" in told(tmp_path, content)
+
+
+TAGGER = {"type": "crf_tagger", "encoder": {"type": "lstm", "hidden_size": 3, "bidirectional": True}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"type": "simple_tagger"}}, "'simple_tagger', which is none of the six tasks"),
+        ({"model": None}, "model: expected a table"),
+        ({"model": ["crf_tagger"]}, "model: expected a table"),
+        ({"trainer": {"num_epochs": "ten"}}, r"trainer\.num_epochs: expected a whole number, found \"ten\""),
+        ({"trainer": {"optimizer": {"type": "bert_adam"}}}, r"trainer\.optimizer\.type is 'bert_adam'"),
+        ({"trainer": {"num_epochs": 0}}, "epochs is 0"),
+        ({"iterator": 3}, "iterator: expected a table"),
+        ({"model": {**TAGGER, "regularizer": 3}}, r"model\.regularizer: expected a list of pairs"),
+        ({"model": {**TAGGER, "regularizer": [3]}}, r"model\.regularizer: expected a pair"),
+        ({"model": {**TAGGER, "regularizer": [["(", "l2"]]}}, "no regular expression"),
+        (
+            {"model": {**TAGGER, "regularizer": [["scalar_parameters", {"type": "l2", "alpha": "a"}]]}},
+            r"model\.regularizer\.alpha: expected a number",
+        ),
+    ],
+)
+def test_what_cannot_be_imported_is_one_clear_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        import_config(written(tmp_path, {**PUBLISHED["ner"](), **change}))
+
+
+@pytest.mark.parametrize("content", [{}, {"a": 1}, {"trainer": {"num_epochs": 3}}, [1, 2], "text", None])
+def test_what_is_no_config_of_theirs_is_refused(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(ConfigError, match=r"neither a training config of AllenNLP's|expected a table"):
+        import_config(written(tmp_path, content))
+
+
+JSONNET = """
+local units = 200;  // Jsonnet, with comments
+{
+  dataset_reader: {type: "conll2003"}, train_data_path: std.extVar("TRAIN"), validation_data_path: "dev.txt",
+  model: {type: "crf_tagger", encoder: {type: "lstm", bidirectional: true, hidden_size: units, num_layers: 1}},
+}
+"""
+
+
+def test_jsonnet_is_evaluated_and_external_variables_are_given_or_told(tmp_path: Path) -> None:
+    pytest.importorskip("_jsonnet")
+    path = tmp_path / "ner.jsonnet"
+    path.write_text(JSONNET)
+    toml, findings = import_config(path)
+    assert tomllib.loads(toml)["model"]["hidden"] == [200]
+    assert tomllib.loads(toml)["data"]["dev"] == "dev.txt"
+    assert "train" not in tomllib.loads(toml)["data"]
+    assert any("external variable TRAIN: set data.train" in line for line in findings.without)
+    toml, findings = import_config(path, {"TRAIN": "my.train"})
+    assert tomllib.loads(toml)["data"]["train"] == "my.train"
+    assert not any("external variable" in line for line in findings.without)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a: ", "no JSON, nor Jsonnet that can be evaluated"),
+        ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them by --var"),
+        ('{model: import "../secret.libsonnet"}', "outside the folder"),
+        ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
+        ("[1, 2]\n// three", "expected a table of named values"),
+    ],
+)
+def test_jsonnet_that_cannot_be_evaluated_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    pytest.importorskip("_jsonnet")
+    (tmp_path / "secret.libsonnet").write_text("{}")
+    path = tmp_path / "inner" / "config.jsonnet"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        import_config(path)
+
+
+def test_a_library_beside_the_config_is_imported(tmp_path: Path) -> None:
+    pytest.importorskip("_jsonnet")
+    (tmp_path / "model.libsonnet").write_text(json.dumps(PUBLISHED["ner"]()["model"]))
+    path = tmp_path / "ner.jsonnet"
+    path.write_text('{model: import "model.libsonnet"}')
+    assert tomllib.loads(import_config(path)[0])["model"]["hidden"] == [200, 200]
+
+
+def test_without_the_package_jsonnet_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_jsonnet", None)
+    path = tmp_path / "ner.jsonnet"
+    path.write_text(JSONNET)
+    with pytest.raises(MissingExtraError, match=r"elmokit\[jsonnet\]"):
+        import_config(path)
+
+
+def test_the_shell_prints_the_toml_and_tells_the_rest_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, PUBLISHED["ner"]())
+    elmokit.main(["task", "import", str(path)], prog_name="elmokit", standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert tomllib.loads(out)["task"] == "ner"
+    assert "no counterpart" in err
+    monkeypatch.setattr(sys, "argv", ["elmokit", "task", "import", str(path), "--var", "TRAIN"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 2
+    assert "--var takes NAME=VALUE" in capsys.readouterr().err
+    assert set(ELMO) == {"options_file", "weight_file", "do_layer_norm"}
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "l2", "cnn", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "a"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_strange_value_anywhere_is_told_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+    content = PUBLISHED[data.draw(st.sampled_from([name for name in PUBLISHED if name in TASKS]))]()
+    table = content
+    while True:
+        key = data.draw(st.sampled_from(sorted(table)))
+        if not isinstance(table[key], dict) or not table[key] or data.draw(st.booleans()):
+            break
+        table = table[key]
+    table[key] = data.draw(JSON_VALUES)
+    with contextlib.suppress(ElmoError):
+        import_config(written(tmp_path, content))

@@ -1,0 +1,90 @@
+"""The learned weights of runs, told and drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit.cli.main import elmokit
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
+from elmokit.tasks.mix_weights import weights_of_runs
+from elmokit.tasks.plots import plot_mixes, plot_shares
+from elmokit.tasks.sweep import Row
+
+
+def mix(*weights: float, layers: tuple[int, ...] = (0, 1, 2), gamma: float = 1.0) -> dict[str, Any]:
+    return {"layers": layers, "weights": weights, "gamma": gamma}
+
+
+def run(folder: Path, name: str, *seeds: dict[str, Any], task: str = "nli") -> Path:
+    path = folder / name
+    path.mkdir()
+    content = {"task": task, "metric": "accuracy", "seeds": [{"seed": n, "mixes": m} for n, m in enumerate(seeds)]}
+    (path / "results.json").write_text(json.dumps(content))
+    return path
+
+
+def test_weights_are_means_over_seeds_input_first(tmp_path: Path) -> None:
+    one = {"output": mix(0.2, 0.3, 0.5), "input": mix(0.1, 0.7, 0.2, gamma=2.0)}
+    other = {"output": mix(0.4, 0.3, 0.3), "input": mix(0.3, 0.5, 0.2)}
+    at_input, at_output = weights_of_runs([run(tmp_path, "a", one, other)])
+    assert (at_input.place, at_input.gamma, at_input.n_seeds) == ("input", 1.5, 2)
+    assert at_input.weights == pytest.approx((0.2, 0.6, 0.2))
+    assert at_output.weights == pytest.approx((0.3, 0.3, 0.4))
+    assert at_input.deviations == pytest.approx((0.1414, 0.1414, 0), abs=1e-4)
+
+
+def test_runs_without_mixes_or_results_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No mix of layers"):
+        weights_of_runs([run(tmp_path, "baseline", {})])
+    with pytest.raises(ModelNotFoundError, match="no run of a task whose training is over"):
+        weights_of_runs([tmp_path])
+    (tmp_path / "results.json").write_text('{"task": "nli", "seeds": [{}]}')
+    with pytest.raises(FormatError, match="damaged"):
+        weights_of_runs([tmp_path])
+
+
+def test_cells_below_a_third_are_hatched_and_above_two_dotted(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    def patterns(*weights: float) -> int:
+        mixes = weights_of_runs([run(tmp_path, f"r{weights[0]}", {"input": mix(*weights)})])
+        _, svg = plot_mixes(mixes, tmp_path / f"f{weights[0]}")
+        return svg.read_text(encoding="utf-8").count("<pattern ")
+
+    assert patterns(0.4, 0.34, 0.34) == 0
+    assert patterns(0.2, 0.4, 0.4) == 1
+    assert patterns(0.1, 0.8, 0.11) >= 2  # dots, and hatches on two shades
+
+
+def test_mixes_of_few_layers_leave_the_others_empty(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    mixes = weights_of_runs([run(tmp_path, "top", {"input": mix(1.0, layers=(2,))})])
+    png, _ = plot_mixes(mixes, tmp_path / "figure")
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_there_must_be_something_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        plot_mixes([], tmp_path / "figure")
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        plot_shares([Row("a", "a", 1.0, True, (), {})], "f1", tmp_path / "figure")
+
+
+def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    path = run(tmp_path, "my-run", {"input": mix(0.1, 0.7, 0.2)}, {"input": mix(0.1, 0.7, 0.2)})
+    figure = tmp_path / "weights.png"
+    arguments = ["task", "weights", str(path), "--figure", str(figure)]
+    elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
+    out = capsys.readouterr().out
+    assert f"{path}  input   layers  0: 0.100 ± 0.000  1: 0.700" in out
+    assert figure.exists()
+    with pytest.raises(OutputError, match="exists already"):
+        elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
+    elmokit.main([*arguments, "--overwrite", "--json"], prog_name="elmokit", standalone_mode=False)
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["weights"] == pytest.approx([0.1, 0.7, 0.2])

@@ -1,0 +1,197 @@
+"""Question answering: its sizes as published, answers as slices, and learning to answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.cli.main import elmokit
+from elmokit.errors import ConfigError, TextError
+from elmokit.tasks import qa
+from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.readers.squad import QaExample
+from tests.task_examples import QA_ANSWERS, QA_PASSAGE, TEXTS, squad
+
+TINY = qa.QaConfig(
+    words=WordsConfig(dim=8),
+    chars=CharsConfig(dim=4, filters=((3, 6),)),
+    model=qa.QaModelConfig(hidden=8, dropout=0.0),
+)
+
+
+def examples(tmp_path: Path, config: qa.QaConfig = TINY, without_answer: bool = False) -> list[QaExample]:
+    path = tmp_path / "squad.json"
+    path.write_text(squad(QA_ANSWERS, ("Why is snow white?",) * without_answer), encoding="utf-8")
+    return list(qa.read(str(path), config))
+
+
+def inputs_of(given: Sequence[QaExample], config: qa.QaConfig, elmo: ElmoShape | None = None) -> Inputs:
+    words = sorted({word for example in given for sentence in qa.sentences(example) for word in sentence})
+    assert config.words is not None
+    assert config.words.dim is not None
+    assert config.chars is not None
+
+    def layers_of(sentences: Sequence[Sequence[str]]) -> list[Any]:
+        assert elmo is not None
+        return [np.ones((elmo.n_layers, len(sentence), elmo.dim), dtype=np.float32) for sentence in sentences]
+
+    table = WordTable(words, config.words.dim, config.words.lowercase)
+    return Inputs({"words": table}, sorted(set("".join(words))), config.chars.max_chars, elmo, layers_of)
+
+
+def model_of(config: qa.QaConfig, inputs: Inputs) -> qa.BiDafPlusPlus:
+    torch.manual_seed(0)
+    assert config.words is not None
+    return qa.build(config, InputLayer(inputs, {"words": config.words}, config.chars, config.elmo), {})
+
+
+def test_the_published_sizes_are_those_of_the_paper(tmp_path: Path) -> None:
+    config = dataclasses.replace(qa.TASK.presets["published"], elmo=qa.TASK.elmo)
+    model = model_of(config, inputs_of(examples(tmp_path), config, ElmoShape(3, 1024)))
+    assert model.inputs.output_dim == 300 + 100 + 1024
+    assert model.encoder.hidden_size == 90
+    assert model.attention.scores.of_left.in_features == 180 + 1024
+    assert model.after_attention.weight.shape == (180, 4816)
+    assert model.after_self_attention.weight.shape == (180, 540)
+    assert model.end_encoder.input_size == 360
+    assert (model.dropout.p, model.max_answer) == (0.2, 17)
+    baseline = dataclasses.replace(config, elmo=None)
+    assert model_of(baseline, inputs_of(examples(tmp_path), baseline)).encoder.hidden_size == 100
+
+
+def test_weights_start_as_published(tmp_path: Path) -> None:
+    config = qa.TASK.presets["published"]
+    model = model_of(config, inputs_of(examples(tmp_path), config))
+    weights = model.encoder.weight_ih_l0
+    assert weights.abs().max() <= 0.1
+    assert weights.std().item() == pytest.approx(0.044, abs=0.001)  # a normal of 0.05 cut at twice that
+    assert not model.encoder.bias_hh_l0.any()
+    assert model.inputs.char_cnn is not None
+    assert model.inputs.char_cnn.embedding.weight.abs().max() <= 0.05
+    assert model.self_attention.null_score.item() == -1
+
+
+@pytest.mark.parametrize("elmo", [None, ElmoConfig(input=MixConfig(), output=MixConfig())])
+def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(tmp_path: Path, elmo: ElmoConfig | None) -> None:
+    config = dataclasses.replace(TINY, elmo=elmo)
+    given = examples(tmp_path)
+    longer = dataclasses.replace(given[0].passage, text="x", tokens=("Ada",) * 40, spans=((0, 1),) * 40)
+    given.append(dataclasses.replace(given[0], passage=longer, answers=None, span=None))
+    inputs = inputs_of(given, config, ElmoShape(3, 10) if elmo else None)
+    model = model_of(config, inputs).eval()
+    with torch.no_grad():
+        together = model.predict(qa.collate(given, inputs, {}, config))
+        alone = [model.predict(qa.collate([example], inputs, {}, config))[0] for example in given]
+    assert [answer[:2] for answer in together] == [answer[:2] for answer in alone]
+    np.testing.assert_allclose([a.probability for a in together], [a.probability for a in alone], rtol=1e-4)
+
+
+def test_the_loss_is_the_mean_of_both_ends_and_passes_over_unknown_spans(tmp_path: Path) -> None:
+    given = examples(tmp_path)[:2]
+    inputs = inputs_of(given, TINY)
+    model = model_of(TINY, inputs).eval()
+    batch = qa.collate(given, inputs, {}, TINY)
+    starts, ends = model(batch)
+    spans = [example.span or (0, 0) for example in given]
+    expected = -sum(starts[row, first] + ends[row, last] for row, (first, last) in enumerate(spans)) / 2
+    torch.testing.assert_close(model.loss(batch), expected)
+    unknown = dataclasses.replace(given[1], span=None)
+    one = model.loss(qa.collate([given[0], unknown], inputs, {}, TINY))
+    torch.testing.assert_close(one, -(starts[0, spans[0][0]] + ends[0, spans[0][1]]))
+    assert model.loss(qa.collate([unknown], inputs, {}, TINY)).item() == 0
+
+
+def fitted(config: qa.QaConfig, given: list[QaExample]) -> tuple[qa.BiDafPlusPlus, Inputs]:
+    inputs = inputs_of(given, config)
+    model = model_of(config, inputs)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    batch = qa.collate(given, inputs, {}, config)
+    for _ in range(60):
+        model.loss(batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval(), inputs
+
+
+def answers_of(config: qa.QaConfig, given: list[QaExample]) -> list[qa.Answer]:
+    model, inputs = fitted(config, given)
+    with torch.no_grad():
+        return model.predict(qa.collate(given, inputs, {}, config))
+
+
+def test_it_learns_to_answer_and_its_answers_are_slices(tmp_path: Path) -> None:
+    given = examples(tmp_path)
+    answers = answers_of(TINY, given)
+    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == list(QA_ANSWERS.values())
+    assert qa.score(given, answers, TINY) == {"em": 100.0, "f1": 100.0}
+    record = qa.to_record(given[1], answers[1])
+    assert QA_PASSAGE[record["start"] : record["end"]] == record["answer"] == "The old chain"
+    assert qa.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
+
+
+def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=True))
+    given = examples(tmp_path, config, without_answer=True)
+    answers = answers_of(config, given)
+    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [*QA_ANSWERS.values(), ""]
+    scores = qa.score(given, answers, config)
+    assert scores == dict.fromkeys(scores, 100.0)
+    assert set(scores) == {"em", "f1", "em_answerable", "f1_answerable", "em_unanswerable", "f1_unanswerable"}
+    assert qa.to_record(given[-1], answers[-1])["start"] is None
+    assert qa.to_text(given[-1], answers[-1]).endswith("(no answer)")
+
+
+def test_unanswerable_questions_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"question 'Why is snow white\?': has no answer"):
+        examples(tmp_path, TINY, without_answer=True)
+    config = dataclasses.replace(TINY, data=qa.QaData(skip_unanswerable=True))
+    assert len(examples(tmp_path, config, without_answer=True)) == len(QA_ANSWERS)
+
+
+def test_without_gold_answers_there_is_nothing_to_learn_or_score(tmp_path: Path) -> None:
+    given = examples(tmp_path)
+    with pytest.raises(TextError, match=r"question 'q0': has no gold answers"):
+        qa.labels([dataclasses.replace(given[0], answers=None)], TINY)
+    with pytest.raises(TextError, match="nothing to train on"):
+        qa.labels([dataclasses.replace(given[0], span=None)], TINY)
+    assert qa.labels(given, TINY) == {}
+    batch = qa.collate([dataclasses.replace(given[0], answers=None)], inputs_of(given, TINY), {}, TINY)
+    assert batch.starts is None
+
+
+def test_a_model_without_input_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no input"):
+        qa.build(TINY, InputLayer(Inputs({}, None, None), {}, None, None), {})
+
+
+def shell(*arguments: str) -> None:
+    assert elmokit.main(list(arguments), prog_name="elmokit", standalone_mode=False) is None
+
+
+@pytest.mark.parametrize("elmo", ["", '[elmo]\ncache_dtype = "float32"\n'])
+def test_the_small_preset_learns_in_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elmo: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("squad.json").write_text(TEXTS["qa"], encoding="utf-8")
+    Path("qa.toml").write_text(
+        'task = "qa"\npreset = "small"\n[data]\ntrain = "squad.json"\ndev = "squad.json"\n'
+        "[words]\nmin_count = 1\n[chars]\nmin_count = 1\n[model]\nhidden = 16\ndropout = 0.0\n"
+        "[train]\nepochs = 40\npatience = false\naverage = 0.9\nevaluate_every = 10\n"
+        f"[train.optimizer]\nlearning_rate = 0.01\n{elmo}"
+    )
+    shell("task", "train", "qa.toml", "--run", "run")
+    capsys.readouterr()
+    shell("task", "evaluate", "run", "squad.json", "--json")
+    assert json.loads(capsys.readouterr().out)["scores"]["f1"]["mean"] == 100
+    Path("ask.txt").write_text(f"When did Ada fix her bike?\t{QA_PASSAGE}\n", encoding="utf-8")
+    shell("task", "predict", "run", "ask.txt", "--json")
+    assert json.loads(capsys.readouterr().out)["answer"] == "May"

@@ -1,0 +1,244 @@
+"""Sweeps: what is compared, trained once each, gone on with, shared between processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tests
+from elmokit.cli.main import elmokit
+from elmokit.errors import ConfigError, OutputError, TrainingError
+from elmokit.tasks.loop import Progress
+from elmokit.tasks.sweep import (
+    Row,
+    SweepProgress,
+    layer_variants,
+    n_elsewhere,
+    place_variants,
+    run_sweep,
+    share_variants,
+    steps_to_baseline,
+)
+from elmokit.tasks.table import TASKS, load_config
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+
+CONFIG = """
+task = "sst"
+preset = "small"
+[data]
+train = "trees.txt"
+dev = "trees.txt"
+[words]
+dim = 4
+min_count = 1
+[elmo]
+model = "bilm"
+[model]
+projection_dim = 4
+hidden = 4
+output_hidden = [8]
+output_dropout = [0.0]
+pool = 2
+[train]
+batch_size = 4
+epochs = 2
+seeds = [1, 2]
+"""
+TREES = ["(3 (2 the) (4 cat))", "(1 (2 a) (0 dog))", "(2 (2 it) (2 sat))", "(4 (2 so) (4 good))", "(0 (2 so) (0 bad))"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a config, its data and a biLM; the working folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    Path("sst.toml").write_text(CONFIG)
+    Path("trees.txt").write_text("\n".join(TREES) + "\n")
+    save_model(random_model(), Path("bilm"))
+    return tmp_path
+
+
+def published(name: str) -> tuple[Any, Any]:
+    return TASKS[name], TASKS[name].presets["published"]
+
+
+def test_shares_come_without_and_with_elmo_from_the_smallest() -> None:
+    variants = share_variants(*published("ner"), [1.0, 0.01])
+    assert [variant.name for variant in variants] == ["baseline-0.01", "elmo-0.01", "baseline-1", "elmo-1"]
+    assert [variant.config.data.train_share for variant in variants] == [0.01, 0.01, 1.0, 1.0]
+    assert [variant.config.elmo is None for variant in variants] == [True, False, True, False]
+    assert variants[1].config.elmo == TASKS["ner"].elmo
+    for shares in ([], [0.0], [1.5], [float("nan")]):
+        with pytest.raises(ConfigError, match="above 0, up to 1"):
+            share_variants(*published("ner"), shares)
+
+
+def test_layers_are_those_of_table_2() -> None:
+    baseline, *rest = layer_variants(*published("qa"))
+    assert baseline.config.elmo is None
+    mixes = [(variant.config.elmo.input, variant.config.elmo.output) for variant in rest]
+    assert [(mix.layers, mix.penalty) for mix, _ in mixes] == [("top", 0.0), ("all", 1.0), ("all", 0.001)]
+    assert all(at_input == at_output for at_input, at_output in mixes)
+    assert mixes[0][0].dropout == TASKS["qa"].elmo.input.dropout  # the rest stays
+
+
+def test_places_are_those_of_table_3() -> None:
+    variants = place_variants(*published("ner"))
+    places = [(v.config.elmo.input is not None, v.config.elmo.output is not None) for v in variants]
+    assert places == [(True, False), (True, True), (False, True)]
+    assert variants[2].config.elmo.output == TASKS["ner"].elmo.input  # which has no output of its own
+
+
+def test_a_sweep_trains_each_once_and_then_only_gathers(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    variants = place_variants(task, config)
+    begun: list[SweepProgress] = []
+    rows = run_sweep(task, variants, [1, 2], "sweep", report=lambda p: begun.append(p) if _begins(p) else None)
+    assert [progress.number for progress in begun] == [1, 2, 3, 4, 5, 6]
+    assert begun[0].seconds_left is None
+    assert begun[-1].seconds_left is not None
+    assert [row.seeds for row in rows] == [(1, 2)] * 3
+    assert all(0 <= row.scores["accuracy"]["mean"] <= 100 for row in rows)
+    assert len(list(Path("sweep/layers").iterdir())) == 1  # one cache for all
+    stored = json.loads(Path("sweep/results.json").read_text())
+    assert [row["scores"] for row in stored["rows"]] == [row.scores for row in rows]
+    again = run_sweep(task, variants, [1, 2], "sweep", report=lambda progress: pytest.fail("trained again"))
+    assert again == rows
+    more = run_sweep(task, variants[:1], [1, 2, 3], "sweep")
+    assert more[0].seeds == (1, 2, 3)
+
+
+def _begins(progress: Any) -> bool:
+    return isinstance(progress, SweepProgress)
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_sweep_goes_on_to_the_same_rows(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    variants = place_variants(task, config)[:1]
+    straight = run_sweep(task, variants, [1, 2], "straight")
+
+    def killed(progress: SweepProgress | Progress) -> None:
+        if isinstance(progress, Progress) and progress.phase == "train" and (progress.seed, progress.done) == (2, 3):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_sweep(task, variants, [1, 2], "killed", report=killed)
+    assert run_sweep(task, variants, [1, 2], "killed") == straight
+
+
+def test_a_training_that_another_process_holds_is_left_to_it(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    variants = share_variants(task, config, [1.0])[:1]
+    lock = Path("sweep/baseline-1/run-2.lock")
+    lock.parent.mkdir(parents=True)
+    Path("sweep/sweep.json").write_text('{"task": "sst"}')
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (row,) = run_sweep(task, variants, [1, 2], "sweep")
+    assert row.seeds == (1,)
+    assert n_elsewhere([row], [1, 2]) == 1
+    (row,) = run_sweep(task, variants, [1, 2], "sweep")
+    assert row.seeds == (1, 2)
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_sweep(folder: Path) -> None:
+    command = [sys.executable, "-m", "elmokit", "task", "sweep", "sst.toml", "--over", "places", "--run", "sweep"]
+    here = {**os.environ, "PYTHONPATH": str(Path(tests.__file__).parents[1])}
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=here) for _ in range(2)]
+    told = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    begun = [line for text in told for line in re.findall(r"training \d+ of \d+: (.*, seed \d+)", text)]
+    assert len(begun) == len(set(begun)) == 6
+    for log in Path("sweep").glob("*/run-*/seed-*/metrics.jsonl"):
+        assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_sweep_with_other_settings_is_refused(folder: Path) -> None:
+    task, config = load_config("sst.toml", ["train.epochs=1"])
+    run_sweep(task, share_variants(task, config, [1.0])[:1], [1], "sweep")
+    task, config = load_config("sst.toml")
+    with pytest.raises(TrainingError, match=r"other settings: in baseline-1, train\.epochs was 1 and is 2"):
+        run_sweep(task, share_variants(task, config, [1.0])[:1], [1], "sweep")
+    with pytest.raises(TrainingError, match="a sweep of the task sst, not ner"):
+        run_sweep(TASKS["ner"], [], [1], "sweep")
+    for taken in (".", "sst.toml"):
+        with pytest.raises(OutputError, match=r"is no sweep's folder, and not empty|is a file"):
+            run_sweep(task, [], [1], taken)
+
+
+def metrics(folder: Path, name: str, seed: int, scores: list[float]) -> None:
+    log = folder / name / f"run-{seed}" / "seed-0" / "metrics.jsonl"
+    log.parent.mkdir(parents=True)
+    lines = [{"n_steps": 10 * n, "dev": {"f1": score}} for n, score in enumerate(scores, start=1)]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_steps_to_the_baseline_are_those_of_its_best_and_of_the_first_as_good(tmp_path: Path) -> None:
+    metrics(tmp_path, "baseline-1", 1, [40, 70, 60])
+    metrics(tmp_path, "elmo-1", 1, [70, 80, 90])
+    metrics(tmp_path, "baseline-1", 2, [10, 20, 30])
+    metrics(tmp_path, "elmo-1", 2, [10, 31, 20])
+    metrics(tmp_path, "baseline-0.1", 1, [50])
+    metrics(tmp_path, "elmo-0.1", 1, [40])
+    row = Row("baseline-1", "", 1.0, False, (1, 2), {})
+    rows = [
+        row,
+        dataclasses.replace(row, name="elmo-1", with_elmo=True),
+        dataclasses.replace(row, name="baseline-0.1", share=0.1, seeds=(1,)),
+        dataclasses.replace(row, name="elmo-0.1", share=0.1, seeds=(1,), with_elmo=True),
+    ]
+    assert steps_to_baseline(rows, tmp_path, "f1") == {1.0: ((20 + 30) / 2, (10 + 20) / 2)}
+
+
+def test_the_shell_prints_a_row_for_each_and_draws_the_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ["task", "sweep", "sst.toml", "--over", "shares", "--shares", "0.5,1", "--run", "sweep", "--seeds", "3"]
+    elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
+    out, err = capsys.readouterr()
+    for label in ("baseline, 50 %", "ELMo, 50 %", "baseline, 100 %", "ELMo, 100 %"):
+        assert f"{label:<15}  dev accuracy " in out
+    assert "training 4 of 4: ELMo, 100 %, seed 3" in err
+    assert Path("sweep/curve.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("sweep/curve.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--over", "layers", "--shares", "0.1"], "--shares goes with --over shares"),
+        (["--over", "shares", "--shares", "a"], "give numbers with commas between"),
+        (["--over", "shares", "--seeds", "x"], "--seeds is 'x'"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(folder: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        elmokit.main(
+            ["task", "sweep", "sst.toml", "--run", "sweep", *arguments], prog_name="elmokit", standalone_mode=False
+        )
+
+
+def test_without_matplotlib_the_curve_is_refused_before_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from elmokit.errors import MissingExtraError
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"):
+        elmokit.main(
+            ["task", "sweep", "sst.toml", "--run", "sweep", "--over", "shares"],
+            prog_name="elmokit",
+            standalone_mode=False,
+        )
+    assert not Path("sweep").exists()
