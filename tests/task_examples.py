@@ -40,6 +40,20 @@ NLI = """{"gold_label":"entailment","sentence1":"A girl fixes a bike.","sentence
 {"gold_label":"-","sentence1":"Two dogs run.","sentence2":"Two animals race."}
 {"gold_label":"entailment","sentence1":"Two dogs run.","sentence2":"Animals are moving."}
 """
+SRL = """1 Mira fixed her bike . ||| B-ARG0 B-V B-ARG1 I-ARG1 O
+1 Ada sold the old car . ||| B-ARG0 B-V B-ARG1 I-ARG1 I-ARG1 O
+3 yesterday , Mira sold it . ||| B-ARGM-TMP O B-ARG0 B-V B-ARG1 O
+4 the car that Ada fixed ran . ||| B-ARG1 I-ARG1 B-R-ARG1 B-ARG0 B-V O O
+5 the car that Ada fixed ran . ||| B-ARG0 I-ARG0 I-ARG0 I-ARG0 I-ARG0 B-V O
+2 it , said Ada , broke . ||| B-ARG1 O B-V B-ARG0 O B-C-ARG1 O
+0 wait ! ||| B-V O
+"""
+COREF = """{"doc_key": "nw/one_0", "sentences": [["Mira", "fixed", "her", "bike", "."], ["It", "rides", "well", "."], \
+["She", "is", "happy", "."]], "speakers": [["a", "a", "a", "a", "a"], ["b", "b", "b", "b"], ["a", "a", "a", "a"]], \
+"clusters": [[[0, 0], [2, 2], [9, 9]], [[2, 3], [5, 5]]]}
+{"doc_key": "bc/two_0", "sentences": [["Ada", "sold", "the", "car", "."], \
+["Mira", "bought", "it", "from", "her", "."]], "clusters": [[[0, 0], [9, 9]], [[2, 3], [7, 7]]]}
+"""
 QA_PASSAGE = "Ada fixed her bike in May. The old chain had snapped twice, so Ada bought a new one in Oslo."
 QA_ANSWERS = {
     "When did Ada fix her bike?": "May",
@@ -59,12 +73,14 @@ def squad(answers: dict[str, str], without_answer: tuple[str, ...] = ()) -> str:
     return json.dumps({"data": [{"title": "Demo", "paragraphs": [{"context": QA_PASSAGE, "qas": questions}]}]})
 
 
-TEXTS = {"ner": NER, "sst": SST, "nli": NLI, "qa": squad(QA_ANSWERS)}
+TEXTS = {"ner": NER, "sst": SST, "nli": NLI, "srl": SRL, "coref": COREF, "qa": squad(QA_ANSWERS)}
 MODELS: dict[str, dict[str, Any]] = {
     "ner": {"hidden": [16], "dropout": 0.1},
     "sst": {"input_dropout": 0.1, "projection_dim": 16, "hidden": 16, "output_hidden": [16], "output_dropout": [0.1]},
     "qa": {"hidden": 16, "dropout": 0.0},
     "nli": {"hidden": 16, "dropout": 0.1, "attention_dropout": 0.1},
+    "srl": {"predicate_dim": 6, "hidden": 24, "layers": 2},
+    "coref": {"hidden": 16, "scorer_hidden": 16, "max_width": 2, "keep": 0.9, "lexical_dropout": 0.1},
 }
 
 
@@ -81,7 +97,7 @@ def tiny(name: str, path: Path | str, elmo: dict[str, Any] | None = None, **tabl
         "model": MODELS[name],
         "train": {
             "batch_size": 2,
-            "epochs": 40,
+            "epochs": 150 if name == "coref" else 40,
             "patience": False,
             "plateau": False,
             "average": False,

@@ -37,6 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(ROOT / "examples" / "sentences.txt", "sentences.txt")
     shutil.copytree(ROOT / "examples" / "understand", "understand")
     Path("held-out.txt").write_text(TEXT)
+    Path("srl.txt").write_text("Ada fixed it .\n1 Mira sold it |||\n")
     Path("corpus").mkdir()
     Path("corpus/part.txt").write_text(TEXT)
     for name, text in TEXTS.items():

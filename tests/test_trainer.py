@@ -155,3 +155,43 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="no held-out sentence"):
         train(CONFIG, corpus_of(tmp_path, []), tmp_path, {}, lambda _: None)
+
+
+def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(CONFIG, precision="bfloat16")
+    told: list[str] = []
+    monkeypatch.setattr("elmokit.train.trainer.offers", lambda _: False)
+    assert math.isfinite(run_training(tmp_path / "a", config, tell=told.append).mean)
+    assert told == ["This processor has no products of bfloat16: float32 is faster here, and exact."]
+    told.clear()
+    monkeypatch.setattr("elmokit.train.trainer.offers", lambda _: True)
+    run_training(tmp_path / "b", config, tell=told.append)
+    assert not told
+
+
+def test_accumulated_windows_are_one_step_of_their_mean_gradient(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, accumulate=3, tokens=4 * 3 * 4 * 5, report_every=1)
+    lines: list[Progress] = []
+    run_training(tmp_path, config, report=lines.append)
+    assert [line.n_steps for line in lines] == [1, 2, 3, 4]
+    assert lines[-1].n_predictions == 240
+
+
+def test_frozen_layers_keep_their_weights_and_the_others_learn(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, frozen_layers=(0, 2), checkpoint_every=1, tokens=CONFIG.n_positions)
+    run_training(tmp_path, config)
+    before = weights_of(tmp_path)
+    run_training(tmp_path, dataclasses.replace(config, tokens=100))
+    after = weights_of(tmp_path)
+    for name, tensor in before.items():
+        frozen = name.startswith("token_layer") or ".layers.1." in name
+        assert torch.equal(tensor, after[name]) == frozen, name
+
+
+def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr("elmokit.train.losses.WindowLosses.forward", full)
+    with pytest.raises(TrainingError, match=r"Out of memory with windows of 4 x 5\. Lower batch_size"):
+        run_training(tmp_path)

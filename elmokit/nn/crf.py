@@ -18,6 +18,37 @@ class Rules(NamedTuple):
     end: Tensor  # (tags,)
 
 
+def penalties_of(rules: Rules) -> tuple[Tensor, Tensor, Tensor]:
+    """What ``viterbi`` adds: 0 where the rules allow, else so little that only a sentence without a way breaks them."""
+    follow, start, end = (FORBIDDEN * (~allowed).float() for allowed in rules)
+    return follow, start, end
+
+
+@torch.no_grad()
+def viterbi(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> list[list[int]]:
+    """The tags of the highest summed score for each sentence (Viterbi 1967); ties go to the lower tag.
+
+    Args:
+        emissions: ``(batch, time, tags)``.
+        mask: ``(batch, time)`` bool, no holes; a row may be empty.
+        follow: ``(tags, tags)``, added where the column's tag comes right after the row's.
+        start, end: ``(tags,)``, added for the first and the last tag.
+    """
+    best = emissions[:, 0] + start  # (batch, tags)
+    stay = torch.arange(len(start), device=emissions.device).expand_as(best)
+    origins = []
+    for step in range(1, emissions.shape[1]):
+        candidates, origin = (best[:, :, None] + follow).max(dim=1)
+        real = mask[:, step, None]
+        best = torch.where(real, candidates + emissions[:, step], best)
+        origins.append(torch.where(real, origin, stay))
+    tags = [(best + end).argmax(dim=1, keepdim=True)]
+    for origin in reversed(origins):
+        tags.append(origin.gather(1, tags[-1]))
+    paths = torch.cat(tags[::-1], dim=1).tolist()
+    return [path[:length] for path, length in zip(paths, mask.sum(dim=1).tolist(), strict=True)]
+
+
 class CRF(nn.Module):
     """Scores of whole tag sequences: emissions, transitions, and optionally learned starts and ends.
 
@@ -38,10 +69,9 @@ class CRF(nn.Module):
         self.start = nn.Parameter(torch.randn(n_tags)) if learn_ends else None
         self.end = nn.Parameter(torch.randn(n_tags)) if learn_ends else None
         self.rules_in_training = rules_in_training
-        penalties = [torch.zeros(n_tags, n_tags), torch.zeros(n_tags), torch.zeros(n_tags)]
-        if rules is not None:
-            penalties = [FORBIDDEN * (~allowed).float() for allowed in rules]
-        for name, penalty in zip(("follow_penalty", "start_penalty", "end_penalty"), penalties, strict=True):
+        if rules is None:
+            rules = Rules(*(torch.ones(shape, dtype=torch.bool) for shape in ((n_tags, n_tags), (n_tags,), (n_tags,))))
+        for name, penalty in zip(("follow_penalty", "start_penalty", "end_penalty"), penalties_of(rules), strict=True):
             self.register_buffer(name, penalty, persistent=False)  # derived from the tags' names
         self.follow_penalty: Tensor
         self.start_penalty: Tensor
@@ -61,28 +91,9 @@ class CRF(nn.Module):
         )
         return torch.where(mask[:, 0], cost, torch.zeros_like(cost))
 
-    @torch.no_grad()
     def decode(self, emissions: Tensor, mask: Tensor) -> list[list[int]]:
         """The best tags of each sentence under the rules, by Viterbi's algorithm; ties go to the lower tag."""
-        follow, start, end = self._scores(with_rules=True)
-        best = emissions[:, 0] + start  # (batch, tags)
-        backpointers = []
-        for step in range(1, emissions.shape[1]):
-            candidates, origin = (best[:, :, None] + follow).max(dim=1)
-            real = mask[:, step, None]
-            best = torch.where(real, candidates + emissions[:, step], best)
-            backpointers.append(origin)
-        tags = (best + end).argmax(dim=1)
-        lengths = mask.sum(dim=1).tolist()
-        origins = torch.stack(backpointers).cpu() if backpointers else None  # (time - 1, batch, tags)
-        paths = []
-        for row, (tag, length) in enumerate(zip(tags.tolist(), lengths, strict=True)):
-            path = [tag]
-            for step in range(length - 2, -1, -1):
-                assert origins is not None
-                path.append(int(origins[step, row, path[-1]]))
-            paths.append(path[::-1] if length else [])
-        return paths
+        return viterbi(emissions, mask, *self._scores(with_rules=True))
 
     def _scores(self, with_rules: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Of transitions, starts and ends, with the rules' penalties or without."""

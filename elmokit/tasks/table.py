@@ -9,11 +9,13 @@ from typing import Any
 
 from elmokit.configs import config_from, config_to
 from elmokit.errors import ConfigError
-from elmokit.tasks import ner, nli, qa, sst
+from elmokit.tasks import coref, ner, nli, qa, srl, sst
 from elmokit.tasks.config import laid_over, read_toml, with_setting, without_false
 from elmokit.tasks.task import Task
 
-TASKS: dict[str, Task[Any, Any, Any, Any]] = {task.name: task for task in (ner.TASK, sst.TASK, nli.TASK, qa.TASK)}
+TASKS: dict[str, Task[Any, Any, Any, Any]] = {
+    task.name: task for task in (ner.TASK, sst.TASK, nli.TASK, srl.TASK, coref.TASK, qa.TASK)
+}
 DEFAULT_PRESET = "published"
 
 

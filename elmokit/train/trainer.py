@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import TrainingError
 from elmokit.files import recover_interrupted
+from elmokit.nn.fast.choose import offers
 from elmokit.text.shards import Part
 from elmokit.text.stream import Window, WindowStream
 from elmokit.train.config import TrainConfig
@@ -164,11 +165,14 @@ class _Training:
     def agree_on_settings(self, tell: Callable[[str], None], show_plan: Callable[[Plan], None]) -> None:
         """Note a new run's settings in its folder, or refuse to go on with a run of others; and set the budget."""
         config, corpus, world = self.config, self.corpus, self.world
-        earlier = open_settings(self.run) if (self.run / SETTINGS).exists() else None
+        there_are = world.leads and (self.run / SETTINGS).exists()
+        earlier = world.tell(open_settings(self.run) if there_are else None)
         now = settings_of(config, corpus, 0)
         if earlier is not None:
             refuse_other_settings(self.run, earlier, now)
         n_words = len(corpus.vocabulary)
+        if config.precision == "bfloat16" and self.state.model.bilm.device.type == "cpu" and not offers("onednn-bf16"):
+            tell("This processor has no products of bfloat16: float32 is faster here, and exact.")
         if config.n_samples > n_words:
             tell(f"n_samples is {config.n_samples:,} and the vocabulary holds {n_words:,} words: all are drawn.")
         if earlier is not None and earlier.n_predictions and _budget(earlier.config) == _budget(config):
@@ -177,7 +181,6 @@ class _Training:
             seconds = world.tell(self._seconds_per_step())
             self.total = self._predictions_for(seconds)
             show_plan(make_plan(config, self.state.losses, self.total, world.size, seconds))
-        world.tell(None)  # all have read the folder before the leading process writes to it
         if world.leads:
             save_settings(self.run, dataclasses.replace(now, n_predictions=self.total))
             forget_later_lines(self.run / LOG, self.state.counters.n_steps)

@@ -7,10 +7,11 @@ counts where it stands first, if the key knows it; else every time, as in the sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmokit.errors import MissingExtraError
 from elmokit.tasks.scores.counts import f1, percent
@@ -18,6 +19,8 @@ from elmokit.tasks.scores.counts import f1, percent
 Mention = tuple[int, int]
 """First and last token in the document, both included."""
 Clusters = Sequence[Sequence[Mention]]
+Matching = Callable[[NDArray[np.float64]], float]
+"""The largest sum of a matrix's cells of which no two share a row or a column."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,13 @@ def coref_scores(key: Sequence[Clusters], response: Sequence[Clusters]) -> Coref
         MissingExtraError: SciPy is not installed.
         ValueError: documents without a counterpart.
     """
+    best_matching = _best_matching()
     muc = b_cubed = ceaf_e = mentions = Ratio()
     for key_clusters, response_clusters in zip(key, response, strict=True):
         cleaned = _without_repeats(key_clusters, response_clusters)
         muc += _muc(key_clusters, cleaned)
         b_cubed += _b_cubed(key_clusters, cleaned)
-        ceaf_e += _ceaf_e(key_clusters, cleaned)
+        ceaf_e += _ceaf_e(key_clusters, cleaned, best_matching)
         mentions += _mentions(key_clusters, cleaned)
     return CorefScores(muc, b_cubed, ceaf_e, mentions)
 
@@ -131,12 +135,20 @@ def _b_cubed(key: Clusters, response: Clusters) -> Ratio:
     return Ratio(recall, sum(map(len, key)), precision, sum(map(len, response)))
 
 
-def _ceaf_e(key: Clusters, response: Clusters) -> Ratio:
-    """The best one-to-one matching of clusters under ``2 |K & R| / (|K| + |R|)`` (Luo 2005)."""
+def _best_matching() -> Matching:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
         raise MissingExtraError("The coreference score CEAF", "tasks") from None
+
+    def best(similarity: NDArray[np.float64]) -> float:
+        return float(similarity[linear_sum_assignment(similarity, maximize=True)].sum())
+
+    return best
+
+
+def _ceaf_e(key: Clusters, response: Clusters, best_matching: Matching) -> Ratio:
+    """The best one-to-one matching of clusters under ``2 |K & R| / (|K| + |R|)`` (Luo 2005)."""
     similarity = np.zeros((len(key), len(response)))
     places: dict[Mention, list[int]] = {}
     for row, cluster in enumerate(key):
@@ -146,8 +158,7 @@ def _ceaf_e(key: Clusters, response: Clusters) -> Ratio:
         for mention in cluster:
             for row in places.get(mention, ()):
                 similarity[row, column] += 2 / (len(key[row]) + len(cluster))
-    rows, columns = linear_sum_assignment(similarity, maximize=True)
-    best = float(similarity[rows, columns].sum())
+    best = best_matching(similarity)
     return Ratio(best, sum(map(bool, key)), best, len(response))
 
 

@@ -1,0 +1,91 @@
+"""Training recipes at equal tokens: the original's beside the newer ones, by held-out perplexity with the full softmax.
+
+    python benchmarks/recipes.py RUNS TEXT... --held-out TEXT... [--vocab VOCAB] [--steps 300] [--only NAME,...]
+
+One network (mini), one text, one seed; each recipe trains for the same number of predictions. Every run is a folder in
+RUNS: after a kill the same command goes on, and what has ended is not done again. Prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import elmokit
+from elmokit.bilm import PRESETS
+from elmokit.cli.training import counted_corpus
+from elmokit.train.config import RECIPES, TrainConfig
+from elmokit.train.trainer import Progress, train
+from elmokit.weights.folder import load_folder
+from elmokit.weights.softmaxes import SoftmaxConfig
+
+N_SAMPLES = 1024
+N_HELD_OUT = 1000
+SHIPPED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
+
+MODERN, ORIGINAL = RECIPES["modern"], RECIPES["bilm-tf"]
+CHANGES: dict[str, tuple[TrainConfig, dict[str, Any]]] = {
+    "modern, full softmax": (MODERN, {}),
+    "modern, sampled": (MODERN, {"n_samples": N_SAMPLES}),
+    "modern, adaptive": (MODERN, {"softmax": SoftmaxConfig("adaptive", (1000, 4000))}),
+    "bilm-tf": (ORIGINAL, {"n_samples": N_SAMPLES}),
+    "bilm-tf, full softmax": (ORIGINAL, {"n_samples": 0}),
+}
+
+
+def recipes(n_steps: int) -> dict[str, TrainConfig]:
+    """Each recipe at the same sizes, windows and tokens; without dropout, which a fraction of a pass does not need."""
+    shared = {
+        "model": dataclasses.replace(PRESETS["mini"], dropout=0.0),
+        "epochs": None,
+        "batch_size": MODERN.batch_size,
+        "tokens": n_steps * MODERN.batch_size * MODERN.n_steps,
+        "evaluate_every": n_steps,
+        "checkpoint_every": 25,
+        "report_every": 25,
+    }
+    return {name: dataclasses.replace(base, **{**shared, **changes}) for name, (base, changes) in CHANGES.items()}
+
+
+def main() -> None:
+    """Train what is not trained yet, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("texts", nargs="+", type=Path)
+    parser.add_argument("--held-out", nargs="+", type=Path, required=True)
+    parser.add_argument("--vocab", type=Path, default=SHIPPED_VOCABULARY)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--only", help="Some of the recipes, by their names with ; between them.")
+    arguments = parser.parse_args()
+
+    wanted = recipes(arguments.steps)
+    names = list(wanted) if arguments.only is None else arguments.only.split(";")
+    corpus, _, _ = counted_corpus(arguments.texts, arguments.held_out, arguments.vocab, None, N_HELD_OUT)
+    rows = []
+    for name in names:
+        run = arguments.runs / name.replace(", ", "-").replace(" ", "-")
+
+        def report(progress: Progress, name: str = name) -> None:
+            print(f"{name}: {progress.share:.0%}, {progress.seconds_left:.0f} s left, {progress.losses}", flush=True)
+
+        train(wanted[name], corpus, run, {"recipe": name}, report)
+        results = load_folder(run / "model").card
+        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+        values = " | ".join(f"{value:.1f}" for value in (*results["held_out_perplexity"], _mean(results)))
+        loss = sum(last["losses"]) / len(last["losses"])
+        rows.append(f"| {name} | {loss:.3f} | {values} |")
+        print(rows[-1], flush=True)
+    print("\n| recipe | training loss at the end | held-out perplexity forward | backward | mean |")
+    print("|---" * 5 + "|", *rows, sep="\n")
+
+
+def _mean(card: dict[str, Any]) -> float:
+    forward, backward = card["held_out_perplexity"]
+    return float((forward * backward) ** 0.5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Antecedents: candidates, pair scores in blocks, refinement, the loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.nn import antecedents
+from elmokit.nn.antecedents import (
+    Candidates,
+    CoarseScorer,
+    PairScorer,
+    Refinement,
+    antecedent_loss,
+    distance_buckets,
+    nearest,
+)
+
+MENTIONS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0])
+SPEAKERS = torch.tensor([0, 1, 0, 0, 1])
+GENRE = torch.tensor(1)
+
+
+def with_none(scores: Tensor) -> Tensor:
+    return torch.cat([scores.new_zeros(len(scores), 1), scores], dim=1)
+
+
+def test_distances_fall_into_ten_buckets() -> None:
+    offsets = torch.tensor([0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 32, 63, 64, 1000])
+    assert distance_buckets(offsets).tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9]
+
+
+def test_nearest_are_the_spans_right_before() -> None:
+    found = nearest(MENTIONS, 2)
+    assert [row[there].tolist() for row, there in zip(found.places, found.there, strict=True)] == [
+        [],
+        [0],
+        [1, 0],
+        [2, 1],
+        [3, 2],
+    ]
+    assert found.scores[4].tolist() == [1.0, 3.0]
+    assert found.scores[0].isneginf().all()
+
+
+def test_coarse_scores_choose_the_best_earlier_spans() -> None:
+    torch.manual_seed(0)
+    scorer = CoarseScorer(3, dropout=0.0)
+    spans = torch.randn(5, 3)
+    found = scorer(spans, MENTIONS, 2)
+    whole = scorer.source(spans) @ spans.t() + MENTIONS[:, None] + MENTIONS
+    for row in range(5):
+        best = whole[row, :row].topk(min(2, row))
+        assert found.places[row][found.there[row]].tolist() == best.indices.tolist()
+        assert torch.allclose(found.scores[row][found.there[row]], best.values)
+
+
+@pytest.mark.parametrize("floats", [1 << 24, 1])
+def test_pairs_are_scored_in_blocks_as_one_by_one(floats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", floats)
+    torch.manual_seed(0)
+    scorer = PairScorer(3, 2, n_genres=2, hidden_dim=4, n_layers=2, dropout=0.0).double()
+    spans = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    candidates = nearest(MENTIONS.double(), 3)
+    fast = scorer(spans, candidates, SPEAKERS, GENRE)
+    plain = scorer.plainly(spans, candidates, SPEAKERS, GENRE)
+    assert torch.allclose(fast, plain)
+    upstream, weights = torch.randn_like(plain), [spans, *scorer.parameters()]
+    for one, other in zip(
+        torch.autograd.grad(fast, weights, upstream), torch.autograd.grad(plain, weights, upstream), strict=True
+    ):
+        assert torch.allclose(one, other, atol=1e-12)
+
+
+def test_blocks_change_nothing_else_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    spans = torch.randn(5, 3, dtype=torch.float64)
+    coarse, refine = CoarseScorer(3, dropout=0.0).double(), Refinement(3).double()
+    results = []
+    for floats in (1 << 24, 1):
+        monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", floats)
+        candidates = coarse(spans, MENTIONS.double(), 2)
+        results.append([candidates.places, refine(spans, candidates, with_none(candidates.scores))])
+    assert all(torch.equal(one.double(), other.double()) for one, other in zip(*results, strict=True))
+
+
+def test_in_training_dropout_is_the_same_when_a_block_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", 1)
+    torch.manual_seed(0)
+    scorer = PairScorer(3, 2, n_genres=2, hidden_dim=4, n_layers=2, dropout=0.5).double().train()
+    spans = torch.randn(5, 3, dtype=torch.float64)
+    candidates = nearest(MENTIONS.double(), 3)
+
+    def loss() -> Tensor:
+        torch.manual_seed(1)
+        return scorer(spans, candidates, SPEAKERS, GENRE)[candidates.there].sum()
+
+    weight = scorer.scorer.last.weight
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    with torch.no_grad():
+        before = loss()
+        weight[0, 0] += 1e-6
+        after = loss()
+    assert gradient[0, 0].item() == pytest.approx((after - before).item() / 1e-6, abs=1e-4)
+
+
+def test_speaker_genre_and_distance_count() -> None:
+    scorer = PairScorer(3, 2, n_genres=2, hidden_dim=8, n_layers=1, dropout=0.0)
+    spans, candidates = torch.ones(5, 3), nearest(MENTIONS, 4)
+    scores = scorer(spans, candidates, SPEAKERS, GENRE)
+    assert scores[4, 0] != scores[4, 3]  # same vectors, other speaker and distance
+    assert not torch.allclose(scores, scorer(spans, candidates, SPEAKERS, torch.tensor(0)))
+
+
+def test_a_refined_span_lies_between_itself_and_its_expected_antecedent() -> None:
+    torch.manual_seed(0)
+    spans, candidates = torch.randn(5, 3), nearest(MENTIONS, 2)
+    scores = with_none(candidates.scores)
+    refine = Refinement(3)
+    with torch.no_grad():
+        refine.gate.weight.zero_()
+        refine.gate.bias.fill_(30.0)
+    found = refine(spans, candidates, scores)
+    assert torch.allclose(found[0], spans[0], atol=1e-6)  # nothing before it: "none" stands for itself
+    weights = scores[3].softmax(0)
+    assert torch.allclose(found[3], weights[0] * spans[3] + weights[1] * spans[2] + weights[2] * spans[1], atol=1e-6)
+
+
+def test_the_loss_sums_over_all_right_antecedents() -> None:
+    candidates = nearest(MENTIONS, 4)
+    clusters = torch.tensor([1, 0, 1, 2, 1])
+    scores = with_none(torch.randn(5, 4).masked_fill(~candidates.there, float("-inf")))
+    probabilities = scores.softmax(1)
+    # Columns: none, then the spans 1, 2, 3, 4 places before.
+    right = [probabilities[0, 0], probabilities[1, 0], probabilities[2, 2], probabilities[3, 0]]
+    right.append(probabilities[4, 2] + probabilities[4, 4])
+    assert antecedent_loss(scores, candidates, clusters).item() == pytest.approx(
+        -sum(p.log().item() for p in right), rel=1e-5
+    )
+
+
+def test_no_spans_are_no_trouble() -> None:
+    empty = nearest(MENTIONS[:0], 3)
+    assert isinstance(empty, Candidates)
+    scorer = PairScorer(3, 2, 1, 4, 1, 0.0)
+    scores = scorer(torch.zeros(0, 3), empty, SPEAKERS[:0], torch.tensor(0))
+    assert antecedent_loss(with_none(scores), empty, SPEAKERS[:0]).item() == 0

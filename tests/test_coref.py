@@ -1,0 +1,264 @@
+"""Coreference: the model in both forms, its documents, and runs from a file to predictions."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from elmokit.cli.main import elmokit
+from elmokit.errors import MissingExtraError, TextError
+from elmokit.nn import antecedents
+from elmokit.tasks import coref, coref_model
+from elmokit.tasks.coref import TASK, CorefConfig, CorefData
+from elmokit.tasks.coref_model import CorefModel, CorefModelConfig, token_ranges
+from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
+from elmokit.tasks.readers.coref import Document, document_from_json, read_coref
+from elmokit.tasks.readers.gap import Pronoun
+from tests.task_examples import COREF
+
+pytest.importorskip("scipy")
+
+DOCUMENTS = [
+    document_from_json(line, f"written, line {number}") for number, line in enumerate(COREF.splitlines(), start=1)
+]
+KNOWN = {"genres": ["", "bc", "nw"]}
+SIZES = CorefModelConfig(
+    hidden=16,
+    scorer_hidden=16,
+    max_width=2,
+    feature_dim=4,
+    keep=0.9,
+    antecedents=30,
+    lexical_dropout=0.1,
+)
+COARSE = replace(SIZES, layers=2, coarse_to_fine=True, rounds=2, antecedents=4)
+
+
+def tiny(sizes: CorefModelConfig = SIZES, head_words: bool = False) -> tuple[CorefConfig, CorefModel, Inputs]:
+    torch.manual_seed(3)
+    config = replace(TASK.presets["small"], model=sizes)
+    words = sorted({token for document in DOCUMENTS for sentence in document.sentences for token in sentence})
+    tables = {
+        "words": WordTable(words, 12, False),
+        **({"head_words": WordTable(words, 7, False)} if head_words else {}),
+    }
+    inputs = Inputs(tables, sorted(set("".join(words))), None)
+    assert config.words is not None
+    layer = InputLayer(inputs, dict.fromkeys(tables, config.words), config.chars, None)
+    model = TASK.build(config, layer, KNOWN)
+    assert isinstance(model, CorefModel)
+    return config, model, inputs
+
+
+@pytest.mark.parametrize("sizes", [SIZES, COARSE], ids=["2017", "coarse to fine"])
+def test_written_documents_are_learned_by_heart(sizes: CorefModelConfig) -> None:
+    config, model, inputs = tiny(sizes, head_words=sizes is COARSE)
+    batch = TASK.collate(DOCUMENTS, inputs, KNOWN, config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    scores = {"average_f1": 0.0}
+    for step in range(400):
+        loss = model.train().loss(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 20 == 19:  # dropout brings back mentions that were pruned at first
+            with torch.no_grad():
+                scores = TASK.score(DOCUMENTS, model.eval().predict(batch), config)
+            if scores["average_f1"] == 100:
+                break
+    assert scores["average_f1"] == scores["mentions_f1"] == 100
+
+
+@pytest.mark.parametrize(
+    ("preset", "n_heads", "span_dim", "pair_dim"), [("published", 500, 1320, 4020), ("coarse-to-fine", 450, 1270, 3870)]
+)
+def test_the_published_sizes(preset: str, n_heads: int, span_dim: int, pair_dim: int) -> None:
+    config = TASK.presets[preset]
+    assert config.words is not None
+    tables = {"words": WordTable([], config.words.dim or 0, False)}
+    if config.head_words is not None:
+        tables["head_words"] = WordTable([], config.head_words.dim or 0, False)
+    inputs = Inputs(tables, list("abc"), None)
+    layer = InputLayer(inputs, dict.fromkeys(tables, config.words), config.chars, None)
+    model = TASK.build(config, layer, {"genres": [""] * 8})
+    assert isinstance(model, CorefModel)
+    assert model.vectors.parts == (400, 400, 20, n_heads)
+    assert model.vectors.output_dim == span_dim
+    assert model.pairs.scorer.first.in_features == pair_dim
+    assert model.lstm.layers[0].input_weight.shape == (2, 600, 500 if n_heads == 500 else 450)
+
+
+def test_the_loss_is_a_sum_over_spans_and_a_mean_over_documents() -> None:
+    config, model, inputs = tiny()
+    model.eval()
+    apart = [model.loss(TASK.collate([document], inputs, KNOWN, config)).item() for document in DOCUMENTS]
+    together = model.loss(TASK.collate(DOCUMENTS, inputs, KNOWN, config)).item()
+    assert together == pytest.approx(sum(apart) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, COARSE], ids=["2017", "coarse to fine"])
+def test_memory_is_bounded_by_blocks_that_change_nothing(
+    sizes: CorefModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, model, inputs = tiny(sizes)
+    model.double().eval()
+    results = []
+    for bound in (1 << 24, 5):
+        monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", bound)
+        monkeypatch.setattr(coref_model, "TOKENS_AT_ONCE", bound)
+        monkeypatch.setattr(coref, "POSITIONS_AT_ONCE", bound)
+        document = TASK.collate(DOCUMENTS[:1], inputs, KNOWN, config).documents[0]
+        found = model.antecedents(document)
+        results.append((len(document.blocks), found.starts, found.ends, found.scores))
+    assert results[0][0] == 1
+    assert results[1][0] > 1
+    assert results[0][1:3] == results[1][1:3]
+    assert torch.allclose(results[0][3], results[1][3])
+
+
+def test_ranges_of_tokens_hold_whole_sentences() -> None:
+    assert token_ranges([1, 1, 2, 6, 6, 6, 6], 3) == [(0, 3), (3, 7)]
+    assert token_ranges([1, 1, 2], 100) == [(0, 3)]
+    assert token_ranges([], 3) == []
+
+
+def test_speakers_and_genre_reach_the_model() -> None:
+    config, model, inputs = tiny()
+    model.eval()
+    alike = [
+        DOCUMENTS[0],
+        replace(DOCUMENTS[0], speakers=None),
+        replace(DOCUMENTS[0], key="bc/x"),
+        replace(DOCUMENTS[0], key="zz/unseen"),
+        replace(DOCUMENTS[0], key="novel"),
+    ]
+    losses = [model.loss(TASK.collate([one], inputs, KNOWN, config)).item() for one in alike]
+    assert len(set(losses[:4])) == 4
+    assert losses[3] == losses[4]  # both without a known genre
+
+
+def test_training_sees_a_random_window_with_the_mentions_in_it() -> None:
+    config = replace(TASK.presets["small"], model=replace(SIZES, train_sentences=2))
+    assert TASK.vary is not None
+    seen = {}
+    for seed in range(20):
+        window = TASK.vary(DOCUMENTS[0], config, random.Random(seed))
+        seen[window.sentences[0][0]] = window
+    assert seen.keys() == {"Mira", "It"}
+    assert seen["Mira"].clusters == (((0, 0), (2, 2)), ((2, 3), (5, 5)))
+    assert seen["It"].clusters == (((4, 4),), ((0, 0),))
+    assert seen["It"].speakers == (("b",) * 4, ("a",) * 4)
+    assert TASK.vary(DOCUMENTS[1], config, random.Random(0)) == DOCUMENTS[1]
+
+
+def test_mentions_without_a_companion_in_the_window_train_too() -> None:
+    config, model, inputs = tiny()
+    lonely = replace(DOCUMENTS[0], clusters=(((4, 4),), ((0, 0),)))
+    assert model.loss(TASK.collate([lonely], inputs, KNOWN, config)).isfinite()
+
+
+@pytest.mark.parametrize("sentences", [(), (("Hi",),)])
+def test_a_document_may_be_next_to_nothing(sentences: tuple[tuple[str, ...], ...]) -> None:
+    for sizes in (SIZES, COARSE):
+        config, model, inputs = tiny(sizes)
+        document = Document("here", "x", sentences, None, ())
+        batch = TASK.collate([document], inputs, KNOWN, config)
+        assert model.predict(batch) == [[]]
+        assert model.loss(batch).isfinite()
+
+
+def test_a_record_is_read_again_and_says_the_same() -> None:
+    clusters = [[tuple(mention) for mention in cluster] for cluster in DOCUMENTS[0].clusters or ()]
+    record = TASK.to_record(DOCUMENTS[0], clusters)
+    again = document_from_json(json.dumps(record), DOCUMENTS[0].where)
+    assert again == DOCUMENTS[0]
+    assert record["words"] == [["Mira", "her", "She"], ["her bike", "It"]]
+
+
+def test_mentions_read_well_in_brackets() -> None:
+    clusters = [[tuple(mention) for mention in cluster] for cluster in DOCUMENTS[0].clusters or ()]
+    lines = TASK.to_text(DOCUMENTS[0], clusters).splitlines()
+    assert lines == ["[1 Mira] fixed [2 [1 her] bike] .", "[2 It] rides well .", "[1 She] is happy ."]
+
+
+def test_text_comes_as_sentences_or_as_json() -> None:
+    config = TASK.presets["small"]
+    lines = ["", "Mira left .", "She ran .", "", "  ", "Ada stayed ."]
+    first, second = TASK.read_text(lines, "text", str.split, config)
+    assert first.sentences == (("Mira", "left", "."), ("She", "ran", "."))
+    assert (first.where, second.where, second.clusters) == ("text, line 2", "text, line 6", None)
+    record = json.dumps(TASK.to_record(DOCUMENTS[0], []))
+    (from_json,) = TASK.read_text([record], "text", str.split, config)
+    assert from_json.sentences == DOCUMENTS[0].sentences
+    assert from_json.clusters is None
+
+
+def test_singletons_may_be_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"sentences": [["a", "b", "c"]], "clusters": [[[0, 0]], [[1, 1], [2, 2]]]}))
+    config = CorefConfig(data=CorefData(drop_singletons=True))
+    assert [len(document.clusters or ()) for document in TASK.read(str(path), config)] == [1]
+    assert [len(document.clusters or ()) for document in TASK.read(str(path), CorefConfig())] == [2]
+
+
+def test_gap_is_scored_by_its_question() -> None:
+    pronoun = Pronoun((9, 9), True, ((0, 0), (5, 5)), (True, False))
+    document = replace(DOCUMENTS[1], pronoun=pronoun)
+    right = TASK.score([document], [[[(0, 0), (9, 9)]]], CorefConfig())
+    wrong = TASK.score([document], [[[(5, 5), (9, 9)]]], CorefConfig())
+    assert (right["gap_f1"], right["gap_feminine_f1"], right["gap_masculine_f1"]) == (100, 100, 0)
+    assert wrong["gap_f1"] == 0
+    assert "gap_f1" not in TASK.score(DOCUMENTS[1:], [[]], CorefConfig())
+
+
+def test_documents_without_clusters_are_refused_for_training() -> None:
+    unknown = replace(DOCUMENTS[0], clusters=None)
+    with pytest.raises(TextError, match="written, line 1: no clusters"):
+        TASK.check(unknown, KNOWN)
+    with pytest.raises(TextError, match="written, line 1: no clusters"):
+        TASK.labels([unknown], CorefConfig())
+    with pytest.raises(TextError, match="No document has a cluster of two mentions"):
+        TASK.labels([replace(DOCUMENTS[0], clusters=(((0, 0),),))], CorefConfig())
+    assert TASK.labels(DOCUMENTS, CorefConfig()) == KNOWN
+
+
+def test_a_missing_scipy_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[tasks\]'"):
+        TASK.labels(DOCUMENTS, CorefConfig())
+
+
+@pytest.mark.parametrize("with_elmo", [False, True])
+def test_the_shell_trains_judges_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text(COREF)
+    (tmp_path / "text.txt").write_text("Mira fixed her bike .\nIt rides well .\nShe is happy .\n")
+    (tmp_path / "coref.toml").write_text(
+        f'task = "coref"\npreset = "small"\n[data]\ntrain = "{gold}"\ndev = "{gold}"\n'
+        "[words]\nmin_count = 1\ndim = 20\n[model]\nhidden = 16\nmax_width = 2\nkeep = 0.9\n"
+        "lexical_dropout = 0.1\n[train]\nepochs = 60\npatience = false\n[train.optimizer]\nlearning_rate = 0.01\n"
+        + ("[elmo]\n" if with_elmo else "")
+    )
+    run = str(tmp_path / "run")
+
+    def shell(*arguments: str) -> str:
+        result = CliRunner().invoke(elmokit, ["task", *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    shell("train", str(tmp_path / "coref.toml"), "--run", run)
+    scores = json.loads(shell("evaluate", run, str(gold), "--json"))["scores"]
+    assert scores["average_f1"]["mean"] > 50
+    written = tmp_path / "predicted.jsonl"
+    written.write_text(shell("predict", run, str(tmp_path / "text.txt"), "--json"))
+    (document,) = read_coref(str(written))
+    assert document.sentences == DOCUMENTS[0].sentences
+    assert document.clusters
+    assert "[1 " in shell("predict", run, str(tmp_path / "text.txt"))

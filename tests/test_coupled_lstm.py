@@ -1,0 +1,88 @@
+"""The coupled LSTM: its formulas, its fast path, its start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit.nn.coupled_kernel import read_coupled
+from elmokit.nn.coupled_lstm import CoupledLSTM, CoupledLSTMStack, read_coupled_plainly, turned_places
+
+MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_fast_path_equals_the_plain_one_with_gradients(dropped: bool) -> None:
+    torch.manual_seed(1)
+    size = 4
+    shapes = [(5, 2, 3, 3 * size), (2, 3 * size, size), (2, 3, size), (2, 3, size)]
+    tensors = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+    drop = torch.nn.functional.dropout(torch.ones(2, 3, size, dtype=torch.float64), 0.5) if dropped else None
+    upstream = torch.randn(5, 2, 3, size, dtype=torch.float64)
+    results = []
+    for read in (read_coupled, read_coupled_plainly):
+        output = read(*tensors, drop)
+        results.append([output, *torch.autograd.grad(output, tensors, upstream)])
+    for fast, plain in zip(*results, strict=True):
+        assert torch.allclose(fast, plain, atol=1e-12)
+
+
+def test_two_steps_follow_the_formula() -> None:
+    torch.manual_seed(1)
+    layer = CoupledLSTM(3, 2, dropout=0.0).double()
+    torch.nn.init.normal_(layer.bias)
+    inputs = torch.randn(1, 2, 3, dtype=torch.float64)
+    outputs = layer(inputs, torch.ones(1, 2, dtype=torch.bool))[0].detach().numpy()
+    weight = {name: value.detach().numpy() for name, value in layer.named_parameters()}
+    for direction, order in ((0, (0, 1)), (1, (1, 0))):
+        hidden, cell = weight["first_hidden"][direction], weight["first_cell"][direction]
+        for step in order:
+            gates = weight["input_weight"][direction] @ inputs[0, step].numpy() + weight["bias"][direction]
+            i, j, o = (gates + weight["state_weight"][direction] @ hidden).reshape(3, 2)
+            i, o = 1 / (1 + np.exp(-i)), 1 / (1 + np.exp(-o))
+            cell = (1 - i) * cell + i * np.tanh(j)
+            hidden = np.tanh(cell) * o
+            assert np.allclose(outputs[step, 2 * direction : 2 * direction + 2], hidden)
+
+
+def test_padding_changes_nothing() -> None:
+    stack = CoupledLSTMStack(3, 4, n_layers=3, dropout=0.4).eval()
+    inputs = torch.randn(3, 5, 3)
+    batched, alone = stack(inputs, MASK), stack(inputs[1:2, :3], MASK[1:2, :3])
+    assert torch.allclose(batched[1, :3], alone[0], atol=1e-6)
+    assert not batched[~MASK].any()
+
+
+def test_rows_are_turned_at_their_own_length() -> None:
+    assert turned_places(MASK).tolist() == [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]]
+
+
+def test_each_gate_starts_orthonormal_over_input_and_state() -> None:
+    layer = CoupledLSTM(3, 4, dropout=0.0)
+    for direction in range(2):
+        whole = torch.cat([layer.input_weight[direction], layer.state_weight[direction]], dim=1).detach()
+        for block in whole.split(4):
+            assert torch.allclose(block @ block.t(), torch.eye(4), atol=1e-5)
+    assert not layer.bias.any()
+    assert layer.first_hidden.any()
+
+
+def test_the_upper_layers_gate_between_their_output_and_input() -> None:
+    stack = CoupledLSTMStack(3, 4, n_layers=2, dropout=0.0)
+    inputs = torch.randn(3, 5, 3)
+    below = stack.layers[0](inputs, MASK)
+    with torch.no_grad():
+        stack.gates[0].weight.zero_()
+        stack.gates[0].bias.fill_(-30.0)
+    assert torch.allclose(stack(inputs, MASK), below, atol=1e-6)
+    with torch.no_grad():
+        stack.gates[0].bias.fill_(30.0)
+    assert torch.allclose(stack(inputs, MASK), stack.layers[1](below, MASK), atol=1e-6)
+
+
+def test_dropout_falls_on_the_state_that_is_fed_back() -> None:
+    layer = CoupledLSTM(3, 50, dropout=0.5).train()
+    inputs, mask = torch.randn(1, 3, 3), torch.ones(1, 3, dtype=torch.bool)
+    assert not torch.allclose(layer(inputs, mask), layer.eval()(inputs, mask))
+    assert (layer.train()(inputs, mask) != 0).all()

@@ -1,0 +1,187 @@
+"""Readers of documents with coreference: what they find, and what they say of bad files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elmokit.errors import TextError
+from elmokit.tasks.readers.coref import Document, merged, read_coref, to_conll
+
+CONLL = """#begin document (nw/demo/00/demo_0001); part 002
+nw/demo/00/demo_0001 0 0 Mira  NNP  (TOP(S(NP*) -   -  - spk1 (PERSON) (ARG0*) (3)
+nw/demo/00/demo_0001 0 1 fixed VBD  (VP*        fix 01 1 spk1 *        (V*)    -
+nw/demo/00/demo_0001 0 2 her   PRP$ (NP*        -   -  - spk1 *        (ARG1*  (4|(3)
+nw/demo/00/demo_0001 0 3 bike  NN   *))         -   -  - spk1 *        *)      4)
+nw/demo/00/demo_0001 0 4 /.     .    *))         -   -  - spk1 *        *       -
+
+nw/demo/00/demo_0001 0 0 It  PRP  *   -   -  - spk2 *   (4)
+nw/demo/00/demo_0001 0 1 rides VBD  *        ride 01 1 spk2 *       -
+
+#end document
+"""
+JSON = {
+    "doc_key": "nw/demo/00/demo_0001_2",
+    "sentences": [["Mira", "fixed", "her", "bike", "."], ["It", "rides"]],
+    "speakers": [["spk1"] * 5, ["spk2"] * 2],
+    "clusters": [[[0, 0], [2, 2]], [[2, 3], [5, 5]]],
+}
+
+
+def read(folder: Path, text: str, name: str = "documents") -> list[Document]:
+    path = folder / name
+    path.write_text(text)
+    return list(read_coref(str(path)))
+
+
+def test_conll_and_json_say_the_same(tmp_path: Path) -> None:
+    (conll,), (from_json,) = read(tmp_path, CONLL), read(tmp_path, json.dumps(JSON))
+    assert conll.sentences == (("Mira", "fixed", "her", "bike", "."), ("It", "rides"))
+    assert conll.clusters == (((0, 0), (2, 2)), ((2, 3), (5, 5)))
+    assert conll.speakers == (("spk1",) * 5, ("spk2",) * 2)
+    assert (conll.key, conll.genre) == ("nw/demo/00/demo_0001_2", "nw")
+    for name in ("key", "sentences", "speakers", "clusters", "genre"):
+        assert getattr(conll, name) == getattr(from_json, name)
+
+
+def test_a_novel_has_no_genre_and_no_speakers(tmp_path: Path) -> None:
+    text = CONLL.replace("nw/demo/00/", "12_").replace("spk1", "-").replace("spk2", "-")
+    (document,) = read(tmp_path, text)
+    assert (document.genre, document.speakers) == ("", None)
+
+
+def test_json_without_clusters_is_for_prediction(tmp_path: Path) -> None:
+    (document,) = read(tmp_path, json.dumps({"sentences": [["Hi"]]}))
+    assert document.clusters is None
+
+
+def test_mentions_of_one_chain_may_nest_and_touch(tmp_path: Path) -> None:
+    rows = ["(1|(1", "1)", "1)|(1)", "-"]
+    text = "#begin document (x); part 0\n" + "".join(f"x 0 {i} w {c}\n" for i, c in enumerate(rows)) + "#end document\n"
+    assert read(tmp_path, text)[0].clusters == (((0, 1), (0, 2), (2, 2)),)
+
+
+def test_clusters_that_share_a_mention_are_one() -> None:
+    assert merged([[(0, 0), (1, 1)], [(2, 2)], [(1, 1), (3, 3)], []]) == (((0, 0), (1, 1), (3, 3)), ((2, 2),))
+
+
+def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
+    (document,) = read(tmp_path, CONLL)
+    assert document.clusters is not None
+    (again,) = read(tmp_path, to_conll(document, document.clusters))
+    assert (again.sentences, again.clusters, again.key) == (document.sentences, document.clusters, document.key)
+
+
+spans = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda pair: (min(pair), max(pair)))
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(spans, min_size=1, max_size=4), max_size=4))
+def test_any_clusters_survive_conll(
+    tmp_path_factory: pytest.TempPathFactory, clusters: list[list[tuple[int, int]]]
+) -> None:
+    wanted = merged(clusters)
+    document = Document("here", "x", (("a", "b", "c"), ("d", "e", "f")), None, wanted)
+    (again,) = read(tmp_path_factory.mktemp("any"), to_conll(document, wanted))
+    # Two mentions of one chain that cross come back nested, as the layout cannot tell them apart.
+    crossing = any(a < c <= b < d for cluster in wanted for a, b in cluster for c, d in cluster)
+    assert crossing or again.clusters == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CONLL.replace("4)\n", "-\n", 1), "line 4: a mention of chain 4 opens here and is not closed"),
+        (CONLL.replace("(4|(3)", "(3)"), "line 5: '4\\)' closes a mention of chain 4 that is not open"),
+        (CONLL.replace("(4|(3)", "4|(3)"), "line 4: '4|\\(3\\)' in the last column"),
+        (CONLL.replace("(4|(3)", "(x)"), "line 4: '\\(x\\)' in the last column"),
+        (CONLL.replace("#end document\n", ""), "the document of line 1 has no #end document"),
+        (CONLL.replace("#end document\n", "") + CONLL, "line 11: a document begins"),
+        (CONLL + "#end document\n", "line 12: a document ends, but none has begun"),
+        (CONLL.partition("\n")[2], "line 1: expected '#begin document"),
+        ("#begin document (x); part 0\nx 0 0\n", "line 2: 3 columns, expected at least 5"),
+        ('{"sentences": [["a"]]', "line 1: Input data was truncated"),
+        ('\n{"sentences": ["a"]}', "line 2: Expected `array`, got `str`"),
+        ('{"doc_key": "x"}', "line 1: Object missing required field `sentences`"),
+        (
+            '{"sentences": [["a"]], "clusters": [[[0, 1]]]}',
+            "line 1: a mention from word 0 to 1, in a document of 1 words",
+        ),
+        ('{"sentences": [["a"]], "speakers": [["x", "y"]]}', "line 1: speakers are not one for each word"),
+    ],
+)
+def test_a_bad_file_is_told_by_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=message):
+        read(tmp_path, text)
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(alphabet='#begin document(x);\n0-|() {}"[],', max_size=100))
+def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    message = "line 0"
+    try:
+        read(tmp_path_factory.mktemp("any"), text)
+    except TextError as error:
+        message = str(error)
+    assert re.search(r"line \d+", message)
+
+
+GAP_HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
+GAP_TEXT = 'Dr. Mira Berg met "Ada" B. Hill. She sang.'
+GAP_ROW = f"t-1\t{GAP_TEXT}\tShe\t33\tMira Berg\t4\tFALSE\tHill\t27\tTRUE\thttp://x\n"
+
+
+def test_gap_rows_become_documents(tmp_path: Path) -> None:
+    pytest.importorskip("nltk")
+    (document,) = read(tmp_path, GAP_HEADER + GAP_ROW)
+    tokens = [word for sentence in document.sentences for word in sentence]
+    assert len(document.sentences) == 2
+    assert document.pronoun is not None
+    named = [" ".join(tokens[a : b + 1]) for a, b in (document.pronoun.span, *document.pronoun.names)]
+    assert named == ["She", "Mira Berg", "Hill"]
+    assert document.pronoun.is_feminine
+    assert document.clusters == ((document.pronoun.names[1], document.pronoun.span),)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("t-1\tx\n", "line 2: 2 columns, expected 11"),
+        (GAP_ROW.replace("\t33\t", "\t34\t"), "line 2: Pronoun is 'She' at character 34, but the text has 'he '"),
+        (GAP_ROW.replace("\t33\t", "\tx\t"), "line 2: Pronoun is 'She' at character x"),
+        (GAP_ROW.replace("TRUE", "yes"), "line 2: B-coref is 'yes'. Expected TRUE or FALSE"),
+    ],
+)
+def test_a_bad_row_of_gap_is_told_by_line(row: str, message: str, tmp_path: Path) -> None:
+    pytest.importorskip("nltk")
+    with pytest.raises(TextError, match=message):
+        read(tmp_path, GAP_HEADER + row)
+
+
+def test_the_shared_litbank_data_is_read_whole(shared: Path) -> None:
+    documents = list(read_coref(str(shared / "data" / "coref-litbank" / "dev.conll")))
+    assert len(documents) == 10
+    assert sum(len(sentence) for document in documents for sentence in document.sentences) == 20438
+    assert sum(len(cluster) for document in documents for cluster in document.clusters or ()) == 3053
+    assert sum(len(document.clusters or ()) for document in documents) == 776
+    for document in documents:
+        (again,) = read_lines_of(to_conll(document, document.clusters or ()), document)
+        assert again == document.clusters
+
+
+def read_lines_of(text: str, document: Document) -> list[object]:
+    from elmokit.tasks.readers.coref import _read_conll
+
+    return [found.clusters for found in _read_conll(document.key, enumerate(text.splitlines(), start=1))]
+
+
+def test_the_shared_gap_data_is_read_whole(shared: Path) -> None:
+    pytest.importorskip("nltk")
+    documents = list(read_coref(str(shared / "data" / "coref-gap" / "gap-validation.tsv")))
+    assert len(documents) == 454
+    assert all(document.pronoun for document in documents)

@@ -1,0 +1,164 @@
+"""Readers of semantic roles: four layouts, one result; bad files say where."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elmokit.errors import TextError
+from elmokit.tasks.readers.srl import Proposition, _tags_from_brackets, proposition_from_line, read_srl
+from elmokit.tasks.scores.chunks import chunks_of
+
+TOKENS = ("Mira", "fixed", "her", "bike", ".")
+FIXED = ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "O")
+
+CONLL_2012 = """#begin document (nw/demo/00/demo_0001); part 000
+nw/demo/00/demo_0001 0 0 Mira  NNP  (TOP(S(NP*) -   -  - spk1 (PERSON) (ARG0*) (3)
+nw/demo/00/demo_0001 0 1 fixed VBD  (VP*        fix 01 1 spk1 *        (V*)    -
+nw/demo/00/demo_0001 0 2 her   PRP$ (NP*        -   -  - spk1 *        (ARG1*  (4|(3)
+nw/demo/00/demo_0001 0 3 bike  NN   *))         -   -  - spk1 *        *)      4)
+nw/demo/00/demo_0001 0 4 .     .    *))         -   -  - spk1 *        *       -
+
+nw/demo/00/demo_0001 0 0 Yes   UH   (TOP(S*))   -   -  - spk1 *        -
+#end document
+"""
+CONLL_2005 = """Mira  -   (A0*)
+fixed fix (V*)
+her   -   (A1*
+bike  -   *)
+.     -   *
+
+Yes   -
+"""
+PROPBANK = """# sent_id = demo-1
+Mira\t-\tB-ARG0
+fixed\tfix.01\tB-V
+her\t-\tB-ARG1
+bike\t-\tI-ARG1
+.\t-\tO
+
+# sent_id = demo-2
+Yes\t-
+
+"""
+ONE_LINE = "1 Mira fixed her bike . ||| B-ARG0 B-V B-ARG1 I-ARG1 O\n"
+
+
+def read(folder: Path, text: str) -> list[Proposition]:
+    path = folder / "roles"
+    path.write_text(text)
+    return list(read_srl(str(path)))
+
+
+@pytest.mark.parametrize("text", [CONLL_2012, CONLL_2005.replace("A0", "ARG0").replace("A1", "ARG1"), PROPBANK])
+def test_each_layout_of_columns_gives_the_same(text: str, tmp_path: Path) -> None:
+    with_roles, without = read(tmp_path, text)
+    assert (with_roles.tokens, with_roles.predicate, with_roles.tags) == (TOKENS, 1, FIXED)
+    assert (without.tokens, without.predicate, without.tags) == (("Yes",), None, ("O",))
+
+
+def test_the_one_line_layout_gives_it_too(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, ONE_LINE)
+    assert (found.tokens, found.predicate, found.tags) == (TOKENS, 1, FIXED)
+    assert proposition_from_line("0 Run ! |||", "here") == Proposition("here", ("Run", "!"), 0, None)
+
+
+def test_the_place_is_the_sentences_first_line(tmp_path: Path) -> None:
+    assert [found.where.rpartition(", ")[2] for found in read(tmp_path, PROPBANK)] == ["line 2", "line 9"]
+
+
+def test_two_predicates_give_two_propositions(tmp_path: Path) -> None:
+    text = "He\t-\tB-A0\tO\nsaw\tsee.01\tB-V\tO\nher\t-\tB-A1\tB-A0\nrun\trun.01\tI-A1\tB-V\n"
+    assert [found.predicate for found in read(tmp_path, text)] == [1, 3]
+
+
+def test_a_token_may_be_a_hash_or_a_quote(tmp_path: Path) -> None:
+    text = '#\t-\tB-A1\nrose\trise.01\tB-V\n"\t-\tO\n'
+    assert read(tmp_path, text)[0].tokens == ("#", "rose", '"')
+    assert read(tmp_path, text.replace("\t", " "))[0].tokens == ("#", "rose", '"')
+
+
+def test_of_nested_brackets_the_outermost_is_kept() -> None:
+    assert _tags_from_brackets(["(ARG2(ARG1*)", "*)", "(V*)"], "x, line 1") == ["B-ARG2", "I-ARG2", "B-V"]
+
+
+def test_neighbours_of_one_role_stay_apart() -> None:
+    assert _tags_from_brackets(["(A0*)", "(A0*", "*)"], "x, line 1") == ["B-A0", "B-A0", "I-A0"]
+
+
+def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
+    assert read(tmp_path, "") == read(tmp_path, "\n\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, but 3"),
+        (PROPBANK.replace("fix.01", "-"), "line 2: 0 predicates in column 2, but 1 columns"),
+        (PROPBANK.replace("B-V", "O"), "line 3: 'fixed' is a predicate, but column 3 has 'O'"),
+        (PROPBANK.replace("B-ARG1", "O"), "line 2: the tag of token 3 is 'I-ARG1', after 'O'"),
+        (PROPBANK.replace("B-ARG1", "ARG1"), "line 2: the tag of token 2 is 'ARG1'. Expected O, B-ROLE"),
+        ("word\n", "line 1: one column, expected at least 2"),
+        (CONLL_2005.replace("*)\n.", "*\n."), "line 5: the sentence ends, but .A1. is still open"),
+        (CONLL_2005.replace("(A1*", "*"), "line 4: '.\\)' closes a bracket that is not open"),
+        (CONLL_2005.replace("(A1*", "(A1"), "line 3: '.A1' is no cell of roles"),
+        (CONLL_2012.replace("(V*)", "(A2*)"), "line 2: column 12 marks no predicate"),
+        ("#begin document (x); part 0\nx 0 0 word\n", "line 2: 4 columns, expected at least 12"),
+        (ONE_LINE + "fixed it\n", "line 2: expected: place of the predicate"),
+        ("7 Run ! ||| B-V O\n", "line 1: the predicate's place is 7, but there are 2 tokens"),
+        ("0 Run ! ||| B-V\n", "line 1: 1 tags for 2 tokens"),
+        ("0 Run ! ||| B-V I-A0\n", "line 1: the tag of token 1"),
+    ],
+)
+def test_a_bad_file_is_told_by_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=message):
+        read(tmp_path, text)
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(alphabet="AV0-* ()|#\t\nIBO.", max_size=80))
+def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    message, found = "line 0", []
+    try:
+        found = read(tmp_path_factory.mktemp("any"), text)
+    except TextError as error:
+        message = str(error)
+    assert re.search(r"line \d+", message)
+    assert all(one.tags is None or len(one.tags) == len(one.tokens) for one in found)
+
+
+roles = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["ARG0", "C-ARG0", "ARGM-TMP", None])), min_size=1)
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(roles)
+def test_brackets_and_tags_say_the_same(pieces: list[tuple[int, str | None]]) -> None:
+    cells: list[str] = []
+    for length, label in pieces:
+        piece = ["*"] * length
+        if label:
+            piece[0] = f"({label}" + piece[0]
+            piece[-1] += ")"
+        cells += piece
+    tags = _tags_from_brackets(cells, "x, line 1")
+    starts = {
+        place: label for place, label in zip(_starts(pieces), [label for _, label in pieces], strict=True) if label
+    }
+    assert {chunk.start: chunk.label for chunk in chunks_of(tags)} == starts
+
+
+def _starts(pieces: list[tuple[int, str | None]]) -> list[int]:
+    places = [0]
+    for length, _ in pieces:
+        places.append(places[-1] + length)
+    return places[:-1]
+
+
+def test_the_shared_propbank_data_is_read_whole(shared: Path) -> None:
+    propositions = list(read_srl(str(shared / "data" / "srl-propbank-ewt" / "dev.props")))
+    assert sum(one.predicate is not None for one in propositions) == 4906
+    assert len({one.where for one in propositions}) == 1938
