@@ -99,7 +99,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     file = {} if settings["file"] is None else read_toml(settings["file"])
     stored = open_pretrained(name, settings["options"])
     if vocab is None and max_words is None:
-        vocab = _own_words(stored)
+        vocab = own_words(stored)
     most = settings["held_out_sentences"]
     old_text = read_held_out(settings["old_text"], most)
     corpus, facts, counts = counted_corpus(texts, settings["held_out"], vocab, max_words, most)
@@ -129,7 +129,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     begin_run(run, config, corpus, facts, world.size, initial, old_text)
 
 
-def _own_words(model: StoredModel) -> Vocabulary | None:
+def own_words(model: StoredModel) -> Vocabulary | None:
     """The words of the model's softmax or table; None where it has neither, so that the text's words are taken."""
     from elmokit.text.vocabulary import Vocabulary
 

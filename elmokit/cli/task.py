@@ -39,6 +39,7 @@ def task() -> None:
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder, with the same config.")
 def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None, device: str, resume: bool) -> None:
     """Train as CONFIG (TOML) says, keep the best model on dev, and print its scores."""
+    from elmokit.cli.task_finetune import finetune_for_task
     from elmokit.tasks.run import train_task
     from elmokit.tasks.table import load_config
 
@@ -52,6 +53,7 @@ def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None,
         run,
         device=device,
         report=Reporter(),
+        finetune=finetune_for_task,
         resume=resume,
         facts={"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])},
     )

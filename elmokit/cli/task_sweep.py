@@ -50,6 +50,7 @@ def sweep(
     --over shares is their Figure 1 (and steps to the baseline's best), layers their Table 2, places their Table 3. The
     same command goes on after a kill; run it in several processes at once to share the work.
     """
+    from elmokit.cli.task_finetune import finetune_for_task
     from elmokit.figures import styled_figure
     from elmokit.tasks.plots import plot_shares
     from elmokit.tasks.sweep import (
@@ -78,7 +79,16 @@ def sweep(
         variants = layer_variants(task, content) if over == "layers" else place_variants(task, content)
     seed_list = content.train.seeds
     facts = {"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])}
-    rows = run_sweep(task, variants, seed_list, folder, device=device, report=_Reporter(), facts=facts)
+    rows = run_sweep(
+        task,
+        variants,
+        seed_list,
+        folder,
+        device=device,
+        report=_Reporter(),
+        finetune=finetune_for_task,
+        facts=facts,
+    )
     _echo_table(rows, task.metric)
     if over == "shares":
         for share, (base, with_elmo) in steps_to_baseline(rows, folder, task.metric).items():

@@ -1,0 +1,51 @@
+"""``elmo.finetune``: the biLM learns a task's text before the task does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elmokit.cli.task_finetune import finetune_for_task
+from elmokit.errors import TextError
+from elmokit.tasks.config import FinetuneConfig
+from elmokit.train.perplexity import perplexity
+from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.open import open_model, save_model
+from tests.conftest import random_model
+from tests.test_cli_task import Shell, shell, write_config  # noqa: F401 (a fixture)
+
+SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
+
+
+def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(shell: Shell) -> None:  # noqa: F811
+    save_folder(random_model(), Path("bilm"))
+    write_config(elmo={"model": "bilm", "finetune": {"epochs": 2}}, train={"epochs": 2})
+    ran = shell("train", "config.toml", "--run", "run")
+    assert ran.code == 0, ran.err
+    tuned = load_folder(Path("run/bilm"))
+    assert tuned.warm_state is not None
+    assert tuned.card["initial"]["source"] == "bilm"
+    assert shell("evaluate", "run", "data").code == 0
+
+
+def test_the_models_perplexity_on_the_tasks_text_falls(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "bilm")
+    config = FinetuneConfig(epochs=60, learning_rate=1e-2)
+    finetune_for_task(str(tmp_path / "bilm"), SENTENCES, config, tmp_path / "tuned")
+    before, after = (perplexity(load_folder(tmp_path / name), SENTENCES).mean for name in ("bilm", "tuned"))
+    assert after < before / 2
+
+
+def test_a_published_file_without_a_softmax_will_do(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned")
+    tuned = open_model(tmp_path / "tuned")
+    assert tuned.vocabulary is not None
+    assert "zebra" in tuned.vocabulary.ids
+
+
+def test_too_little_text_is_told(tmp_path: Path) -> None:
+    save_folder(random_model(), tmp_path / "bilm")
+    with pytest.raises(TextError, match=r"1 sentence is too little.*Take elmo\.finetune out"):
+        finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned")
