@@ -177,8 +177,8 @@ def test_a_table_that_is_a_single_number_is_named(folder: Path, name: str) -> No
 
 def test_an_options_file_of_many_megabytes_is_not_parsed(folder: Path) -> None:
     with (folder / "options.json").open("a") as file:
-        file.write(" " * (1 << 20))
-    with pytest.raises(FormatError, match="holds more than 1,048,576 bytes"):
+        file.write(" " * (1 << 24))
+    with pytest.raises(FormatError, match="holds more than 16,777,216 bytes"):
         open_model(folder)
 
 

@@ -139,14 +139,14 @@ def test_a_word_list_with_a_blank_line_is_left_out_so_that_what_is_converted_ope
 def test_meta_json_is_a_part_of_the_card(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     (folder / "meta.json").write_text('{"corpus": "CoNLL17"}')
-    assert open_model(folder).card == {"meta": {"corpus": "CoNLL17"}}
+    assert open_model(folder).card["meta"] == {"corpus": "CoNLL17"}
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000])
 def test_a_damaged_meta_json_is_passed_over(tmp_path: Path, content: str) -> None:
     folder = char_input(tmp_path / "chars")
     (folder / "meta.json").write_text(content)
-    assert open_model(folder).card == {}
+    assert "meta" not in open_model(folder).card
 
 
 def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ def lstm_step(
     z = np.concatenate([x, m]) @ weights[f"{cell_name}/W_0"] + weights[f"{cell_name}/B"]
     i, j, f, o = np.split(z, 4)
     c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(j)
-    if "cell_clip" in lstm:
+    if lstm.get("cell_clip") is not None:
         c = np.clip(c, -lstm["cell_clip"], lstm["cell_clip"])
     m = sigmoid(o) * np.tanh(c)
     if f"{cell_name}/W_P_0" in weights:
         m = m @ weights[f"{cell_name}/W_P_0"]
-        if "proj_clip" in lstm:
+        if lstm.get("proj_clip") is not None:
             m = np.clip(m, -lstm["proj_clip"], lstm["proj_clip"])
     return m, c
 

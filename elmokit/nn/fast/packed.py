@@ -13,22 +13,24 @@ from elmokit.nn.fast import compiled, products
 from elmokit.nn.fast.products import Product
 
 T = TypeVar("T")
+N_LOOKED_AT = 16
 
 
 class PackedOnce(Generic[T]):
     """What is made from parameters, kept until a parameter changes.
 
-    A change is seen by PyTorch's own count of writes and by the place in memory, so that an optimiser's step,
-    ``load_state_dict`` and ``to`` are; only writing through ``.data`` is not. A copy of the module packs for itself.
+    A change is seen by PyTorch's own count of writes, by the place in memory, and by a few of the values: fused
+    optimizers write without counting. So an optimizer's step, ``load_state_dict`` and ``to`` are seen; writing a few
+    values through ``.data`` may not be. A copy of the module packs for itself.
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[str, list[Tensor], list[int], T] | None = None
+        self._kept: tuple[str, list[Tensor], list[tuple[int, list[float]]], T] | None = None
 
     def get(self, kernels: str, parameters: Sequence[Tensor], make: Callable[[], T]) -> T:
         """The packed form of the parameters for these kernels, made if need be."""
         kept = self._kept
-        versions = [_version(parameter) for parameter in parameters]
+        versions = [(_version(parameter), _some_values(parameter)) for parameter in parameters]
         # What was packed is held on to, so that its place in memory cannot have gone to something else.
         if kept is not None and kept[0] == kernels and kept[2] == versions and _same_places(kept[1], parameters):
             return kept[3]
@@ -52,6 +54,13 @@ def _same_places(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
 
 def _version(parameter: Tensor) -> int:
     return 0 if parameter.is_inference() else parameter._version
+
+
+def _some_values(parameter: Tensor) -> list[float]:
+    """Values all over a tensor, up to ``N_LOOKED_AT`` and one."""
+    flat = parameter.detach().flatten()
+    values: list[float] = flat[:: max(1, len(flat) // N_LOOKED_AT)].tolist()
+    return values
 
 
 class LayerWeights(NamedTuple):

@@ -1,0 +1,41 @@
+"""Packed weights and kept vectors are made anew after any change of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from elmokit import Elmo
+from elmokit.train.perplexity import perplexity
+from tests.conftest import random_model
+
+SENTENCES = [["the", "cat", "sat", "."], ["the", "dog", "ran", "on", "the", "mat"]] * 3
+OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], Optimizer]] = {
+    "Adam": lambda parameters: Adam(parameters, lr=0.003),
+    "fused Adam": lambda parameters: Adam(parameters, lr=0.003, fused=True),
+    "fused AdamW": lambda parameters: AdamW(parameters, lr=0.003, fused=True),
+    "fused SGD": lambda parameters: SGD(parameters, lr=0.5, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_of_any_optimizer_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(scale=1.0)
+    elmo = Elmo(model, start="zero", trainable=True).eval()
+    optimizer = OPTIMIZERS[name](model.bilm.parameters())
+    before, score_before = elmo.embed(SENTENCES), perplexity(model, SENTENCES).mean  # packs the weights, keeps vectors
+    vectors, mask, _ = elmo(elmo.ids(SENTENCES))
+    (vectors[0][mask] ** 2).mean().backward()
+    optimizer.step()
+    after, score_after = elmo.embed(SENTENCES), perplexity(model, SENTENCES).mean
+    monkeypatch.setenv("ELMOKIT_KERNELS", "plain")
+    fresh = Elmo(model, start="zero", token_cache_mib=0).eval()
+    for ours, plain, old in zip(after, fresh.embed(SENTENCES), before, strict=True):
+        np.testing.assert_allclose(ours, plain, atol=1e-5)
+        assert np.abs(ours - old).max() > 1e-3
+    assert score_after == pytest.approx(perplexity(model, SENTENCES).mean, rel=1e-5)
+    assert score_after != score_before
