@@ -30,7 +30,7 @@ INTERRUPTED = 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name=PROGRAM)
 def elmokit() -> None:
-    """ELMo on today's Python: embed text, open and convert published models, pre-train your own."""
+    """ELMo on today's Python: embed text, open and convert published models, train your own, use them in models."""
 
 
 for command in (
