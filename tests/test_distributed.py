@@ -134,7 +134,7 @@ def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) 
 def test_a_tail_of_an_adaptive_softmax_without_a_word_in_a_window_stops_no_process(tmp_path: Path) -> None:
     # <UNK> stands in the head, the rare word in a tail that most windows do not hold.
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in [*LINES, "rare"]), encoding="utf-8")
-    flags = ("--softmax", "adaptive", "--cutoffs", "4,11", "--out", "run", *SETTINGS.split(), "--max-words", "16")
+    flags = ("--softmax", "adaptive", "--cutoffs", "4,13", "--out", "run", *SETTINGS.split(), "--max-words", "16")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", *flags)
     assert ran.returncode == 0, ran.stderr
 
