@@ -60,4 +60,9 @@ class MissingExtraError(ElmoError):
     """An optional dependency that is not installed."""
 
     def __init__(self, needed_for: str, extra: str) -> None:
+        self.needed_for, self.extra = needed_for, extra
         super().__init__(f"{needed_for} needs an optional dependency. Install it with: pip install 'elmokit[{extra}]'")
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        # The process that leads a training sends its error to the others.
+        return MissingExtraError, (self.needed_for, self.extra)

@@ -173,6 +173,15 @@ BAD_CALLS = {
     "The last cutoff is 99": (*START, "--softmax", "adaptive", "--cutoffs", "99"),
     "A tied softmax shares the embedding": (*START, "--softmax", "tied"),
     "There is no device 'abacus'": (*START, "--device", "abacus"),
+    "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
+    "seed is 99999999999; it must be at most": (*START, "--seed", "99999999999"),
+    "held_out_sentences is -1; it must be at least 1": (*START, "--held-out-sentences", "-1"),
+    "max_words is 0; the three special words": (*START, "--max-words", "0"),
+    "Expected `array`, got `str` - at `$.texts`": (*START, "--config", "one-text.toml"),
+    "Expected `int | null`, got `str` - at `$.max_words`": (*START, "--config", "wrong-type.toml"),
+    "data: expected a table": (*START, "--config", "no-data.toml"),
+    "model: expected a table of named values, found 3": (*START[:-6], "--config", "no-model.toml"),
+    "There is no preset ['tiny']": (*START[:-6], "--config", "no-preset.toml"),
 }
 
 
@@ -185,6 +194,11 @@ def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, mes
     Path("typo.toml").write_text("batchsize = 3\n")
     Path("data.toml").write_text("[data]\ntext = ['a']\n")
     Path("broken.toml").write_text("a = \n")
+    Path("one-text.toml").write_text("[data]\ntexts = 'corpus.txt'\n")
+    Path("wrong-type.toml").write_text("[data]\nmax_words = '8'\n")
+    Path("no-data.toml").write_text("data = 3\n")
+    Path("no-model.toml").write_text("model = 3\n")
+    Path("no-preset.toml").write_text("preset = ['tiny']\n")
     ran = shell(*BAD_CALLS[message])
     assert ran.code == 2
     assert message in ran.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit.bilm import BiLM
+from elmokit.errors import MissingExtraError
 from elmokit.text.shards import Part
 from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
@@ -126,6 +128,20 @@ def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) 
     ran = torchrun(tmp_path, 2, "train", "--resume", "run", "--tokens", "480")
     assert ran.returncode == 0, ran.stderr
     assert "made by 1 processes and goes on with 2" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_tail_of_an_adaptive_softmax_without_a_word_in_a_window_stops_no_process(tmp_path: Path) -> None:
+    # <UNK> stands in the head, the rare word in a tail that most windows do not hold.
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in [*LINES, "rare"]), encoding="utf-8")
+    flags = ("--softmax", "adaptive", "--cutoffs", "4,13", "--out", "run", *SETTINGS.split(), "--max-words", "16")
+    ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", *flags)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_what_the_leading_process_found_missing_can_be_told_to_the_others() -> None:
+    error = pickle.loads(pickle.dumps(MissingExtraError("Reading a.zst", "zstd")))
+    assert str(error) == str(MissingExtraError("Reading a.zst", "zstd"))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,9 +120,9 @@ def _table(settings: Table) -> Table:
     preset = settings["preset"] or file.pop("preset", None)
     for name in ("recipe", "preset"):
         file.pop(name, None)
-    if recipe not in RECIPES:
+    if recipe not in list(RECIPES):  # a file may say anything, also what no dict looks up
         raise ConfigError(f"There is no recipe {recipe!r}. Choose one of: {', '.join(RECIPES)}.")
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and preset not in list(PRESETS):
         raise ConfigError(f"There is no preset {preset!r}. Choose one of: {', '.join(PRESETS)}.")
     table = config_to(RECIPES[recipe])
     if preset is not None:
@@ -132,14 +133,25 @@ def _table(settings: Table) -> Table:
     return laid_over(table, file)
 
 
-def _data(texts: tuple[Path, ...], settings: Table, data: Table, file: str) -> Table:
-    known = {"texts", "held_out", "vocab", "max_words", "held_out_sentences"}
-    if unknown := sorted(set(data) - known):
-        raise ConfigError(f"{file}, data: unknown key {unknown[0]!r}. The keys are {', '.join(sorted(known))}.")
-    flags = {name: settings[name] for name in known - {"texts"} if settings[name] not in (None, ())}
-    merged = {"vocab": None, "max_words": None, "held_out_sentences": 2000, **data, **flags}
-    merged["texts"] = texts or [Path(name) for name in data.get("texts", ())]
-    merged["held_out"] = [Path(name) for name in merged.get("held_out", ())]
+@dataclass(frozen=True)
+class DataTable:
+    """The table [data] of a file of settings."""
+
+    texts: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
+    vocab: str | None = None
+    max_words: int | None = None
+    held_out_sentences: int = 2000
+
+
+def _data(texts: tuple[Path, ...], settings: Table, data: Any, file: str) -> Table:
+    from elmokit.configs import config_from
+
+    in_file = asdict(config_from(DataTable, data, f"{file}, data"))
+    flags = {name: settings[name] for name in in_file if settings.get(name) not in (None, ())}
+    merged: Table = {**in_file, **flags}
+    merged["texts"] = texts or [Path(name) for name in in_file["texts"]]
+    merged["held_out"] = [Path(name) for name in merged["held_out"]]
     merged["vocab"] = None if merged["vocab"] is None else Path(merged["vocab"])
     if not merged["texts"] or not merged["held_out"]:
         raise ConfigError("Give the TEXT to train on, and --held-out text to judge by.")
@@ -169,8 +181,11 @@ def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
             softmax["cutoffs"] = [int(part) for part in settings["cutoffs"].split(",")]
         except ValueError:
             raise ConfigError(f"--cutoffs {settings['cutoffs']!r} is no list of numbers such as 2000,10000.") from None
+    for name, part in (("model", model), ("softmax", softmax)):
+        if part:  # an empty table would hide what stands in the file instead of one
+            flags[name] = part
     return config_from(
         TrainConfig,
-        laid_over(table, {**flags, "model": model, "softmax": softmax}),
+        laid_over(table, flags),
         "the settings" if settings["file"] is None else str(settings["file"]),
     )

@@ -61,6 +61,8 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"There is no device {name!r}. Choose cpu, cuda or auto.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"Training runs on cpu and cuda, not on {name!r}. Choose cpu, cuda or auto.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("There is no GPU that PyTorch can use here. Choose --device cpu.")
     return device
@@ -96,7 +98,7 @@ def counted_corpus(
     elif vocab is not None:
         vocabulary = Vocabulary.from_file(vocab)
     else:
-        vocabulary = Vocabulary.from_counts(words, max_words or MAX_WORDS)
+        vocabulary = Vocabulary.from_counts(words, MAX_WORDS if max_words is None else max_words)
     known = sum(words.get(word, 0) for word in vocabulary.words)
     facts = {
         "files": [shard.name for shard in shards],
@@ -117,7 +119,10 @@ def read_held_out(paths: Sequence[Path], most: int) -> list[list[str]]:
 
     Raises:
         TextError: a file cannot be read, or holds none.
+        ConfigError: ``most`` is below 1.
     """
+    if most < 1:
+        raise ConfigError(f"held_out_sentences is {most}; it must be at least 1.")
     sentences = [tokens for path in find_texts(paths) for tokens in read_sentences(path)]
     return random.Random(0).sample(sentences, most) if len(sentences) > most else sentences
 

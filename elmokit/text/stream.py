@@ -188,7 +188,7 @@ class WindowStream:
         batch_size: rows.
         n_steps: positions per row and window.
         n_directions: 2 for a bidirectional model, else 1.
-        shuffle: shuffle the shards of each pass, and the sentences of each block.
+        shuffle: shuffle the shards of each pass, and the sentences of each range, as in ``SentenceBlocks``.
         same_text: both directions read the same sentences; else each reads the corpus in an order of its own.
         part: which part of the corpus to read, where several processes share it.
 

@@ -12,6 +12,7 @@ from elmokit.errors import ConfigError
 from elmokit.weights.softmaxes import SoftmaxConfig
 
 LAST_RATE = 0.05  # a schedule that falls ends at this share of the learning rate
+LARGEST_SEED = 2**32 - 1  # each process makes a larger one of it, of 64 bits
 MAY_CHANGE = frozenset(
     {"epochs", "tokens", "hours", "report_every", "evaluate_every", "checkpoint_every", "patience", "tensorboard"}
 )
@@ -64,6 +65,8 @@ class TrainConfig:
         for name in ("n_samples", "patience", "weight_decay", "seed"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0.")
+        if self.seed > LARGEST_SEED:
+            raise ConfigError(f"seed is {self.seed}; it must be at most {LARGEST_SEED}.")
         for name in ("learning_rate", "clip_norm", "epochs", "tokens", "hours"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

@@ -126,7 +126,8 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     for key, value in load_file(path / "optimizer.safetensors").items():
         slot, name = key.split("/", 1)
         if name in parameters:
-            on_cpu = slot == "step"  # where torch keeps it, also for a model on a GPU
+            # Adagrad counts its steps on the CPU, also for a model on a GPU; a fused Adam beside the weights.
+            on_cpu = slot == "step" and not state.optimizer.defaults.get("fused")
             state.optimizer.state[parameters[name]][slot] = value if on_cpu else value.to(parameters[name].device)
     progress = json.loads((path / "progress.json").read_text(encoding="utf-8"))
     state.counters = Counters(**progress["counters"])

@@ -154,7 +154,10 @@ class _Training:
         self.step_losses: nn.Module = self.state.losses
         if world.size > 1:
             self.step_losses = DistributedDataParallel(
-                self.state.losses, device_ids=[device.index or world.local_rank] if device.type == "cuda" else None
+                self.state.losses,
+                device_ids=[device.index or world.local_rank] if device.type == "cuda" else None,
+                # A window may hold no word of an adaptive softmax's tail, which then gets no gradient.
+                find_unused_parameters=config.softmax.kind == "adaptive",
             )
         self.is_given = initial is not None and not found
         self.total = 0
