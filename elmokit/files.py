@@ -31,19 +31,22 @@ def cache_folder() -> Path:
     """Where downloads and built kernels are kept: ``ELMOKIT_CACHE``, else the usual place for caches on this platform.
 
     Raises:
-        OutputError: ``ELMOKIT_CACHE`` begins with the home folder of a user that there is not.
+        OutputError: ``ELMOKIT_CACHE`` begins with the home folder of a user that there is not; or there is no home folder.
     """
     if chosen := os.environ.get("ELMOKIT_CACHE"):
         try:
             return Path(chosen).expanduser()
         except RuntimeError:
             raise OutputError(f"ELMOKIT_CACHE is {chosen}, and there is no such user. Give the whole path.") from None
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user id without an entry in the system's list, as in some containers
+        raise OutputError("There is no home folder to keep a cache in. Name a folder in ELMOKIT_CACHE.") from None
     return base / "elmokit"
 
 

@@ -65,7 +65,7 @@ def test_the_library_is_built_once_and_then_found(fresh: Path, monkeypatch: pyte
     assert built.stat().st_mtime_ns == written
 
 
-@pytest.mark.parametrize("compiler", ["false", "no-such-compiler-anywhere"])
+@pytest.mark.parametrize("compiler", ["false", "no-such-compiler-anywhere", "cc '"])
 def test_without_a_compiler_the_layers_still_work(compiler: str, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", compiler)
     assert compiled.library() is None
@@ -89,3 +89,14 @@ def test_a_damaged_library_is_built_again(fresh: Path) -> None:
     if compiled.library() is None:
         pytest.skip(compiled.why_not())
     assert place.stat().st_size > 1000
+
+
+def test_without_a_home_folder_the_layers_still_work(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    for name in ("ELMOKIT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert compiled.library() is None
+    assert "ELMOKIT_CACHE" in compiled.why_not() or "Linux" in compiled.why_not()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from elmokit.nn.fast.linear import PackedLinear
 from elmokit.nn.lstm import FORGET_OFFSET, LSTMStack, LSTMState, ProjectedLSTM
 
 
@@ -112,3 +113,24 @@ def test_dropout_is_off_in_evaluation() -> None:
     inputs, states = torch.randn(1, 4, 3), [LSTMState(torch.zeros(1, 3), torch.zeros(1, 6)) for _ in range(2)]
     with torch.no_grad():
         assert torch.equal(stack(inputs, states)[0][1], stack(inputs, states)[0][1])
+
+
+@pytest.mark.parametrize(("dim", "state_dim", "rows"), [(5, 3, 2), (3, 5, 2), (3, 3, 4)])
+def test_sizes_that_do_not_fit_are_an_error_whatever_the_kernels(dim: int, state_dim: int, rows: int) -> None:
+    stack = LSTMStack(2, 6, 3, None, None, True, 0.0).eval()
+    stack.reset_parameters()
+    states = [LSTMState(torch.zeros(rows, state_dim), torch.zeros(rows, 6))] * 2
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        stack(torch.randn(2, 7, dim), states)
+
+
+def test_a_packed_product_of_another_size_is_an_error() -> None:
+    linear = PackedLinear(4, 3)
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        linear(torch.randn(2, 5))
+
+
+def test_weights_elsewhere_than_the_inputs_are_an_error() -> None:
+    stack = LSTMStack(1, 6, 3, None, None, True, 0.0).eval().to("meta")
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        stack(torch.randn(2, 7, 3), [LSTMState(torch.zeros(2, 3), torch.zeros(2, 6))])

@@ -106,3 +106,23 @@ def test_training_the_token_layer_shows_in_the_next_vectors(model: StoredModel) 
 def test_a_negative_size_is_refused(model: StoredModel) -> None:
     with pytest.raises(ConfigError, match="token_cache_mib is -1"):
         Elmo(model, token_cache_mib=-1)
+
+
+def test_it_serves_in_inference_mode_and_outside_it(model: StoredModel) -> None:
+    elmo = Elmo(model)
+    with torch.inference_mode():
+        elmo.embed([["the", "cat"]])
+    ours = elmo.embed([["the", "dog", "ran"]])[0]
+    np.testing.assert_allclose(ours, Elmo(random_model()).embed([["the", "dog", "ran"]])[0], atol=1e-6)
+
+
+def test_the_step_of_a_fused_optimiser_shows_in_the_next_vectors(model: StoredModel) -> None:
+    elmo = Elmo(model, trainable=True)
+    before = elmo.embed([["the", "cat"]])[0]
+    elmo(elmo.ids([["the", "cat"]])).mixes[0].sum().backward()
+    torch.optim.Adam(elmo.bilm.parameters(), lr=0.01, fused=True).step()  # PyTorch does not count its writes
+    changed = elmo.embed([["the", "cat"]])[0]
+    for old, new in zip(before, changed, strict=True):
+        assert abs(old - new).max() > 1e-4
+    anew = Elmo(copy.deepcopy(model)).embed([["the", "cat"]])[0]
+    np.testing.assert_allclose(changed[0], anew[0], atol=1e-6)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--forget-sentences",
     is_flag=True,
-    help="Leave out the map from sentences to line numbers, for which the text is held in memory.",
+    help="Leave out the map from sentences to line numbers.",
 )
 @click.option("--use-sentence-keys", is_flag=True, help="Name datasets by the sentences.")
 @click.option("--include-sentence-indices", is_flag=True, help="Write the map under its old name too.")

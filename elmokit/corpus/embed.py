@@ -250,7 +250,8 @@ def _settings(
 def _fingerprint(elmo: Elmo) -> int:
     """Tells models apart by a few numbers of each tensor, so that a large one is not read for it."""
     checksum = 0
-    for name, tensor in elmo.state_dict().items():
+    # A table of token vectors computed before is a buffer, and not part of the state dict.
+    for name, tensor in [*elmo.named_parameters(), *elmo.named_buffers()]:
         some = tensor.detach().flatten()[:: max(1, tensor.numel() // 64)].float().cpu().numpy()
         checksum = zlib.crc32(some.tobytes(), zlib.crc32(f"{name} {tuple(tensor.shape)}".encode(), checksum))
     return checksum

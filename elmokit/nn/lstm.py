@@ -200,7 +200,7 @@ class LSTMStack(nn.Module):
         Returns:
             each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
-        if (kernels := self._kernels(inputs, states)) != "plain":
+        if (kernels := self._kernels(inputs, states, mask)) != "plain":
             with torch.no_grad():
                 packed = [layer.packed(kernels) for layer in self.layers]  # type: ignore[operator]
                 mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
@@ -220,11 +220,27 @@ class LSTMStack(nn.Module):
             new_states.append(new_state)
         return outputs, new_states
 
-    def _kernels(self, inputs: Tensor, states: list[LSTMState]) -> Kernels:
-        """Plain where gradients flow, units are dropped out or numbers are not float32; else what is chosen."""
+    def _kernels(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> Kernels:
+        """Plain where gradients flow, units are dropped out or numbers are not float32; else what is chosen.
+
+        Plain also where sizes or devices do not fit: it says so, while the compiled kernels would read on in memory.
+        """
         tensors = [inputs, *self.parameters(), *(part for state in states for part in state)]
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return "plain"
         if (self.training and self.dropout.p > 0) or any(tensor.dtype != torch.float32 for tensor in tensors):
             return "plain"
+        if any(tensor.device != inputs.device for tensor in tensors) or not self._fit(inputs, states, mask):
+            return "plain"
         return choose(inputs.device, asked())
+
+    def _fit(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> bool:
+        rows = len(inputs)
+        sizes = [(layer.input_dim, layer.hidden_dim, layer.projection_dim) for layer in self.layers]
+        return (
+            inputs.ndim == 3
+            and all(input_dim == inputs.shape[2] for input_dim, _, _ in sizes)
+            and (mask is None or mask.shape == inputs.shape[:2])
+            and [(state.hidden.shape, state.cell.shape) for state in states]
+            == [((rows, projection_dim), (rows, hidden_dim)) for _, hidden_dim, projection_dim in sizes]
+        )

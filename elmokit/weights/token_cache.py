@@ -33,6 +33,7 @@ class TokenCache:
         table = self._kept.value
         return 0 if table is None else len(table.rows)
 
+    @torch.inference_mode(False)  # what is kept in inference mode could not be written to outside it
     @torch.no_grad()
     def vectors(
         self, words: Sequence[str], compute: Callable[[Sequence[str]], Tensor], parameters: Sequence[Tensor]

@@ -158,7 +158,8 @@ def _built() -> tuple[Library | None, str]:
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         return None, f"the C compiler refused kernels.c: {lines[0] if lines else error.returncode}"
-    except (OSError, ElmoError, AttributeError, subprocess.TimeoutExpired) as error:
+    # ValueError: CC cannot be taken apart into words.
+    except (OSError, ElmoError, AttributeError, ValueError, subprocess.TimeoutExpired) as error:
         return None, f"kernels.c could not be built: {error}"
 
 

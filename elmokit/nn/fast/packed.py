@@ -13,30 +13,31 @@ from elmokit.nn.fast import compiled, products
 from elmokit.nn.fast.products import Product
 
 T = TypeVar("T")
-N_LOOKED_AT = 16
+SOME = 16  # numbers of a parameter that are looked at each time
+_Marks = tuple[int, list[float]]
 
 
 class PackedOnce(Generic[T]):
     """What is made from parameters, kept until a parameter changes.
 
-    A change is seen by PyTorch's own count of writes, by the place in memory, and by a few of the values: fused
-    optimizers write without counting. So an optimizer's step, ``load_state_dict`` and ``to`` are seen; writing a few
-    values through ``.data`` may not be. A copy of the module packs for itself.
+    A change is seen by PyTorch's own count of writes, by the place in memory and, since fused optimisers and writing
+    through ``.data`` are not counted, by a few of the numbers; only writing other single numbers through ``.data`` is
+    not seen. A copy of the module packs for itself.
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[str, list[Tensor], list[tuple[int, list[float]]], T] | None = None
+        self._kept: tuple[str, list[Tensor], list[_Marks], T] | None = None
 
     def get(self, kernels: str, parameters: Sequence[Tensor], make: Callable[[], T]) -> T:
         """The packed form of the parameters for these kernels, made if need be."""
         kept = self._kept
-        versions = [(_version(parameter), _some_values(parameter)) for parameter in parameters]
+        marks = [_marks(parameter) for parameter in parameters]
         # What was packed is held on to, so that its place in memory cannot have gone to something else.
-        if kept is not None and kept[0] == kernels and kept[2] == versions and _same_places(kept[1], parameters):
+        if kept is not None and kept[0] == kernels and kept[2] == marks and _same_places(kept[1], parameters):
             return kept[3]
         self._kept = None
         made = make()
-        self._kept = (kernels, [parameter.detach() for parameter in parameters], versions, made)
+        self._kept = (kernels, [parameter.detach() for parameter in parameters], marks, made)
         return made
 
     @property
@@ -52,15 +53,10 @@ def _same_places(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
     return all(this.data_ptr() == that.data_ptr() for this, that in zip(these, those, strict=True))
 
 
-def _version(parameter: Tensor) -> int:
-    return 0 if parameter.is_inference() else parameter._version
-
-
-def _some_values(parameter: Tensor) -> list[float]:
-    """Values all over a tensor, up to ``N_LOOKED_AT`` and one."""
-    flat = parameter.detach().flatten()
-    values: list[float] = flat[:: max(1, len(flat) // N_LOOKED_AT)].tolist()
-    return values
+def _marks(parameter: Tensor) -> _Marks:
+    numbers = parameter.detach().flatten()
+    some = numbers[:: max(1, len(numbers) // SOME)].tolist()
+    return 0 if parameter.is_inference() else parameter._version, some
 
 
 class LayerWeights(NamedTuple):
