@@ -41,7 +41,7 @@ class Counters:
     n_worse: int = 0
     """Looks at the held-out text since the best one."""
     loss_sums: list[float] = field(default_factory=list)
-    """Training losses since the last line of the log, summed over steps, each direction apart."""
+    """This process's training losses since the last line of the log, summed over steps, each direction apart."""
     n_summed: int = 0
 
 
@@ -65,10 +65,11 @@ class TrainingState:
 def save_checkpoint(state: TrainingState, folder: Path, world: World) -> None:
     """Write ``folder/step-N`` and drop all but the newest few; every process takes part."""
     lstm_state = state.lstm_state.to("cpu")
-    parts = world.gather((lstm_state.hidden, lstm_state.cell, _random_states(), state.stream.position()))
+    own = (lstm_state.hidden, lstm_state.cell, _random_states(), state.stream.position(), state.counters.loss_sums)
+    parts = world.gather(own)
     if parts is None:
         return
-    hidden, cell, randoms, positions = zip(*parts, strict=True)
+    hidden, cell, randoms, positions, loss_sums = zip(*parts, strict=True)
     tensors = {"hidden": torch.cat(hidden, dim=2), "cell": torch.cat(cell, dim=2)}
     for rank, random in enumerate(randoms):
         tensors |= {f"random.{rank}.{device}": value for device, value in random.items()}
@@ -80,7 +81,7 @@ def save_checkpoint(state: TrainingState, folder: Path, world: World) -> None:
                 slots[f"{slot}/{name}"] = torch.as_tensor(value)
         save_tensors(slots, path / "optimizer.safetensors")
         save_tensors(tensors, path / "state.safetensors")
-        progress = {"counters": vars(state.counters), "positions": positions}
+        progress = {"counters": vars(state.counters), "loss_sums": loss_sums, "positions": positions}
         (path / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
     for old in checkpoints(folder)[:-N_KEPT]:
         shutil.rmtree(old)
@@ -140,6 +141,7 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     if world.rank < n_before:
         _set_random_states(tensors, world.rank)
     if n_before == world.size:
+        state.counters.loss_sums = progress["loss_sums"][world.rank]
         state.stream.restore(positions[world.rank])
         return None
     n_passes = min(reader["place"][0] for position in positions for reader in position)
