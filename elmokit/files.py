@@ -31,7 +31,7 @@ def cache_folder() -> Path:
     """Where downloads and built kernels are kept: ``ELMOKIT_CACHE``, else the usual place for caches on this platform.
 
     Raises:
-        OutputError: ``ELMOKIT_CACHE`` begins with the home folder of a user that there is not; or there is no home folder.
+        OutputError: ``ELMOKIT_CACHE`` begins with the home folder of a user that there is not, or no home is known.
     """
     if chosen := os.environ.get("ELMOKIT_CACHE"):
         try:
