@@ -16,7 +16,8 @@ import torch
 
 from elmokit import Elmo
 from elmokit.errors import FormatError
-from elmokit.tasks.layer_cache import LayerCache, fingerprint
+from elmokit.tasks.layer_cache import LayerCache
+from elmokit.weights.fingerprint import fingerprint
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
 
@@ -71,12 +72,12 @@ def test_each_distinct_sentence_is_computed_once(elmo: Elmo, tmp_path: Path, mon
 def test_the_folder_is_named_by_all_that_the_layers_depend_on(elmo: Elmo, tmp_path: Path) -> None:
     other = Elmo(random_model(seed=1), n_mixes=0)
     cold = Elmo(random_model(), start="zero", n_mixes=0)
-    assert len({fingerprint(elmo), fingerprint(other), fingerprint(cold)}) == 3
-    assert fingerprint(elmo) == fingerprint(Elmo(random_model(), n_mixes=2))
+    assert len({fingerprint(model.model, model.start) for model in (elmo, other, cold)}) == 3
+    assert fingerprint(elmo.model, elmo.start) == fingerprint(random_model(), "warm")
     moved = Elmo(random_model(), n_mixes=0)
     with torch.no_grad():
         next(moved.bilm.parameters()).view(-1)[-1].add_(1e-3)
-    assert fingerprint(moved) != fingerprint(elmo)
+    assert fingerprint(moved.model, moved.start) != fingerprint(elmo.model, elmo.start)
     LayerCache(tmp_path, elmo).fill(SENTENCES)
     assert ["dog"] not in LayerCache(tmp_path, other)
     assert ["dog"] not in LayerCache(tmp_path, elmo, "float32")
@@ -105,6 +106,7 @@ FILL = """
 import sys
 from elmokit import Elmo
 from elmokit.tasks.layer_cache import LayerCache
+from elmokit.weights.fingerprint import fingerprint
 cache = LayerCache(sys.argv[1], Elmo.from_pretrained(sys.argv[2], n_mixes=0), shard_bytes=20_000)
 cache.fill([[f"word{n}", "the", "cat"] for n in range(int(sys.argv[3]), int(sys.argv[4]))])
 """

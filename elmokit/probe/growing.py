@@ -18,10 +18,10 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from elmokit.configs import config_to
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError
 from elmokit.files import recover_interrupted, written_whole
+from elmokit.weights.fingerprint import fingerprint
 
 RECORD = "record.json"
 CHUNK_TOKENS = 16_384
@@ -177,18 +177,7 @@ def model_digest(elmo: Elmo) -> str:
     """A short text that is the same for models that give the same vectors, and differs for others."""
     if elmo.start == "carry":
         raise ConfigError("With start='carry' vectors depend on the sentences before. Take start='warm' or 'zero'.")
-    model = elmo.model
-    words = [] if model.vocabulary is None or model.bilm.config.n_words is None else list(model.vocabulary.words)
-    lexicon = None if model.lexicon is None else config_to(model.lexicon)
-    config = [config_to(model.bilm.config), elmo.start, words, lexicon]
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-    tensors = dict(model.bilm.state_dict())
-    if elmo.start == "warm" and model.warm_state is not None:  # one that no file holds follows from the weights
-        tensors |= {"warm.hidden": model.warm_state.hidden, "warm.cell": model.warm_state.cell}
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().contiguous().numpy())
-    return digest.hexdigest()[:16]
+    return fingerprint(elmo.model, elmo.start)[:16]
 
 
 def text_digest(sentences: Iterable[Iterable[str]]) -> str:

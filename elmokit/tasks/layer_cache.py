@@ -18,36 +18,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.configs import config_to
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
 from elmokit.files import written_whole
 from elmokit.text.batches import check_sentence
+from elmokit.weights.fingerprint import fingerprint
 
 KEY_BYTES = 16
 SHARD_BYTES = 256 << 20  # how much a kill can cost
 SHARDS_OPEN = 256  # mapped at a time: each holds a file open
-
-
-def fingerprint(elmo: Elmo) -> str:
-    """A name for all that a sentence's layers depend on: weights, sizes, start state, word lists."""
-    digest = hashlib.blake2b(digest_size=16)
-    model = elmo.model
-    facts = {
-        "bilm": config_to(elmo.bilm.config),
-        "start": elmo.start,
-        "words": None if elmo.bilm.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
-        "lexicon": None if model.lexicon is None else config_to(model.lexicon),
-    }
-    digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
-    tensors = dict(elmo.bilm.state_dict())
-    # A warm state that no file holds follows from the weights, and its last bits from the machine.
-    if elmo.start == "warm" and model.warm_state is not None:
-        tensors.update(start_hidden=model.warm_state.hidden, start_cell=model.warm_state.cell)
-    for name in sorted(tensors):
-        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
-        digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 class LayerCache:
@@ -70,7 +49,7 @@ class LayerCache:
         if elmo.start == "carry":
             raise ValueError("Layers that depend on the sentences before cannot be cached; start 'warm' or 'zero'.")
         self.elmo, self.dtype, self.shard_bytes = elmo, np.dtype(dtype), shard_bytes
-        self.folder = Path(folder) / f"{fingerprint(elmo)}-{dtype}"
+        self.folder = Path(folder) / f"{fingerprint(elmo.model, elmo.start)}-{dtype}"
         self._places: dict[bytes, tuple[str, int, int]] = {}  # key -> shard, first row, row after the last
         self._known: set[str] = set()
         self._open: dict[str, NDArray[Any]] = {}

@@ -19,7 +19,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputE
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
-from elmokit.tasks.layer_cache import LayerCache, fingerprint
+from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import Job, Progress, Report, fit, predict_all
 from elmokit.tasks.run_folder import (
     AnyTask,
@@ -33,6 +33,7 @@ from elmokit.tasks.run_folder import (
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
+from elmokit.weights.fingerprint import fingerprint
 
 Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path], None]
 """Train a biLM (path or name) on sentences and write the result to the folder: what ``train/`` offers."""
@@ -204,7 +205,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     cache = None
     if config.elmo is not None:
         elmo = _open_elmo(config.elmo, _bilm_of(config.elmo, run), place)
-        expected, found = read_json(run / "run.json").get("bilm", {}).get("fingerprint"), fingerprint(elmo)
+        expected = read_json(run / "run.json").get("bilm", {}).get("fingerprint")
+        found = fingerprint(elmo.model, elmo.start)
         if expected != found:
             raise FormatError(
                 f"{run} was trained with another biLM than the one at {config.elmo.model or 'en-mini'} now "

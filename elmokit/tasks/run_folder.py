@@ -29,10 +29,10 @@ from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, TrainingError
 from elmokit.files import open_binary, written_whole
 from elmokit.tasks.config import expand, read_toml, to_toml
-from elmokit.tasks.layer_cache import fingerprint
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Task
 from elmokit.tasks.vocabulary import Coverage
+from elmokit.weights.fingerprint import fingerprint
 
 AnyTask = Task[Any, Any, Any, Any]
 
@@ -108,7 +108,11 @@ def write_facts(
     path = run / "run.json"
     bilm = None
     if elmo is not None:
-        bilm = {"source": str(elmo.model.source), "fingerprint": fingerprint(elmo), "card": elmo.model.card}
+        bilm = {
+            "source": str(elmo.model.source),
+            "fingerprint": fingerprint(elmo.model, elmo.start),
+            "card": elmo.model.card,
+        }
     if path.exists():
         earlier = read_json(path).get("bilm")
         if (earlier or {}).get("fingerprint") != (bilm or {}).get("fingerprint"):

@@ -1,0 +1,33 @@
+"""A name for a model by what it computes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from elmokit.configs import config_to
+from elmokit.weights.model import StoredModel
+
+
+def fingerprint(model: StoredModel, start: str) -> str:
+    """A name for all that a sentence's layers depend on: weights, sizes, start state, word lists.
+
+    Args:
+        start: how sentences start, as in ``Elmo``.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    facts = {
+        "bilm": config_to(model.bilm.config),
+        "start": start,
+        "words": None if model.bilm.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
+        "lexicon": None if model.lexicon is None else config_to(model.lexicon),
+    }
+    digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
+    tensors = dict(model.bilm.state_dict())
+    # A warm state that no file holds follows from the weights, and its last bits from the machine.
+    if start == "warm" and model.warm_state is not None:
+        tensors.update(start_hidden=model.warm_state.hidden, start_cell=model.warm_state.cell)
+    for name in sorted(tensors):
+        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
+        digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
