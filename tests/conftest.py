@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.nn.softmax import FullSoftmax
@@ -14,6 +15,9 @@ from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.weights.model import StoredModel
 
 SHARED = Path(os.environ.get("ELMOKIT_SHARED", Path(__file__).parents[2] / "shared"))
+settings.register_profile("ci", derandomize=True)  # a build that passed once passes again; at home examples differ
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 WORDS = [*SPECIALS, "the", ".", "cat", "sat", "on", "mat", "dog", "ran"]
 
 

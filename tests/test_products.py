@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from elmokit.nn.fast import products
 
-TOLERANCE = {"library": 1e-5, "onednn": 1e-5, "fbgemm-float16": 1e-3, "library-bf16": 0.03, "onednn-bf16": 0.03}
+TOLERANCE = {"library": 1e-5, "onednn": 1e-5, "fbgemm-float16": 5e-3, "library-bf16": 0.03, "onednn-bf16": 0.03}
 
 
 @pytest.mark.parametrize("kernels", ["onednn", "fbgemm-float16", "fbgemm-int8"])
