@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import gzip
+import json
 import lzma
 import os
 import shutil
@@ -109,6 +110,19 @@ def recover_interrupted(folder: Path) -> None:
         if (workshop / "old").exists() and not (folder / name).exists():
             (workshop / "old").rename(folder / name)
         shutil.rmtree(workshop)
+
+
+def forget_later_lines(log: Path, n_steps: int) -> None:
+    """Take out of a training's log of JSON lines what was written after step ``n_steps``, or was cut short."""
+    if not log.exists():
+        return
+    kept = []
+    for line in log.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):
+            if json.loads(line)["n_steps"] <= n_steps:
+                kept.append(line + "\n")
+    with written_whole(log, overwrite=True) as beside:
+        beside.write_text("".join(kept), encoding="utf-8")
 
 
 def refuse_existing(path: str | Path, overwrite: bool) -> None:

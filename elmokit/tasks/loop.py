@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import random
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elmokit.errors import TrainingError
-from elmokit.files import written_whole
+from elmokit.files import forget_later_lines, written_whole
 from elmokit.tasks.batches import epoch_batches, sorted_batches
 from elmokit.tasks.checkpoint import LoopState, Position, load_checkpoint, save_checkpoint
 from elmokit.tasks.config import OptimizerConfig, TrainConfig
@@ -102,7 +101,7 @@ def fit(
     torch.manual_seed(seed)  # dropout does not depend on how the weights were drawn
     if (folder / "checkpoint").exists():
         load_checkpoint(state, folder / "checkpoint")
-    _forget_later_lines(folder / "metrics.jsonl", state.position.n_steps)
+    forget_later_lines(folder / "metrics.jsonl", state.position.n_steps)
     _Loop(job, state, seed, folder, report).run()
     best = state.position
     result = {
@@ -322,16 +321,3 @@ def _mixes(build: Callable[[], TaskModel[Any, Any]], folder: Path) -> dict[str, 
     model = build()
     model.load_state_dict(load_file(folder / "best.safetensors"))
     return model.inputs.mix_weights()
-
-
-def _forget_later_lines(log: Path, n_steps: int) -> None:
-    """Take out of the log what was written after the checkpoint that training goes on from, or was cut short."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            if json.loads(line)["n_steps"] <= n_steps:
-                kept.append(line + "\n")
-    with written_whole(log, overwrite=True) as beside:
-        beside.write_text("".join(kept), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import zlib
 from collections.abc import Sequence
@@ -129,19 +128,6 @@ def refuse_small_corpus(corpus: Corpus, config: TrainConfig, n_processes: int) -
             f"A pass over the corpus holds {corpus.n_predictions:,} predictions, fewer than one window of {n_rows} x "
             f"{config.n_steps}. Lower batch_size or n_steps, or give more text."
         )
-
-
-def forget_later_lines(log: Path, n_steps: int) -> None:
-    """Take out of the log what was written after the checkpoint that training goes on from, or was cut short."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            if json.loads(line)["n_steps"] <= n_steps:
-                kept.append(line + "\n")
-    with written_whole(log, overwrite=True) as beside:
-        beside.write_text("".join(kept), encoding="utf-8")
 
 
 def append_line(log: Path, content: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import TrainingError
-from elmokit.files import recover_interrupted
+from elmokit.files import forget_later_lines, recover_interrupted
 from elmokit.nn.fast.choose import offers
 from elmokit.text.shards import Part
 from elmokit.text.stream import Window, WindowStream
@@ -31,7 +31,6 @@ from elmokit.train.run import (
     SETTINGS,
     Corpus,
     append_line,
-    forget_later_lines,
     open_settings,
     refuse_other_settings,
     refuse_small_corpus,
