@@ -18,6 +18,7 @@ import torch
 
 from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
+from elmokit.embedder import usable_device
 from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
 from elmokit.files import find_texts, read_sentences, written_whole
 from elmokit.text.counts import WordCounts
@@ -63,9 +64,7 @@ def device_of(name: str) -> torch.device:
         raise ConfigError(f"There is no device {name!r}. Choose cpu, cuda or auto.") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"Training runs on cpu and cuda, not on {name!r}. Choose cpu, cuda or auto.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("There is no GPU that PyTorch can use here. Choose --device cpu.")
-    return device
+    return usable_device(device)
 
 
 def counted_corpus(
