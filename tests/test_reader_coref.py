@@ -49,6 +49,11 @@ def test_conll_and_json_say_the_same(tmp_path: Path) -> None:
         assert getattr(conll, name) == getattr(from_json, name)
 
 
+def test_a_no_break_space_parts_no_token(tmp_path: Path) -> None:
+    (document,) = read(tmp_path, CONLL.replace("bike ", "bike\u00a0two "))
+    assert document.sentences[0] == ("Mira", "fixed", "her", "bike\u00a0two", ".")
+
+
 def test_a_novel_has_no_genre_and_no_speakers(tmp_path: Path) -> None:
     text = CONLL.replace("nw/demo/00/", "12_").replace("spk1", "-").replace("spk2", "-")
     (document,) = read(tmp_path, text)

@@ -82,6 +82,13 @@ def test_a_token_may_be_a_hash_or_a_quote(tmp_path: Path) -> None:
     assert read(tmp_path, text.replace("\t", " "))[0].tokens == ("#", "rose", '"')
 
 
+def test_a_no_break_space_parts_no_token(tmp_path: Path) -> None:
+    path = tmp_path / "roles"
+    for text, token in ((CONLL_2005, "bike "), (CONLL_2012, "bike "), (ONE_LINE, "bike ")):
+        path.write_text(text.replace(token, "bike\u00a0two "), encoding="utf-8")
+        assert next(iter(read_srl(str(path)))).tokens == ("Mira", "fixed", "her", "bike\u00a0two", ".")
+
+
 def test_of_nested_brackets_the_outermost_is_kept() -> None:
     assert _tags_from_brackets(["(ARG2(ARG1*)", "*)", "(V*)"], "x, line 1") == ["B-ARG2", "I-ARG2", "B-V"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from elmokit.errors import TextError
-from elmokit.files import read_lines
+from elmokit.files import read_lines, split_tokens
 from elmokit.tasks.readers.gap import HEADER as GAP_HEADER
 from elmokit.tasks.readers.gap import Pronoun, read_gap
 
@@ -152,7 +152,7 @@ class _Builder:
         self.chains: dict[str, list[Mention]] = {}
 
     def add(self, line: str, where: str) -> None:
-        columns = line.split("\t") if "\t" in line else line.split()
+        columns = line.split("\t") if "\t" in line else split_tokens(line)
         if not line.strip():
             if self.sentences[-1]:
                 self.sentences.append([])

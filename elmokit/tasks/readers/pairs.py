@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elmokit.errors import TextError
-from elmokit.files import read_lines
+from elmokit.files import read_lines, split_tokens
 
 NO_MAJORITY = "-"  # SNLI's annotators did not agree
 # Names of the columns: SNLI's, SICK's from SemEval, SICK's full release.
@@ -92,7 +92,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
 
 def leaves(parse: str) -> list[str]:
     """The tokens of a binary parse: what is left when its brackets are dropped."""
-    return [part for part in parse.split() if part not in ("(", ")")]
+    return [part for part in split_tokens(parse) if part not in ("(", ")")]
 
 
 def _value(content: dict[str, Any], names: tuple[str, ...], where: str) -> str | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
-from elmokit.files import read_lines
+from elmokit.files import read_lines, split_tokens
 
 PREDICATE = "V"
 FIRST_ROLE_COLUMN = 11  # of CoNLL-2012, from 0
@@ -72,8 +72,8 @@ def proposition_from_line(line: str, where: str) -> Proposition:
         TextError: a part is missing or does not fit the others.
     """
     left, divider, right = line.partition(DIVIDER)
-    place, *tokens = left.split() or [""]
-    tags = right.split()
+    place, *tokens = split_tokens(left) or [""]
+    tags = split_tokens(right)
     if not divider or not place.isdecimal() or not tokens:
         raise TextError(f"{where}: expected: place of the predicate, tokens, {DIVIDER}, tags. Found {line[:60]!r}.")
     predicate = int(place)
@@ -93,7 +93,7 @@ def _sentences(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[st
     rows: list[list[str]] = []
     start = 0
     for number, line in itertools.chain(lines, [(0, "")]):
-        columns = line.split("\t") if "\t" in line else line.split()
+        columns = line.split("\t") if "\t" in line else split_tokens(line)
         if not line.strip() or line.startswith(("#begin document", "#end document")):
             if rows:
                 yield f"{path}, line {start}", rows
