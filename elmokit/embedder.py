@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Literal, NamedTuple, overload
 
@@ -15,21 +14,19 @@ from torch import Tensor, nn
 from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError
 from elmokit.long_text import walk
-from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.nn.devices import usable_device
+from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, mix_of
 from elmokit.text.batches import check_sentence, make_batch, plan_batches
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.weights.model import StoredModel
-from elmokit.weights.open import open_model
-from elmokit.weights.source import open_source
+from elmokit.weights.pretrained import open_pretrained
 from elmokit.weights.token_cache import MIB, TokenCache
 from elmokit.weights.warm import boundary_state
 
 Start = Literal["warm", "zero", "carry"]
 Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
-MixedLayers = Literal["all", "top", "average"] | int | Sequence[int]
 Vectors = NDArray[np.float32]
 
-DEFAULT_MODEL = "en-mini"
 LONG_TOKENS = 16_384  # a longer sentence is walked over in chunks, so that only its vectors stand in memory
 CHUNK_TOKENS = 4096
 POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
@@ -387,61 +384,6 @@ class _Chosen(NamedTuple):
             mixed: Tensor = elmo.mixes[0](layers)
             return mixed
         return layers[self.layers] if isinstance(self.layers, int) else layers[list(self.layers)]
-
-
-def mix_of(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:
-    """A fresh mix of the layers asked for, of ``n_layers`` in all.
-
-    Raises:
-        ConfigError: there is no such layer.
-    """
-    if layers == "average":
-        return ScalarMix(n_layers, layer_norm, learn_weights=False)
-    if layers == "all" or layers == "top":
-        return ScalarMix(n_layers, layer_norm, [n_layers - 1] if layers == "top" else None)
-    chosen = [layers] if isinstance(layers, int) else list(layers)
-    if not chosen or not set(chosen) <= set(range(n_layers)):
-        raise ConfigError(
-            f"layers is {layers!r}: this model has layers 0 to {n_layers - 1}; give some of them, or 'all', 'top' or "
-            "'average'."
-        )
-    return ScalarMix(n_layers, layer_norm, chosen)
-
-
-def open_pretrained(
-    path_or_name: str | Path | None = None,
-    options: str | Path | None = None,
-    token_embeddings: str | Path | None = None,
-    vocabulary: str | Path | None = None,
-) -> StoredModel:
-    """Open a model by path, published name, address or id, or the one inside the package by None or its name.
-
-    Args:
-        options, token_embeddings, vocabulary: as in ``open_model``; the latter two for a model on this machine.
-
-    Raises:
-        ModelError: nothing stands there, or it cannot be opened.
-    """
-    is_ours = path_or_name is None or str(path_or_name) == DEFAULT_MODEL
-    if path_or_name is None or is_ours:
-        path_or_name = Path(str(resources.files("elmokit"))) / "models" / DEFAULT_MODEL
-    if is_ours or token_embeddings is not None or vocabulary is not None:
-        return open_model(path_or_name, options, token_embeddings=token_embeddings, vocabulary=vocabulary)
-    return open_source(path_or_name, options)
-
-
-def usable_device(device: str | torch.device) -> torch.device:
-    """A device by its name, once it has shown that it can hold a number.
-
-    Raises:
-        ConfigError: it cannot be used.
-    """
-    try:
-        torch.zeros(1, device=device)
-        return torch.device(device)
-    except (RuntimeError, AssertionError) as error:  # torch says "not compiled with CUDA" by an assertion
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {str(device)!r} cannot be used: {reason}. Leave it out to use the CPU.") from None
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:

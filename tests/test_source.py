@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from elmokit.bilm import PRESETS, BiLM
-from elmokit.embedder import Elmo, open_pretrained
+from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.weights import published, source
 from elmokit.weights.open import save_model
+from elmokit.weights.pretrained import open_pretrained
 from elmokit.weights.published import MANY_LANGUAGES, TABLE, Place, Published, find
 from tests.conftest import random_model
 from tests.test_download import Server, server  # noqa: F401 (a fixture)

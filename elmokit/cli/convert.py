@@ -39,9 +39,9 @@ def convert(
     them; else as a folder of ours (JSON and safetensors), which alone keeps the softmax, its words and the warm state.
     SRC may be the folder of a training run: its best model is taken.
     """
-    from elmokit.embedder import open_pretrained
     from elmokit.files import read_lines, split_tokens
     from elmokit.weights.open import HDF5_SUFFIXES, save_model
+    from elmokit.weights.pretrained import open_pretrained
     from elmokit.weights.warm import calibrated_state
 
     model = open_pretrained(source, options)

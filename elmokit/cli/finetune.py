@@ -84,9 +84,9 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     """Open the model, count the text, and write down all that the run is begun with."""
     from elmokit.cli.training import begin_run, counted_corpus, read_held_out
     from elmokit.configs import config_from, config_to
-    from elmokit.embedder import open_pretrained
     from elmokit.train.config import TrainConfig
     from elmokit.train.finetune import with_dropout, with_softmax_over
+    from elmokit.weights.pretrained import open_pretrained
     from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 
     if run.exists():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def info(model: str | None, options: str | None, as_json: bool) -> None:
     """Say what MODEL is: format, sizes, parameters, vocabulary, where from (default: the one inside the package)."""
-    from elmokit.embedder import open_pretrained
+    from elmokit.weights.pretrained import open_pretrained
 
     facts = describe(open_pretrained(model, options))
     if as_json:

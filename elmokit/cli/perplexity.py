@@ -65,8 +65,8 @@ def perplexity(
     TEXT is tokenised, one sentence per line: files (.txt, .gz, .xz, .zst), folders, quoted patterns, or - for standard
     input; several are scored as one text.
     """
-    from elmokit.embedder import usable_device
     from elmokit.files import find_texts, read_sentences, refuse_existing
+    from elmokit.nn.devices import usable_device
     from elmokit.train.as_bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
     from elmokit.train.perplexity import perplexity as score
     from elmokit.train.perplexity import spelling_of

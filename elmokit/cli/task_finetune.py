@@ -11,7 +11,6 @@ import torch
 
 from elmokit.cli.finetune import DEFAULTS, own_words
 from elmokit.cli.training import MAX_WORDS, begin_run, carry_on
-from elmokit.embedder import open_pretrained
 from elmokit.errors import TextError
 from elmokit.files import written_whole
 from elmokit.tasks.config import FinetuneConfig
@@ -21,6 +20,7 @@ from elmokit.train.distributed import World
 from elmokit.train.finetune import with_softmax_over
 from elmokit.train.run import SETTINGS, Corpus
 from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.pretrained import open_pretrained
 from elmokit.weights.softmaxes import softmax_config
 from elmokit.weights.warm import calibrated_state
 

@@ -18,9 +18,9 @@ import torch
 
 from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
-from elmokit.embedder import usable_device
 from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
 from elmokit.files import find_texts, read_sentences, written_whole
+from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.train.config import MAY_CHANGE, TrainConfig

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.bilm import BiLM
-from elmokit.embedder import open_pretrained
 from elmokit.errors import ConfigError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 from elmokit.weights.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.weights.model import StoredModel
+from elmokit.weights.pretrained import open_pretrained
 
 ConfigurationError = ConfigError  # AllenNLP's name
 

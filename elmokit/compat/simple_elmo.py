@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.bilm import BiLMState
-from elmokit.embedder import Elmo, open_pretrained
+from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.files import split_tokens
 from elmokit.nn.softmax import ROWS_AT_ONCE
 from elmokit.text.batches import check_sentence
+from elmokit.weights.pretrained import open_pretrained
 
 Layers = Literal["average", "top", "all"]
 

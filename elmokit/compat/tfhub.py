@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
-from elmokit.embedder import Elmo, Start, open_pretrained
+from elmokit.embedder import Elmo, Start
 from elmokit.errors import ConfigError, TextError
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.weights.model import StoredModel
+from elmokit.weights.pretrained import open_pretrained
 from elmokit.weights.tf_hub import MIX
 
 SIGNATURES = ("default", "tokens")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from elmokit.errors import ConfigError
+
+MixedLayers = Literal["all", "top", "average"] | int | Sequence[int]
 LAYER_NORM_EPSILON = 1e-12  # bilm-tf's
 
 
@@ -75,3 +79,22 @@ class ScalarMix(nn.Module):
         mean = (layers * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
         variance = (((layers - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
         return (layers - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()
+
+
+def mix_of(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:
+    """A fresh mix of the layers asked for, of ``n_layers`` in all.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
+    if layers == "average":
+        return ScalarMix(n_layers, layer_norm, learn_weights=False)
+    if layers == "all" or layers == "top":
+        return ScalarMix(n_layers, layer_norm, [n_layers - 1] if layers == "top" else None)
+    chosen = [layers] if isinstance(layers, int) else list(layers)
+    if not chosen or not set(chosen) <= set(range(n_layers)):
+        raise ConfigError(
+            f"layers is {layers!r}: this model has layers 0 to {n_layers - 1}; give some of them, or 'all', 'top' or "
+            "'average'."
+        )
+    return ScalarMix(n_layers, layer_norm, chosen)

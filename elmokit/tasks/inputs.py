@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.embedder import mix_of
-from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.nn.scalar_mix import ScalarMix, mix_of
 from elmokit.nn.token_chars import TokenCharCNN
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 

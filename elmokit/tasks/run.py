@@ -16,6 +16,7 @@ from torch import Tensor
 from elmokit.configs import config_from
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError
+from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
@@ -223,21 +224,6 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         reason = " ".join(str(error).split())[:200]
         raise FormatError(f"{weights} does not fit the run ({reason}). Copy the run again.") from None
     return Run(task, config, inputs, labels, model.to(place).eval(), seed, place, cache)
-
-
-def usable_device(device: str | torch.device) -> torch.device:
-    """The device, tried out.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
-    try:
-        place = torch.device(device)
-        torch.zeros(1, device=place)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {str(device)!r} cannot be used: {reason}. Leave it out to use the CPU.") from None
-    return place
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.bilm import BiLMState, stack_states
-from elmokit.embedder import open_pretrained
 from elmokit.errors import ModelNotFoundError
 from elmokit.text.batches import N_BOUNDARIES, plan_batches
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import tf_checkpoint
 from elmokit.weights.model import StoredModel
+from elmokit.weights.pretrained import open_pretrained
 
 BATCH_TOKENS = 2048
 POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
