@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from elmokit.nn.char_cnn import CharCNN
+from elmokit.nn.fast.packed import PackedOnce
 
 
 class CachedCharCNN(CharCNN):
@@ -24,8 +25,8 @@ class CachedCharCNN(CharCNN):
         self.activation = char_cnn.activation
         self.highways = char_cnn.highways
         self.projection = char_cnn.projection
-        self.widest = char_cnn.widest
         self.output_dim = char_cnn.output_dim
+        self._packed = PackedOnce()
         self.register_buffer("vectors", vectors, persistent=False)
         self.vectors: Tensor
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.nn.convolution import pooled_convolutions
+from elmokit.nn.fast.compiled import Filters
 from elmokit.nn.fast.linear import PackedLinear
+from elmokit.nn.fast.packed import PackedOnce
 
 Activation = Literal["relu", "tanh"]
-MOST_GROUPS, LEAST_IN_GROUP = 4, 64  # of tokens of like length that go through the convolutions together
 
 
 class Highway(nn.Module):
@@ -69,8 +71,8 @@ class CharCNN(nn.Module):
         n_features = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = PackedLinear(n_features, output_dim) if n_features != output_dim else None
-        self.widest = max(width for width, _ in filters)
         self.output_dim = output_dim
+        self._packed: PackedOnce[list[Filters]] = PackedOnce()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""
@@ -102,47 +104,12 @@ class CharCNN(nn.Module):
         Returns:
             ``(tokens, output_dim)``
         """
-        n_busy = _busy_columns(char_ids)
-        order = n_busy.argsort(stable=True)
-        # Tokens of about the same length together, so that short ones do not pay for the longest.
-        groups = order.chunk(max(1, min(MOST_GROUPS, len(order) // LEAST_IN_GROUP)))
-        pooled = torch.cat([self._pooled(char_ids[group], int(n_busy[group[-1:]].sum())) for group in groups])
-        features = pooled[order.argsort()]  # (tokens, n_features)
+        features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions, self._packed)
+        # The bias stands inside the maximum and the activation after it.
+        features = F.relu(features) if self.activation == "relu" else torch.tanh(features)
         for highway in self.highways:
             features = highway(features)
         return features if self.projection is None else self.projection(features)
-
-    def _pooled(self, char_ids: Tensor, n_busy: int) -> Tensor:
-        """The maxima of all filters over tokens whose ids repeat from column ``n_busy`` on.
-
-        Windows that lie wholly in such columns all see the same characters, so that one of them
-        per filter is enough for the maximum: the result is the same.
-        """
-        embedded = self.char_embedding(char_ids[:, : n_busy + self.widest])  # (tokens, chars, char_dim)
-        activate = F.relu if self.activation == "relu" else torch.tanh
-        # The bias stands inside the maximum and the activation after it.
-        return torch.cat(
-            [activate(_pooled_convolution(embedded, convolution, n_busy)) for convolution in self.convolutions], dim=1
-        )
-
-
-def _busy_columns(char_ids: Tensor) -> Tensor:
-    """Columns of each token up to the last that is not like the one at the end, ``(tokens,)``."""
-    columns = torch.arange(1, char_ids.shape[1] + 1, device=char_ids.device)
-    return ((char_ids != char_ids[:, -1:]) * columns).amax(dim=1)
-
-
-def _pooled_convolution(embedded: Tensor, convolution: nn.Module, n_busy: int) -> Tensor:
-    """The maximum over positions of a convolution: ``(tokens, chars, char_dim)`` to ``(tokens, count)``.
-
-    As one matrix product over all windows, which on a CPU takes half the time of ``conv1d``.
-    """
-    assert isinstance(convolution, nn.Conv1d)
-    width = convolution.kernel_size[0]
-    windows = embedded[:, : n_busy + width].unfold(1, width, 1).flatten(2)  # (tokens, positions, char_dim * width)
-    responses = F.linear(windows, convolution.weight.flatten(1), convolution.bias)
-    # Both are the maximum; the first is quicker backward, the second forward.
-    return responses.max(dim=1).values if torch.is_grad_enabled() else responses.amax(dim=1)
 
 
 class WordEmbedding(nn.Module):

@@ -3,7 +3,8 @@
 ``read_window`` is the training path: a full window (no mask) of one LSTM layer with its gradient written
 out. Against autograd over the plain loop it forms each weight gradient as one product over all steps
 and keeps what the backward pass needs in one buffer per quantity. Where autocast is on, matrix products are in its
-number type and all else, sums over time above all, stays in the parameters' own.
+number type and all else, sums over time above all, stays in the parameters' own. The elementwise part of each step
+is compiled where the processor's float32 is all that is asked for; else it is PyTorch's own operations.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from elmokit.nn.fast.choose import compiled_for
+from elmokit.nn.fast.compiled import Library
 
 
 def read_window(
@@ -95,17 +99,14 @@ class _Window(torch.autograd.Function):
         before_projection = inputs.new_empty(n_steps, n_rows, hidden_dim)
         outputs = inputs.new_empty(n_steps + 1, n_rows, hidden.shape[1])
         cells[0], outputs[0] = cell, hidden
+        library = compiled_for(inputs) if lower is None else None
         for step in range(n_steps):
             here = _add_product(gates[step], outputs[step], recurrent_weight, lower)
-            i, g, f, o = here.chunk(4, dim=1)
-            torch.sigmoid_(i)
-            torch.tanh_(g)
-            here[:, 2 * hidden_dim :].sigmoid_()
-            new_cell = torch.mul(f, cells[step], out=cells[step + 1]).addcmul_(i, g)
-            if cell_clip is not None:
-                new_cell.clamp_(-cell_clip, cell_clip)
-            torch.tanh(new_cell, out=squashed[step])
-            torch.mul(o, squashed[step], out=before_projection[step])
+            parts = (here, cells[step], cells[step + 1], squashed[step], before_projection[step])
+            if library is None:
+                _step(*parts, cell_clip)
+            else:
+                library.window_step(*parts, cell_clip)
             if projection is None:
                 outputs[step + 1] = before_projection[step]
             else:
@@ -116,7 +117,7 @@ class _Window(torch.autograd.Function):
                 if projection_clip is not None:
                     outputs[step + 1].clamp_(-projection_clip, projection_clip)
         ctx.save_for_backward(inputs, weight, projection, gates, cells, squashed, before_projection, outputs)
-        ctx.clips, ctx.lower = (cell_clip, projection_clip), lower
+        ctx.clips, ctx.lower, ctx.library = (cell_clip, projection_clip), lower, library
         last_cell = cells[-1].clone()
         ctx.mark_non_differentiable(last_cell)
         return outputs[1:], last_cell
@@ -125,10 +126,11 @@ class _Window(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, projection, gates, cells, squashed, before_projection, outputs = ctx.saved_tensors
         (cell_clip, projection_clip), lower = ctx.clips, ctx.lower
+        library: Library | None = ctx.library
         n_steps, _, input_dim = inputs.shape
         recurrent_weight = weight[:, input_dim:]
         gate_gradients = torch.empty_like(gates)
-        output_gradients = upstream[0].clone()
+        output_gradients = upstream[0].clone(memory_format=torch.contiguous_format)
         later_cell = torch.zeros_like(cells[0])
         for step in reversed(range(n_steps)):
             output_gradient = output_gradients[step]
@@ -140,19 +142,11 @@ class _Window(torch.autograd.Function):
                 if projection_clip is not None:
                     _zero_where_clipped(output_gradient, outputs[step + 1], projection_clip)
                 hidden_gradient = _product(output_gradient, projection, lower)
-            i, g, f, o = gates[step].chunk(4, dim=1)
-            to_i, to_g, to_f, to_o = gate_gradients[step].chunk(4, dim=1)
-            torch.mul(hidden_gradient, squashed[step], out=to_o)
-            cell_gradient = torch.ops.aten.tanh_backward(hidden_gradient * o, squashed[step]).add_(later_cell)
-            if cell_clip is not None:
-                _zero_where_clipped(cell_gradient, cells[step + 1], cell_clip)
-            torch.mul(cell_gradient, g, out=to_i)
-            torch.mul(cell_gradient, i, out=to_g)
-            torch.mul(cell_gradient, cells[step], out=to_f)
-            torch.mul(cell_gradient, f, out=later_cell)
-            for gradient, activation in ((to_i, i), (to_f, f), (to_o, o)):
-                torch.ops.aten.sigmoid_backward.grad_input(gradient, activation, grad_input=gradient)
-            torch.ops.aten.tanh_backward.grad_input(to_g, g, grad_input=to_g)
+            of_step = (gates[step], cells[step], cells[step + 1], squashed[step])
+            if library is None:
+                _step_back(hidden_gradient, *of_step, later_cell, gate_gradients[step], cell_clip)
+            else:
+                library.window_step_back(hidden_gradient, *of_step, later_cell, gate_gradients[step], cell_clip)
         flat_gates = gate_gradients.flatten(0, 1)
         weight_gradient = torch.empty_like(weight)
         weight_gradient[:, :input_dim] = _product(flat_gates.t(), inputs.flatten(0, 1), lower)
@@ -167,3 +161,45 @@ class _Window(torch.autograd.Function):
 def _zero_where_clipped(gradient: Tensor, clipped: Tensor, clip: float) -> None:
     """A value at its bound passes no gradient on."""
     gradient.mul_(clipped.abs() < clip)
+
+
+def _step(
+    gates: Tensor, cell_before: Tensor, cell_after: Tensor, squashed: Tensor, outputs: Tensor, cell_clip: float | None
+) -> None:
+    """The twin of ``Library.window_step``."""
+    i, g, f, o = gates.chunk(4, dim=1)
+    torch.sigmoid_(i)
+    torch.tanh_(g)
+    torch.sigmoid_(f)
+    torch.sigmoid_(o)
+    torch.mul(f, cell_before, out=cell_after).addcmul_(i, g)
+    if cell_clip is not None:
+        cell_after.clamp_(-cell_clip, cell_clip)
+    torch.tanh(cell_after, out=squashed)
+    torch.mul(o, squashed, out=outputs)
+
+
+def _step_back(
+    gradient: Tensor,
+    gates: Tensor,
+    cell_before: Tensor,
+    cell_after: Tensor,
+    squashed: Tensor,
+    later_cell: Tensor,
+    to_gates: Tensor,
+    cell_clip: float | None,
+) -> None:
+    """The twin of ``Library.window_step_back``."""
+    i, g, f, o = gates.chunk(4, dim=1)
+    to_i, to_g, to_f, to_o = to_gates.chunk(4, dim=1)
+    torch.mul(gradient, squashed, out=to_o)
+    cell_gradient = torch.ops.aten.tanh_backward(gradient * o, squashed).add_(later_cell)
+    if cell_clip is not None:
+        _zero_where_clipped(cell_gradient, cell_after, cell_clip)
+    torch.mul(cell_gradient, g, out=to_i)
+    torch.mul(cell_gradient, i, out=to_g)
+    torch.mul(cell_gradient, cell_before, out=to_f)
+    torch.mul(cell_gradient, f, out=later_cell)
+    for of_gate, activation in ((to_i, i), (to_f, f), (to_o, o)):
+        torch.ops.aten.sigmoid_backward.grad_input(of_gate, activation, grad_input=of_gate)
+    torch.ops.aten.tanh_backward.grad_input(to_g, g, grad_input=to_g)

@@ -1,4 +1,4 @@
-"""The one place that chooses kernels for inference: by what was asked for and what the processor offers.
+"""The one place that chooses kernels: by what was asked for and what the processor offers.
 
 ``ELMOKIT_KERNELS`` asks, and every name says the least precision that is allowed:
 
@@ -20,6 +20,7 @@ import os
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from elmokit.errors import ConfigError
 from elmokit.nn.fast import compiled, products
@@ -64,6 +65,13 @@ def choose(device: torch.device, asked: Asked) -> Kernels:
     """The first of the kernels that suit the request which this machine offers."""
     table = ON_CPU if device.type == "cpu" else ON_GPU
     return next((kernels for kernels in table[asked] if offers(kernels)), "plain")
+
+
+def compiled_for(tensor: Tensor) -> compiled.Library | None:
+    """The compiled functions, where they can compute on this tensor and nobody asked for the plain path."""
+    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or asked() == "plain":
+        return None
+    return compiled.library()
 
 
 def offers(kernels: Kernels) -> bool:

@@ -1,7 +1,9 @@
-"""``kernels.c``, built once for the processor at hand and called through ctypes; absent where there is no C compiler.
+"""The C files beside this one, built once for the processor at hand and called through ctypes.
 
-The built library is kept in the cache folder (``ELMOKIT_CACHE``, else the usual place), under a name made from the
-source, the compiler's flags and the processor. ``CC`` names the compiler; ``CC=false`` keeps anything from being built.
+Where there is no C compiler, there is no library.
+
+It is kept in the cache folder (``ELMOKIT_CACHE``, else the usual place), under a name made from the sources, the
+compiler's flags and the processor. ``CC`` names the compiler; ``CC=false`` keeps anything from being built.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import subprocess
 import tempfile
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,15 +28,26 @@ from elmokit.errors import ElmoError
 from elmokit.files import cache_folder
 
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+SOURCES = ("inference.c", "window.c", "convolution.c")
+HEADERS = ("vectors.h", "panels.h")
 BUILD_SECONDS = 60
 GATES = 4
 ROWS_AT_ONCE = 256  # rows whose input products are taken together: the gate sums then stay in the cache
 
 _long, _pointer, _float = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
+_NOTHING = float("inf")  # a clip that clips nothing
+
+
+class Filters(NamedTuple):
+    """A convolution as ``Library.convolve`` reads it."""
+
+    panels: Tensor  # (panels, width * dim, wide)
+    bias: Tensor  # (panels * wide,)
+    n_filters: int
 
 
 class Library:
-    """The functions of ``kernels.c`` on tensors."""
+    """The C functions on tensors: contiguous, on the CPU, float32 unless said otherwise."""
 
     def __init__(self, path: Path) -> None:
         functions = ctypes.CDLL(str(path))
@@ -52,6 +66,24 @@ class Library:
             *(_long, _pointer, _long, _pointer, _pointer, _pointer, _float, _float, _long, _pointer, _pointer),
         ]
         self._read_layer.restype = None
+        self._window_step = functions.elmokit_window_step
+        self._window_step.argtypes = [_long, _long, _long, *[_pointer] * 5, _float]
+        self._window_step.restype = None
+        self._window_step_back = functions.elmokit_window_step_back
+        self._window_step_back.argtypes = [_long, _long, _long, *[_pointer] * 7, _float]
+        self._window_step_back.restype = None
+        self._convolve = functions.elmokit_convolve
+        self._convolve.argtypes = [
+            *(_long, _long, _pointer, _long, _long, _pointer, _pointer, _pointer),
+            *(_long, _long, _pointer, _pointer),
+        ]
+        self._convolve.restype = None
+        self._convolve_back = functions.elmokit_convolve_back
+        self._convolve_back.argtypes = [
+            *(_long, _long, _pointer, _long, _long, _pointer, _long, _long),
+            *[_pointer] * 4,
+        ]
+        self._convolve_back.restype = None
 
     def panels(self, weight: Tensor) -> Tensor:
         """Pack a weight matrix ``(outputs, inputs)``: ``(panels, inputs, wide)``, zero beyond the last output."""
@@ -132,6 +164,107 @@ class Library:
         )
         return outputs
 
+    def window_step(
+        self,
+        gates: Tensor,
+        cell_before: Tensor,
+        cell_after: Tensor,
+        squashed: Tensor,
+        outputs: Tensor,
+        cell_clip: float | None,
+    ) -> None:
+        """The elementwise part of a step in training.
+
+        Args:
+            gates: ``(rows, 4 * hidden_dim)``, sums of i, g, f, o; become the activations.
+            cell_before: ``(rows, hidden_dim)``.
+            cell_after, squashed, outputs: of that size; written: the new cell, its tanh, and that times o.
+        """
+        self._window_step(
+            *(torch.get_num_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
+            *(cell_after.data_ptr(), squashed.data_ptr(), outputs.data_ptr()),
+            _NOTHING if cell_clip is None else cell_clip,
+        )
+
+    def window_step_back(
+        self,
+        gradient: Tensor,
+        gates: Tensor,
+        cell_before: Tensor,
+        cell_after: Tensor,
+        squashed: Tensor,
+        later_cell: Tensor,
+        to_gates: Tensor,
+        cell_clip: float | None,
+    ) -> None:
+        """The gradient of ``window_step``.
+
+        Args:
+            gradient: of ``outputs``.
+            gates, cell_before, cell_after, squashed: as ``window_step`` left them.
+            later_cell: the gradient of ``cell_after`` from later steps; becomes that of ``cell_before``.
+            to_gates: ``(rows, 4 * hidden_dim)``, written: the gradient of the gate sums.
+        """
+        self._window_step_back(
+            *(torch.get_num_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
+            *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), later_cell.data_ptr()),
+            to_gates.data_ptr(),
+            _NOTHING if cell_clip is None else cell_clip,
+        )
+
+    def filters(self, weight: Tensor, bias: Tensor) -> Filters:
+        """Pack ``weight`` ``(filters, width * dim)``, the first character's numbers first, and ``bias``."""
+        panels = self.panels(weight)
+        padded = torch.nn.functional.pad(bias, (0, len(panels) * self.wide - len(bias)))
+        return Filters(panels, padded, len(bias))
+
+    def convolve(
+        self, characters: Tensor, n_positions: Tensor, filters: Filters, with_places: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The maximum over positions of a convolution over characters.
+
+        Args:
+            characters: ``(tokens, chars, dim)``.
+            n_positions: ``(tokens,)`` int64: windows of each token, 1 to ``chars - width + 1``.
+            with_places: whether the winning positions are wanted too.
+
+        Returns:
+            ``(tokens, filters)``, and the places ``(tokens, filters)`` int32 or None.
+        """
+        n_tokens, n_chars, dim = characters.shape
+        panels, bias, n_filters = filters
+        pooled = characters.new_empty(n_tokens, n_filters)
+        places = torch.empty(n_tokens, n_filters, dtype=torch.int32) if with_places else None
+        self._convolve(
+            *(torch.get_num_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_positions.data_ptr()),
+            *(panels.data_ptr(), bias.data_ptr(), panels.shape[1], n_filters, pooled.data_ptr()),
+            None if places is None else places.data_ptr(),
+        )
+        return pooled, places
+
+    def convolve_back(
+        self, characters: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, to_characters: Tensor
+    ) -> Tensor:
+        """The gradient of ``convolve``; that of the characters is added to ``to_characters``.
+
+        Args:
+            characters: as there; ``places``: what it gave.
+            weight: ``(filters, width * dim)``.
+            gradient: of the maxima, ``(tokens, filters)``.
+
+        Returns:
+            the weight's gradient.
+        """
+        n_tokens, n_chars, dim = characters.shape
+        n_filters, n_inputs = weight.shape
+        n_threads = torch.get_num_threads()
+        to_weight = weight.new_zeros(n_threads, n_filters, n_inputs)
+        self._convolve_back(
+            *(n_threads, n_tokens, characters.data_ptr(), n_chars * dim, dim, weight.data_ptr(), n_inputs, n_filters),
+            *(places.data_ptr(), gradient.data_ptr(), to_characters.data_ptr(), to_weight.data_ptr()),
+        )
+        return to_weight.sum(dim=0)
+
 
 @functools.cache
 def library() -> Library | None:
@@ -148,7 +281,7 @@ def why_not() -> str:
 @functools.cache
 def _built() -> tuple[Library | None, str]:
     if platform.system() != "Linux":
-        return None, "kernels.c is built on Linux only"  # elsewhere it would bring a second pool of threads along
+        return None, "the C kernels are built on Linux only"  # elsewhere it would bring a second pool of threads along
     try:
         try:
             return Library(_build()), ""
@@ -157,10 +290,10 @@ def _built() -> tuple[Library | None, str]:
             return Library(_build()), ""
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
-        return None, f"the C compiler refused kernels.c: {lines[0] if lines else error.returncode}"
+        return None, f"the C compiler refused the kernels: {lines[0] if lines else error.returncode}"
     # ValueError: CC cannot be taken apart into words.
     except (OSError, ElmoError, AttributeError, ValueError, subprocess.TimeoutExpired) as error:
-        return None, f"kernels.c could not be built: {error}"
+        return None, f"the C kernels could not be built: {error}"
 
 
 def _build() -> Path:
@@ -173,10 +306,11 @@ def _build() -> Path:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as workshop:
-            (beside := Path(workshop) / "kernels.c").write_bytes(_source())
+            for name in (*HEADERS, *SOURCES):
+                (Path(workshop) / name).write_bytes(_source(name))
             built = Path(workshop) / "kernels.so"
             subprocess.run(
-                [*_command(), "-o", str(built), str(beside), "-lm"],
+                [*_command(), "-o", str(built), *(str(Path(workshop) / name) for name in SOURCES), "-lm"],
                 check=True,
                 capture_output=True,
                 timeout=BUILD_SECONDS,
@@ -186,13 +320,13 @@ def _build() -> Path:
 
 
 def _place() -> Path:
-    parts = [_source(), " ".join(_command()).encode(), _processor().encode()]
+    parts = [*map(_source, (*HEADERS, *SOURCES)), " ".join(_command()).encode(), _processor().encode()]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     return cache_folder() / "kernels" / f"{key}.so"
 
 
-def _source() -> bytes:
-    return (resources.files("elmokit") / "nn" / "fast" / "kernels.c").read_bytes()
+def _source(name: str) -> bytes:
+    return (resources.files("elmokit") / "nn" / "fast" / name).read_bytes()
 
 
 def _command() -> list[str]:

@@ -1,0 +1,86 @@
+/* What the kernels share: vectors of floats, the functions of a gate, and the product with packed weights.
+
+   Plain C with the vector types of GCC and Clang, no header of Python or PyTorch. */
+
+#ifndef ELMOKIT_VECTORS_H
+#define ELMOKIT_VECTORS_H
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+
+enum { GATES = 4 }; /* i, g, f, o, in this order */
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec load(const float *from) { return *(const vec *)from; }
+INLINE void store(float *to, vec value) { *(vec *)to = value; }
+/* Of the last few numbers of a row, n of them where there are fewer than LANES. */
+INLINE vec load_some(const float *from, long n) {
+    if (n >= LANES) return load(from);
+    vec value = {0};
+    memcpy(&value, from, n * sizeof(float));
+    return value;
+}
+INLINE void store_some(float *to, vec value, long n) {
+    if (n >= LANES)
+        store(to, value);
+    else
+        memcpy(to, &value, n * sizeof(float));
+}
+INLINE vec all(float value) { return value - (vec){0}; }
+INLINE vec choose(ivec where, vec yes, vec no) { return (vec)((where & (ivec)yes) | (~where & (ivec)no)); }
+
+/* A NaN fails both comparisons and stays. */
+INLINE vec clip(vec value, vec bound) {
+    value = choose(value > bound, bound, value);
+    return choose(value < -bound, -bound, value);
+}
+
+/* e^x to 1e-7 of its value: x = n ln 2 + r, a polynomial in r (Cephes), and n put into the exponent. */
+INLINE vec exponential(vec x) {
+    x = choose(x > all(88.0f), all(88.0f), x);
+    x = choose(x < all(-87.0f), all(-87.0f), x);
+    vec n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f; /* to the nearest whole number */
+    vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vec p = all(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (vec)((__builtin_convertvector(n, ivec) + 127) << 23);
+}
+
+INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
+
+/* Near zero a polynomial (Cephes), since 1 - 2 / (e^2x + 1) would cancel there. */
+INLINE vec tangent(vec x) {
+    vec far = 1.0f - 2.0f / (exponential(x + x) + 1.0f);
+    vec z = x * x;
+    vec near = all(-5.70498872745e-3f);
+    near = near * z + 2.06390887954e-2f;
+    near = near * z - 5.37397155531e-2f;
+    near = near * z + 1.33314422036e-1f;
+    near = near * z - 3.33332819422e-1f;
+    near = near * z * x + x;
+    return choose(z < all(0.625f * 0.625f), near, far);
+}
+
+#endif

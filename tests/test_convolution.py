@@ -1,0 +1,114 @@
+"""Compiled convolutions: their maxima, and a gradient for the winning windows alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from elmokit.nn.convolution import pooled_convolutions
+from elmokit.nn.fast import compiled
+from elmokit.nn.fast.compiled import Library
+from elmokit.nn.fast.packed import PackedOnce
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    found = compiled.library()
+    if found is None:
+        pytest.skip(compiled.why_not())
+    return found
+
+
+def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor:
+    """What every window gives, ``(tokens, positions, filters)``; minus infinity beyond a token's windows."""
+    dim = characters.shape[2]
+    width = weight.shape[1] // dim
+    windows = characters.unfold(1, width, 1).transpose(2, 3).flatten(2)  # (tokens, positions, width * dim)
+    beyond = torch.arange(windows.shape[1]) >= n_positions[:, None]
+    return (windows @ weight.t()).masked_fill(beyond[..., None], float("-inf"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_tokens=st.integers(1, 150),
+    n_chars=st.integers(1, 60),
+    width=st.integers(1, 7),
+    dim=st.integers(1, 17),
+    n_filters=st.integers(1, 40),
+    n_threads=st.sampled_from([1, 2, 3]),
+    seed=st.integers(0, 1000),
+)
+def test_the_compiled_path_is_the_maximum_and_its_gradient(
+    n_tokens: int, n_chars: int, width: int, dim: int, n_filters: int, n_threads: int, seed: int, library: Library
+) -> None:
+    torch.manual_seed(seed)
+    width = min(width, n_chars)
+    characters = torch.randn(n_tokens, n_chars, dim)
+    weight, bias = torch.randn(n_filters, width * dim), torch.randn(n_filters)
+    n_positions = torch.randint(1, n_chars - width + 2, (n_tokens,))
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        pooled, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_places=True)
+        assert places is not None
+        gradient = torch.randn(n_tokens, n_filters).relu()
+        to_characters = torch.ones_like(characters)
+        to_weight = library.convolve_back(characters, weight, places, gradient, to_characters)
+    finally:
+        torch.set_num_threads(before)
+
+    exact, exact_weight = characters.double().requires_grad_(), weight.double().requires_grad_()
+    every = responses(exact, exact_weight, n_positions)
+    won = every.gather(1, places.long()[:, None])[:, 0]
+    torch.testing.assert_close(won, every.amax(dim=1), atol=1e-4, rtol=0)  # two may be as good as each other
+    torch.testing.assert_close(pooled.double(), won + bias, atol=1e-4, rtol=0)
+    expected = torch.autograd.grad((won * gradient).sum(), [exact, exact_weight])
+    torch.testing.assert_close(to_characters.double() - 1, expected[0], atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(to_weight.double(), expected[1], atol=1e-3, rtol=1e-4)
+
+
+def test_without_places_the_maxima_are_the_same(library: Library) -> None:
+    characters, weight, bias = torch.randn(9, 12, 5), torch.randn(7, 15), torch.randn(7)
+    n_positions = torch.tensor([10, 1, 3, 10, 2, 5, 7, 9, 10])
+    with_places, _ = library.convolve(characters, n_positions, library.filters(weight, bias), with_places=True)
+    alone, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_places=False)
+    assert places is None
+    assert torch.equal(with_places, alone)
+
+
+def test_a_nan_is_not_lost_in_the_maximum(library: Library) -> None:
+    characters = torch.randn(3, 20, 4)
+    characters[1, 7] = float("nan")
+    filters = library.filters(torch.randn(5, 12), torch.zeros(5))
+    pooled, _ = library.convolve(characters, torch.full((3,), 18), filters, with_places=False)
+    assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
+
+
+def test_both_paths_give_the_same(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    embedding = nn.Embedding(30, 6, padding_idx=0)
+    layers = nn.ModuleList([nn.Conv1d(6, 5, 1), nn.Conv1d(6, 20, 3), nn.Conv1d(6, 3, 7)])
+    ids = torch.full((200, 16), 29)
+    for row, length in zip(ids, torch.randint(0, 17, (200,)).tolist(), strict=True):
+        row[:length] = torch.randint(1, 29, (length,))
+    found, gradients = [], []
+    for kernels in ("auto", "plain"):
+        monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
+        pooled = pooled_convolutions(ids, embedding, layers, PackedOnce())
+        wanted = [*embedding.parameters(), *layers.parameters()]
+        gradients.append(torch.autograd.grad(pooled.square().sum(), wanted))
+        found.append(pooled)
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=0)
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "plain"])
+def test_no_tokens_give_no_maxima(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
+    ids, layers = torch.zeros(0, 10, dtype=torch.long), [nn.Conv1d(2, 3, 2)]
+    pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers, PackedOnce())
+    assert pooled.shape == (0, 3)
