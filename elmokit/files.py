@@ -296,3 +296,36 @@ def read_sentences(path: str | Path, progress: Callable[[int], object] | None = 
 def split_tokens(line: str) -> list[str]:
     """Tokens of a tokenised line: split at blanks and tabs, never inside a token that holds another Unicode space."""
     return [part for part in line.replace("\t", " ").split(" ") if part]
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Whether a lock is ours while the block runs; it is freed with the process, however that ends.
+
+    Args:
+        path: of the lock's file, made with its folder where it is not there, and left there.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise OutputError(f"Cannot write to {path.parent}: {error.strerror}.") from None
+    with file:
+        yield _lock(file)
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows: one process at a time
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

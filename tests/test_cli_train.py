@@ -139,6 +139,7 @@ def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: 
     assert "shards was" in shell("train", "--resume", "run").err
     Path("moved/corpus.txt").write_text(TEXT * 20)
     assert "--batch-size cannot change" in shell("train", "--resume", "run", "--batch-size", "3").err
+    assert "--config cannot change" in shell("train", "--resume", "run", "--config", "other.toml").err
     Path("run/settings.json").write_text("{")
     assert "settings.json is damaged" in shell("train", "--resume", "run").err
 

@@ -14,6 +14,7 @@ import torch
 
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, TextError, TrainingError
+from elmokit.files import held
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.train.config import TrainConfig
 from elmokit.train.run import Corpus
@@ -64,6 +65,14 @@ def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path
     assert stored.card["held_out"]["n_predictions"] == result.n_predictions
     assert stored.vocabulary is not None
     assert stored.vocabulary.words == VOCABULARY.words
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    with held(tmp_path / "lock") as is_ours:
+        assert is_ours
+        with pytest.raises(TrainingError, match="Another process is training"):
+            run_training(tmp_path)
+    run_training(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["word input", "forward only", "one layer"])

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
 MAX_WORDS = 30_000
+FLAGS = {"file": "config", "inputs": "input"}  # settings whose flag has another name
 
 
 def device_of(name: str) -> torch.device:
@@ -188,7 +189,7 @@ def carry_on(
         TrainingError: there is no such run, its text is not there, or a setting cannot change.
     """
     earlier = open_settings(run)
-    if fixed := sorted(set(changes) - MAY_CHANGE):
+    if fixed := sorted({FLAGS.get(name, name) for name in set(changes) - MAY_CHANGE}):
         raise TrainingError(
             f"A run goes on with its own settings: --{fixed[0].replace('_', '-')} cannot change. What can: "
             f"{', '.join(sorted(MAY_CHANGE))}."

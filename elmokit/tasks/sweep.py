@@ -7,18 +7,18 @@ training is held by a lock that goes away with its process.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from elmokit.configs import config_to
 from elmokit.errors import ConfigError, OutputError, TrainingError
+from elmokit.files import held
 from elmokit.tasks.config import ElmoConfig, MixConfig, read_toml
 from elmokit.tasks.loop import Progress
 from elmokit.tasks.run import Finetune, train_task
@@ -162,7 +162,7 @@ def run_sweep(
     for number, cell in enumerate(cells, start=1):
         if cell.is_done(folder):
             continue
-        with _held(folder / cell.variant.name / f"run-{cell.seed}.lock") as is_ours:
+        with held(folder / cell.variant.name / f"run-{cell.seed}.lock") as is_ours:
             if not is_ours or cell.is_done(folder):
                 continue
             to_train = sum(other.variant.share for other in cells if not other.is_done(folder))
@@ -239,30 +239,6 @@ def _config_of(cell: Cell, folder: Path) -> Any:
     if config.elmo is not None and config.elmo.cache is None:
         config = replace(config, elmo=replace(config.elmo, cache=str(folder / "layers")))
     return replace(config, train=replace(config.train, seeds=(cell.seed,)))
-
-
-@contextlib.contextmanager
-def _held(path: Path) -> Iterator[bool]:
-    """Whether the lock is ours while the block runs; it is freed with the process, however that ends."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-    except OSError as error:
-        raise OutputError(f"Cannot write to {path.parent}: {error.strerror}.") from None
-    with file:
-        yield _lock(file)
-
-
-def _lock(file: IO[str]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows: one process at a time
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> Row:

@@ -47,7 +47,8 @@ def seconds_per_step(
         for index in range(n_timed + 1):
             if index == 1:
                 started = time.perf_counter()
-            loss, *_ = losses(*parts, *state)
+            with torch.autocast(state.hidden.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+                loss, *_ = losses(*parts, *state)
             loss.mean().backward()
             if on_gpu:
                 torch.cuda.synchronize()

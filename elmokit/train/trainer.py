@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import TrainingError
-from elmokit.files import forget_later_lines, recover_interrupted
+from elmokit.files import forget_later_lines, held, recover_interrupted
 from elmokit.nn.fast.choose import offers
 from elmokit.text.shards import Part
 from elmokit.text.stream import Window, WindowStream
@@ -48,6 +48,7 @@ from elmokit.weights.folder import save_folder
 from elmokit.weights.model import StoredModel
 from elmokit.weights.softmaxes import build_softmax, softmax_config
 
+LOCK = "lock"
 N_HELD_OUT_ROWS = 64
 
 
@@ -102,21 +103,38 @@ def train(
 
     Raises:
         TextError: there is no sentence to train on, or to judge by; or too few.
-        TrainingError: the folder's run has other settings; or the loss is no longer a number, or the memory is
-            too small (the last good checkpoint stays).
+        TrainingError: the folder's run has other settings, or another process is at it; the loss is no longer a
+            number, or the memory is too small (the last good checkpoint stays).
     """
     refuse_small_corpus(corpus, config, world.size)
+    with held(run / LOCK) if world.leads else contextlib.nullcontext() as is_ours:
+        if not world.tell(is_ours):
+            raise TrainingError(
+                f"Another process is training in {run}. Wait until it is over, or choose another folder."
+            )
+        return _train(config, corpus, run, card, report, tell, show_plan, initial, world, torch.device(device))
+
+
+def _train(
+    config: TrainConfig,
+    corpus: Corpus,
+    run: Path,
+    card: dict[str, Any],
+    report: Callable[[Progress], None],
+    tell: Callable[[str], None],
+    show_plan: Callable[[Plan], None],
+    initial: StoredModel | None,
+    world: World,
+    device: torch.device,
+) -> Perplexity:
     if world.leads:
-        run.mkdir(parents=True, exist_ok=True)
         recover_interrupted(run)
         recover_interrupted(run / "checkpoints")
     found = world.tell(checkpoints(run / "checkpoints"))
     if found and not (run / SETTINGS).exists():
         raise TrainingError(f"{run} holds checkpoints and no settings ({SETTINGS}). Start a new run elsewhere.")
     try:
-        with contextlib.closing(
-            _Training(config, corpus, run, initial, found, world, torch.device(device))
-        ) as training:
+        with contextlib.closing(_Training(config, corpus, run, initial, found, world, device)) as training:
             if training.notice:
                 tell(training.notice)
             training.agree_on_settings(tell, show_plan)
