@@ -29,7 +29,7 @@ NEW_TEXT = "a zebra ran .\nthe yak sat on a zebra .\nthe zebra and the yak ran o
 OLD_TEXT = "the cat sat on the mat .\nthe dog ran .\n"
 SMALL = ("--batch-size", "4", "--n-steps", "5", "--evaluate-every", "10", "--checkpoint-every", "10", "--threads", "1")
 QUICK = (*SMALL, "--tokens", "400", "--learning-rate", "0.02")  # 20 steps
-LONGER = (*SMALL, "--tokens", "1000", "--learning-rate", "0.05")
+LONGER = (*SMALL, "--tokens", "2000", "--learning-rate", "0.02")
 
 
 @pytest.fixture

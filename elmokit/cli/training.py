@@ -81,7 +81,8 @@ def counted_corpus(
         vocab: the words of the softmax, or their file; None for the ``max_words`` most frequent ones.
 
     Returns:
-        the corpus, what the model card says of it, and how often each word stands in it.
+        the corpus, what the model card says of it, and how often each word of the vocabulary stands in it, all others
+        as the unknown word.
 
     Raises:
         TextError, ModelError, ConfigError: a file cannot be used.
@@ -92,23 +93,28 @@ def counted_corpus(
     with WordCounts() as counts, Progress(n_bytes(shards), "B") as progress:
         for shard in shards:
             counts.add(shard, progress)
-        words = dict(counts.items())
-    if isinstance(vocab, Vocabulary):
-        vocabulary = vocab
-    elif vocab is not None:
-        vocabulary = Vocabulary.from_file(vocab)
-    else:
-        vocabulary = Vocabulary.from_counts(words, MAX_WORDS if max_words is None else max_words)
-    known = sum(words.get(word, 0) for word in vocabulary.words)
+        if isinstance(vocab, Vocabulary):
+            vocabulary = vocab
+        elif vocab is not None:
+            vocabulary = Vocabulary.from_file(vocab)
+        else:
+            vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
+        words, n_types = dict.fromkeys(vocabulary.words, 0), 0
+        for word, count in counts.items():
+            n_types += 1
+            if word in words:
+                words[word] = count
+    known = sum(words.values())
+    words[vocabulary.words[vocabulary.unknown_id]] += counts.n_tokens - known
     facts = {
         "files": [shard.name for shard in shards],
         "n_sentences": counts.n_sentences,
         "n_tokens": counts.n_tokens,
-        "n_types": len(words),
+        "n_types": n_types,
         "unknown_share": 1 - known / max(1, counts.n_tokens),
     }
     click.echo(
-        f"{counts.n_sentences:,} sentences, {counts.n_tokens:,} tokens, {len(words):,} types; "
+        f"{counts.n_sentences:,} sentences, {counts.n_tokens:,} tokens, {n_types:,} types; "
         f"{facts['unknown_share']:.1%} of the tokens are outside the vocabulary of {len(vocabulary):,}"
     )
     return Corpus(shards, sentences, vocabulary, counts.n_sentences, counts.n_tokens), facts, words
