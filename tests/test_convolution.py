@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from elmokit.nn.convolution import pooled_convolutions
 from elmokit.nn.fast import compiled
-from elmokit.nn.fast.compiled import Library
+from elmokit.nn.fast.library import Library
 from elmokit.nn.fast.packed import PackedOnce
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.nn.convolution import pooled_convolutions
-from elmokit.nn.fast.compiled import Filters
+from elmokit.nn.fast.library import Filters
 from elmokit.nn.fast.linear import PackedLinear
 from elmokit.nn.fast.packed import PackedOnce
 

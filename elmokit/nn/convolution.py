@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.nn.fast.choose import compiled_for
-from elmokit.nn.fast.compiled import Filters, Library
+from elmokit.nn.fast.library import Filters, Library
 from elmokit.nn.fast.packed import PackedOnce
 
 MOST_GROUPS, LEAST_IN_GROUP = 4, 64  # of tokens of like length that go through the convolutions together

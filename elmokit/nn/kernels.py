@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.nn.fast.choose import compiled_for
-from elmokit.nn.fast.compiled import Library
+from elmokit.nn.fast.library import Library
 
 
 def read_window(

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from elmokit.errors import ConfigError
 from elmokit.nn.fast import compiled, products
+from elmokit.nn.fast.library import Library
 
 VARIABLE = "ELMOKIT_KERNELS"
 Asked = Literal["auto", "plain", "float32", "bf16", "int8"]
@@ -67,7 +68,7 @@ def choose(device: torch.device, asked: Asked) -> Kernels:
     return next((kernels for kernels in table[asked] if offers(kernels)), "plain")
 
 
-def compiled_for(tensor: Tensor) -> compiled.Library | None:
+def compiled_for(tensor: Tensor) -> Library | None:
     """The compiled functions, where they can compute on this tensor and nobody asked for the plain path."""
     if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or asked() == "plain":
         return None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from elmokit.nn.fast import compiled, products
+from elmokit.nn.fast.library import GATES
 from elmokit.nn.fast.products import Product
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class LayerWeights(NamedTuple):
     @property
     def hidden_dim(self) -> int:
         """Size of the cell."""
-        return len(self.bias) // compiled.GATES
+        return len(self.bias) // GATES
 
 
 class TorchLayer(NamedTuple):
@@ -114,8 +115,8 @@ def _compiled_layer(layer: LayerWeights, input_dim: int) -> CompiledLayer:
 
     def by_block(rows: Tensor) -> Tensor:
         """Rows of all gates to rows block by block: ``(4 * hidden_dim, n)`` to ``(blocks * 4 * wide, n)``."""
-        gates = torch.nn.functional.pad(rows.reshape(compiled.GATES, hidden_dim, -1), (0, 0, 0, missing))
-        return gates.view(compiled.GATES, n_blocks, library.wide, -1).transpose(0, 1).flatten(0, 2)
+        gates = torch.nn.functional.pad(rows.reshape(GATES, hidden_dim, -1), (0, 0, 0, missing))
+        return gates.view(GATES, n_blocks, library.wide, -1).transpose(0, 1).flatten(0, 2)
 
     projection = layer.projection
     if projection is not None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from elmokit.nn.fast import compiled
+from elmokit.nn.fast.library import GATES
 from elmokit.nn.fast.packed import CompiledLayer, TorchLayer
 
 ROWS_AT_ONCE = 64  # of input products: enough for their best rate, few enough for the gate sums to stay in the cache
@@ -92,7 +93,7 @@ def _read_compiled(
 ) -> tuple[Tensor, Tensor]:
     library = compiled.library()
     assert library is not None
-    missing = len(layer.bias) // compiled.GATES - layer.hidden_dim
+    missing = len(layer.bias) // GATES - layer.hidden_dim
     cell = torch.nn.functional.pad(cell, (0, missing)) if missing else cell
     outputs = library.read_layer(
         n_active,
@@ -146,7 +147,7 @@ def read_in_torch(layer: TorchLayer, n_active: Sequence[int], inputs: Tensor, hi
 
 
 def step_in_torch(from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
-    """The elementwise part of one step, in place; arguments as in ``compiled.Library.step``."""
+    """The elementwise part of one step, in place; arguments as in ``Library.step``."""
     gates = from_input.add_(from_state)
     i, g, f, o = gates.chunk(4, dim=1)
     g.tanh_()
