@@ -41,6 +41,17 @@ COMPARISONS = {
         _config("ner", "ner-wikigold/train.conll", "ner-wikigold/dev.conll", "[train]\nepochs = 40\npatience = 10"),
     ),
     "sst": Comparison("SST-5, whole sentences", "accuracy", "1,2,3", _config("sst", "sst5/train.txt", "sst5/dev.txt")),
+    "sst-phrases": Comparison(
+        "SST-5, phrases of 4 words and more",
+        "accuracy",
+        "1,2,3",
+        _config(
+            "sst",
+            "sst5/train.txt",
+            "sst5/dev.txt",
+            'phrases = "all"\nmin_tokens = 4\n[train]\nepochs = 4\nbatch_size = 100',
+        ),
+    ),
     "snli": Comparison(
         "NLI, SNLI dev after 8,330 pairs",
         "accuracy",
