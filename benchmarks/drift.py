@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from elmokit import Elmo, open_model
 from elmokit.files import read_lines, split_tokens
 from elmokit.nn.fast import choose
-from elmokit.probe.pos import TaggedSentence, read_conllu
+from elmokit.probe.tagged import TaggedSentence, read_conllu
 from elmokit.train.perplexity import perplexity
 
 

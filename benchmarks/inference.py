@@ -36,6 +36,7 @@ from elmokit.bilm import PRESETS, BiLM
 from elmokit.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.files import read_lines, split_tokens
 from elmokit.nn.fast import choose, compiled, products
+from elmokit.nn.fast.library import ROWS_AT_ONCE as COMPILED_ROWS_AT_ONCE
 from elmokit.nn.fast.packed import pack_linear
 from elmokit.nn.fast.reader import ROWS_AT_ONCE
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
@@ -101,7 +102,7 @@ def bare_products(elmo: Elmo, batches: list[Sentences], kernels: choose.Kernels)
         for packed, width in token_products:
             runs.append(partial(packed, torch.randn(n_words, width)))
         for from_input, from_state, project, layer in layers:
-            at_once = compiled.ROWS_AT_ONCE if kernels == "compiled" else ROWS_AT_ONCE
+            at_once = COMPILED_ROWS_AT_ONCE if kernels == "compiled" else ROWS_AT_ONCE
             chunk = max(1, min(at_once, sum(steps)))
             wide = torch.randn(chunk, layer.input_dim)
             for first in range(0, sum(steps), chunk):

@@ -302,6 +302,8 @@ def split_tokens(line: str) -> list[str]:
 def held(path: Path) -> Iterator[bool]:
     """Whether a lock is ours while the block runs; it is freed with the process, however that ends.
 
+    Where the system or the file system knows no such locks, it is always ours.
+
     Args:
         path: of the lock's file, made with its folder where it is not there, and left there.
 
@@ -320,11 +322,11 @@ def held(path: Path) -> Iterator[bool]:
 def _lock(file: IO[str]) -> bool:
     try:
         import fcntl
-    except ImportError:  # Windows: one process at a time
+    except ImportError:  # Windows: nothing is held
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):  # some network file systems say the latter of a lock that is held
         return False
     except OSError:  # a file system without locks
         return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from elmokit.nn.convolution import pooled_convolutions
 from elmokit.nn.fast import compiled
-from elmokit.nn.fast.library import Library
+from elmokit.nn.fast.library import Filters, Library
 from elmokit.nn.fast.packed import PackedOnce
 
 
@@ -112,3 +114,57 @@ def test_no_tokens_give_no_maxima(kernels: str, monkeypatch: pytest.MonkeyPatch)
     ids, layers = torch.zeros(0, 10, dtype=torch.long), [nn.Conv1d(2, 3, 2)]
     pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers, PackedOnce())
     assert pooled.shape == (0, 3)
+
+
+def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
+    torch.manual_seed(0)
+    return nn.Embedding(9, 4), [nn.Conv1d(4, 5, 2), nn.Conv1d(4, 3, 3)], torch.randint(1, 9, (6, 8))
+
+
+def test_a_gradient_of_a_gradient_is_refused(library: Library) -> None:
+    embedding, layers, ids = layers_and_ids()
+    pooled = pooled_convolutions(ids, embedding, layers, PackedOnce())
+    (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float16])
+def test_parts_in_different_precisions_are_refused_as_in_torch(precision: torch.dtype) -> None:
+    embedding, layers, ids = layers_and_ids()
+    layers[1].to(precision)
+    with pytest.raises(RuntimeError, match=r"dtype|expected"), torch.no_grad():
+        pooled_convolutions(ids, embedding, layers, PackedOnce())
+
+
+def test_a_width_of_characters_that_does_not_fit_is_refused() -> None:
+    embedding, layers, ids = layers_and_ids()
+    with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
+        pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers], PackedOnce())
+
+
+@pytest.mark.parametrize("frozen", ["embedding", "convolutions", "one convolution"])
+def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding, layers, ids = layers_and_ids()
+    for part in {"embedding": [embedding], "convolutions": layers, "one convolution": layers[:1]}[frozen]:
+        part.requires_grad_(False)
+    trained = [weight for part in (embedding, *layers) for weight in part.parameters() if weight.requires_grad]
+    gradients = []
+    for kernels in ("auto", "plain"):
+        monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
+        pooled = pooled_convolutions(ids, embedding, layers, PackedOnce())
+        gradients.append(torch.autograd.grad(pooled.square().sum(), trained))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_filters_are_packed_anew_after_a_change() -> None:
+    embedding, layers, ids = layers_and_ids()
+    packed: PackedOnce[list[Filters]] = PackedOnce()
+    with torch.no_grad():
+        before = pooled_convolutions(ids, embedding, layers, packed)
+        layers[0].bias += 1  # type: ignore[operator]
+        after = pooled_convolutions(ids, embedding, layers, packed)
+        again = pooled_convolutions(ids, embedding, layers, copy.deepcopy(packed))
+    torch.testing.assert_close(after[:, :5], before[:, :5] + 1, atol=1e-5, rtol=0)
+    assert torch.equal(after, again)

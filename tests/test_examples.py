@@ -1,4 +1,4 @@
-"""The examples of ELMo inside a model run, fit what they are given, and stay short."""
+"""The examples run, fit what they are given, and stay short; benchmarks find what they import."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+BENCHMARKS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 
 
 @pytest.mark.parametrize("name", ["tagger", "classifier", "trained_along"])
@@ -23,3 +24,13 @@ def test_example_fits_its_sentences(name: str, capsys: pytest.CaptureFixture[str
     if name == "trained_along":
         assert "moved by up to 0.00" in printed
         assert "moved by up to 0.0000" not in printed
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
+def test_benchmark_finds_what_it_imports(path: Path) -> None:
+    try:
+        runpy.run_path(str(path))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("elmokit"):
+            raise
+        pytest.skip(f"{error.name} is not installed")

@@ -85,3 +85,34 @@ def test_under_autocast_the_window_is_the_exact_one_but_for_the_products_roundin
     for ours, theirs in zip(torch.autograd.grad((rounded * upstream).sum(), wanted), exact_gradients, strict=True):
         assert ours.dtype == torch.float32
         assert (ours - theirs).norm() < 0.05 * theirs.norm()
+
+
+def test_a_backward_pass_inside_autocast_is_the_exact_one() -> None:
+    torch.manual_seed(0)
+    layer = ProjectedLSTM(4, 12, 4, 0.5, 0.5)
+    layer.reset_parameters()
+    start = LSTMState(torch.zeros(2, 4), torch.zeros(2, 12))
+    outputs, _ = layer(torch.randn(2, 5, 4), start)
+    exact = torch.autograd.grad(outputs.sum(), [*layer.parameters()], retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(outputs.sum(), [*layer.parameters()])
+    for ours, theirs in zip(inside, exact, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("sizes", [(4, 3), (4, 40), (3, 12), (9, 12)])
+def test_a_state_of_another_size_is_refused(sizes: tuple[int, int]) -> None:
+    layer = ProjectedLSTM(4, 12, 4, None, None)
+    start = LSTMState(torch.zeros(2, sizes[0]), torch.zeros(2, sizes[1]))
+    with pytest.raises(RuntimeError, match="size"):
+        layer(torch.randn(2, 5, 4), start)
+
+
+def test_a_gradient_of_a_gradient_is_refused() -> None:
+    layer = ProjectedLSTM(2, 3, 2, None, None)
+    layer.reset_parameters()
+    inputs = torch.ones(1, 3, 2, requires_grad=True)
+    outputs, _ = layer(inputs, LSTMState(torch.zeros(1, 2), torch.zeros(1, 3)))
+    (gradient,) = torch.autograd.grad(outputs.square().sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

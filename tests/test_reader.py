@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.fast import choose, compiled, reader
+from elmokit.nn.fast import choose, compiled, library, reader
 from elmokit.nn.fast.choose import Kernels
 from elmokit.nn.fast.reader import reading_order, step_in_torch
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
@@ -70,7 +70,7 @@ def test_a_stack_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pyt
         states = random_states(n_layers, n_rows, projection + extra, projection)
         inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-            patch.setattr(compiled, "ROWS_AT_ONCE", at_once)
+            patch.setattr(library, "ROWS_AT_ONCE", at_once)
             patch.setattr(reader, "ROWS_AT_ONCE", at_once)
             fast, fast_states = stack(inputs, states, mask, reverse)
             patch.setenv(choose.VARIABLE, "plain")
@@ -157,8 +157,8 @@ def test_reading_order_visits_each_real_token_once_and_rows_in_their_order(
 @settings(max_examples=25, deadline=None)
 @given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
 def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
-    library = compiled.library()
-    if library is None:
+    functions = compiled.library()
+    if functions is None:
         pytest.skip(compiled.why_not())
     torch.manual_seed(seed)
     first, second, cell = (
@@ -169,7 +169,7 @@ def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, cli
     bound = float("inf") if clip is None else clip
     ours, theirs = cell.clone(), cell.clone()
     squashed, expected = torch.empty_like(cell), torch.empty_like(cell)
-    library.step(first, second, ours, squashed, bound)
+    functions.step(first, second, ours, squashed, bound)
     step_in_torch(first, second, theirs, expected, bound)
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(squashed, expected, atol=1e-6, rtol=1e-6)

@@ -68,6 +68,7 @@ def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
     with held(tmp_path / "lock") as is_ours:
         assert is_ours
         with pytest.raises(TrainingError, match="Another process is training"):

@@ -19,7 +19,7 @@ import torch
 from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
 from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
-from elmokit.files import find_texts, read_sentences, written_whole
+from elmokit.files import find_texts, held, read_sentences, written_whole
 from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import Vocabulary
@@ -27,6 +27,7 @@ from elmokit.train.config import MAY_CHANGE, TrainConfig
 from elmokit.train.curves import Board, draw_curves
 from elmokit.train.finetune import before_and_after
 from elmokit.train.run import (
+    LOCK,
     VOCABULARY,
     Corpus,
     open_settings,
@@ -235,13 +236,21 @@ def carry_on(
     if world.leads:
         if board is not None:
             board.close()
-        try:
-            say(f"The curves are in {draw_curves(run, 'sampled loss' if config.n_samples else 'training loss')[0]}.")
-        except MissingExtraError as error:
-            say(str(error), err=True)
-        if (run / INITIAL).exists():
-            _compare(run, held_out)
+        with held(run / LOCK) as is_ours:
+            if is_ours:  # else another process goes on with the run already
+                _conclude(run, held_out, config)
     return result
+
+
+def _conclude(run: Path, held_out: Sequence[Sequence[str]], config: TrainConfig) -> None:
+    """Curves, and what a fine-tuning has changed."""
+    try:
+        curves = draw_curves(run, "sampled loss" if config.n_samples else "training loss")
+        click.echo(f"The curves are in {curves[0]}.")
+    except MissingExtraError as error:
+        click.echo(str(error), err=True)
+    if (run / INITIAL).exists():
+        _compare(run, held_out)
 
 
 def _n_steps(run: Path) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from elmokit.nn.fast.choose import compiled_for
@@ -35,11 +36,14 @@ def pooled_convolutions(
     layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
     widest = max(layer.kernel_size[0] for layer in layers)
     n_busy = _busy_columns(char_ids)
+    weights = [parameter for layer in layers for parameter in layer.parameters()]
+    fits = all(weight.dtype == torch.float32 and weight.device == char_ids.device for weight in weights) and all(
+        layer.in_channels == char_embedding.embedding_dim and layer.bias is not None for layer in layers
+    )
     autocast = torch.is_autocast_enabled(char_ids.device.type)
-    library = None if autocast else compiled_for(char_embedding.weight)
+    library = compiled_for(char_embedding.weight) if fits and not autocast else None
     if library is not None and len(char_ids) and char_ids.shape[1] >= widest:
-        characters = char_embedding(char_ids[:, : int(n_busy.max()) + widest])
-        weights = [parameter for layer in layers for parameter in layer.parameters()]
+        characters = char_embedding(char_ids[:, : int(n_busy.max()) + widest]).to(torch.float32).contiguous()
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (characters, *weights)):
             parts = [
                 _Compiled.apply(library, characters, _n_positions(n_busy, characters, layer), *_flat(layer))  # type: ignore[no-untyped-call]
@@ -91,6 +95,7 @@ class _Compiled(torch.autograd.Function):
         return pooled
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         characters, weight, places = ctx.saved_tensors
         to_characters = torch.zeros_like(characters)

@@ -4,7 +4,7 @@
 out. Against autograd over the plain loop it forms each weight gradient as one product over all steps
 and keeps what the backward pass needs in one buffer per quantity. Where autocast is on, matrix products are in its
 number type and all else, sums over time above all, stays in the parameters' own. The elementwise part of each step
-is compiled where the processor's float32 is all that is asked for; else it is PyTorch's own operations.
+is compiled, in float32 on a CPU, unless autocast is on or ``plain`` is asked for; else it is PyTorch's own operations.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from elmokit.nn.fast.choose import compiled_for
@@ -87,7 +88,7 @@ class _Window(torch.autograd.Function):
         lower: torch.dtype | None,
     ) -> tuple[Tensor, Tensor]:
         n_steps, n_rows, input_dim = inputs.shape
-        hidden_dim = cell.shape[1]
+        hidden_dim = len(bias) // 4  # a state of another size is refused where it is copied
         recurrent_weight = weight[:, input_dim:].t().contiguous()  # (projection_dim, 4 * hidden_dim)
         if lower is None:
             gates = F.linear(inputs, weight[:, :input_dim], bias)  # becomes the four activations in place
@@ -97,7 +98,7 @@ class _Window(torch.autograd.Function):
         cells = inputs.new_empty(n_steps + 1, n_rows, hidden_dim)
         squashed = inputs.new_empty(n_steps, n_rows, hidden_dim)  # tanh of the cell
         before_projection = inputs.new_empty(n_steps, n_rows, hidden_dim)
-        outputs = inputs.new_empty(n_steps + 1, n_rows, hidden.shape[1])
+        outputs = inputs.new_empty(n_steps + 1, n_rows, weight.shape[1] - input_dim)
         cells[0], outputs[0] = cell, hidden
         library = compiled_for(inputs) if lower is None else None
         for step in range(n_steps):
@@ -123,39 +124,45 @@ class _Window(torch.autograd.Function):
         return outputs[1:], last_cell
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight, projection, gates, cells, squashed, before_projection, outputs = ctx.saved_tensors
-        (cell_clip, projection_clip), lower = ctx.clips, ctx.lower
-        library: Library | None = ctx.library
-        n_steps, _, input_dim = inputs.shape
-        recurrent_weight = weight[:, input_dim:]
-        gate_gradients = torch.empty_like(gates)
-        output_gradients = upstream[0].clone(memory_format=torch.contiguous_format)
-        later_cell = torch.zeros_like(cells[0])
-        for step in reversed(range(n_steps)):
-            output_gradient = output_gradients[step]
-            if step < n_steps - 1:
-                _add_product(output_gradient, gate_gradients[step + 1], recurrent_weight, lower)
-            if projection is None:
-                hidden_gradient = output_gradient
-            else:
-                if projection_clip is not None:
-                    _zero_where_clipped(output_gradient, outputs[step + 1], projection_clip)
-                hidden_gradient = _product(output_gradient, projection, lower)
-            of_step = (gates[step], cells[step], cells[step + 1], squashed[step])
-            if library is None:
-                _step_back(hidden_gradient, *of_step, later_cell, gate_gradients[step], cell_clip)
-            else:
-                library.window_step_back(hidden_gradient, *of_step, later_cell, gate_gradients[step], cell_clip)
-        flat_gates = gate_gradients.flatten(0, 1)
-        weight_gradient = torch.empty_like(weight)
-        weight_gradient[:, :input_dim] = _product(flat_gates.t(), inputs.flatten(0, 1), lower)
-        weight_gradient[:, input_dim:] = _product(flat_gates.t(), outputs[:-1].flatten(0, 1), lower)
-        projection_gradient = None
-        if projection is not None:
-            projection_gradient = _product(output_gradients.flatten(0, 1).t(), before_projection.flatten(0, 1), lower)
-        input_gradient = _product(flat_gates, weight[:, :input_dim], lower).view_as(inputs)
-        return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, *[None] * 5
+        with torch.autocast(upstream[0].device.type, enabled=False):
+            return _window_gradients(ctx, upstream[0])
+
+
+def _window_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    inputs, weight, projection, gates, cells, squashed, before_projection, outputs = ctx.saved_tensors
+    (cell_clip, projection_clip), lower = ctx.clips, ctx.lower
+    library: Library | None = ctx.library
+    n_steps, _, input_dim = inputs.shape
+    recurrent_weight = weight[:, input_dim:]
+    gate_gradients = torch.empty_like(gates)
+    output_gradients = upstream.clone(memory_format=torch.contiguous_format)
+    later_cell = torch.zeros_like(cells[0])
+    for step in reversed(range(n_steps)):
+        output_gradient = output_gradients[step]
+        if step < n_steps - 1:
+            _add_product(output_gradient, gate_gradients[step + 1], recurrent_weight, lower)
+        if projection is None:
+            hidden_gradient = output_gradient
+        else:
+            if projection_clip is not None:
+                _zero_where_clipped(output_gradient, outputs[step + 1], projection_clip)
+            hidden_gradient = _product(output_gradient, projection, lower)
+        of_step = (gates[step], cells[step], cells[step + 1], squashed[step])
+        if library is None:
+            _step_back(hidden_gradient, *of_step, later_cell, gate_gradients[step], cell_clip)
+        else:
+            library.window_step_back(hidden_gradient, *of_step, later_cell, gate_gradients[step], cell_clip)
+    flat_gates = gate_gradients.flatten(0, 1)
+    weight_gradient = torch.empty_like(weight)
+    weight_gradient[:, :input_dim] = _product(flat_gates.t(), inputs.flatten(0, 1), lower)
+    weight_gradient[:, input_dim:] = _product(flat_gates.t(), outputs[:-1].flatten(0, 1), lower)
+    projection_gradient = None
+    if projection is not None:
+        projection_gradient = _product(output_gradients.flatten(0, 1).t(), before_projection.flatten(0, 1), lower)
+    input_gradient = _product(flat_gates, weight[:, :input_dim], lower).view_as(inputs)
+    return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, *[None] * 5
 
 
 def _zero_where_clipped(gradient: Tensor, clipped: Tensor, clip: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,10 +71,13 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtraError("--tensorboard", "tensorboard") from None
-        self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=n_steps + 1)
+        # Nothing is written before the first line: only then is the folder surely this process's own.
+        self._make = partial(SummaryWriter, str(run / "tensorboard"), purge_step=n_steps + 1)
+        self._writer: SummaryWriter | None = None
 
     def add(self, progress: Progress) -> None:
         """Write one line of the log."""
+        self._writer = self._writer or self._make()
         values = {
             "learning rate": progress.learning_rate,
             "gradient norm": progress.gradient_norm,
@@ -89,4 +93,5 @@ class Board:
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

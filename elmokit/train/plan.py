@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from elmokit.bilm import BiLMConfig, BiLMState
+from elmokit.nn.fast.choose import compiled_for
 from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.stream import Window
 from elmokit.train.config import TrainConfig
@@ -72,7 +73,9 @@ def _activations(config: TrainConfig, losses: WindowLosses) -> int:
     """Numbers that one window's backward pass needs; the token layer's as if every token were distinct."""
     n_positions, model = config.batch_size * config.n_steps, config.model
     per_layer = 4 * model.hidden_dim * 2 + 3 * model.hidden_dim + 6 * model.projection_dim
-    n_numbers = n_positions * model.n_directions * model.n_layers * per_layer + n_positions * _token_numbers(model)
+    is_compiled = config.precision == "float32" and compiled_for(next(losses.parameters())) is not None
+    n_token = _token_numbers(model, is_compiled)
+    n_numbers = n_positions * (model.n_directions * model.n_layers * per_layer + n_token)
     softmax = losses.softmax
     if config.n_samples:
         return n_numbers + model.n_directions * n_positions * config.n_samples * 4
@@ -81,10 +84,14 @@ def _activations(config: TrainConfig, losses: WindowLosses) -> int:
     return n_numbers + rows * n_words + sum(parameter.numel() for parameter in softmax.parameters())
 
 
-def _token_numbers(model: BiLMConfig) -> int:
+def _token_numbers(model: BiLMConfig, is_compiled: bool) -> int:
+    """Of one token; where convolutions are compiled, neither windows nor what each of them gives are kept."""
     cnn = model.char_cnn
     if cnn is None:
         return model.projection_dim
     n_positions = min(cnn.max_chars, 24)  # most tokens are short, and idle columns are left out
-    convolved = sum(n_positions * (width * cnn.char_dim + 2 * count) for width, count in cnn.filters)
+    if is_compiled:
+        convolved = 2 * (n_positions * cnn.char_dim + cnn.n_features)
+    else:
+        convolved = sum(n_positions * (width * cnn.char_dim + 2 * count) for width, count in cnn.filters)
     return convolved + cnn.n_features * (4 * cnn.n_highway + 2)

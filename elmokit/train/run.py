@@ -15,7 +15,7 @@ from elmokit.files import written_whole
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.train.config import MAY_CHANGE, TrainConfig
 
-SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
+SETTINGS, LOG, VOCABULARY, LOCK = "settings.json", "metrics.jsonl", "vocab.txt", "lock"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from elmokit.train.optimizers import build_optimizer
 from elmokit.train.perplexity import Perplexity, perplexity
 from elmokit.train.plan import Plan, make_plan, seconds_per_step
 from elmokit.train.run import (
+    LOCK,
     LOG,
     SETTINGS,
     Corpus,
@@ -48,7 +49,6 @@ from elmokit.weights.folder import save_folder
 from elmokit.weights.model import StoredModel
 from elmokit.weights.softmaxes import build_softmax, softmax_config
 
-LOCK = "lock"
 N_HELD_OUT_ROWS = 64
 
 

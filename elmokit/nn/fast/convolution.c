@@ -1,5 +1,5 @@
 /* Convolutions over a token's characters and the maximum over their positions, in one pass, without keeping what every
-   position gives; `nn/char_cnn.py` has the same in PyTorch's own operations. A window of characters is a stretch of
+   position gives; `nn/convolution.py` has the same in PyTorch's own operations. A window of characters is a stretch of
    memory, so that windows are read where they stand, and only the winning ones have a gradient. */
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* LSTM inference in float32: a matrix product with packed weights, the elementwise part of a step, and one layer read
-   over all steps. `compiled.py` says what each argument is; `reader.py` holds the same loop in PyTorch's own operations. */
+   over all steps. `library.py` says what each argument is; `reader.py` holds the same loop in PyTorch's own operations. */
 
 #include <stdint.h>
 #include <sys/mman.h>

@@ -212,7 +212,7 @@ class Library:
         n_tokens, n_chars, dim = characters.shape
         panels, bias, n_filters = filters
         pooled = characters.new_empty(n_tokens, n_filters)
-        places = torch.empty(n_tokens, n_filters, dtype=torch.int32) if with_places else None
+        places = characters.new_empty(n_tokens, n_filters, dtype=torch.int32) if with_places else None
         self._convolve(
             *(torch.get_num_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_positions.data_ptr()),
             *(panels.data_ptr(), bias.data_ptr(), panels.shape[1], n_filters, pooled.data_ptr()),

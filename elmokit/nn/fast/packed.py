@@ -86,7 +86,7 @@ class TorchLayer(NamedTuple):
 
 
 class CompiledLayer(NamedTuple):
-    """A layer as panels for ``compiled.py``; hidden units padded to whole panels, the padding with zeros."""
+    """A layer as panels for ``library.py``; hidden units padded to whole panels, the padding with zeros."""
 
     hidden_dim: int  # without the padding
     input_panels: Tensor

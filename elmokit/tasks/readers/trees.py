@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from elmokit.errors import TextError
 from elmokit.files import read_lines
 
-_PART = re.compile(r"[()]|[^()\s]+", re.ASCII)  # a no-break space is part of its word
+_PART = re.compile(r"[()]|[^() \t]+")  # a no-break space is part of its word
 
 
 @dataclass(frozen=True)
