@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -36,26 +36,10 @@ def pooled_convolutions(
     layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
     widest = max(layer.kernel_size[0] for layer in layers)
     n_busy = _busy_columns(char_ids)
-    weights = [parameter for layer in layers for parameter in layer.parameters()]
-    fits = all(weight.dtype == torch.float32 and weight.device == char_ids.device for weight in weights) and all(
-        layer.in_channels == char_embedding.embedding_dim and layer.bias is not None for layer in layers
-    )
-    autocast = torch.is_autocast_enabled(char_ids.device.type)
-    library = compiled_for(char_embedding.weight) if fits and not autocast else None
+    library = _library_for(char_ids, char_embedding, layers)
     if library is not None and len(char_ids) and char_ids.shape[1] >= widest:
         characters = char_embedding(char_ids[:, : int(n_busy.max()) + widest]).to(torch.float32).contiguous()
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (characters, *weights)):
-            parts = [
-                _Compiled.apply(library, characters, _n_positions(n_busy, characters, layer), *_flat(layer))  # type: ignore[no-untyped-call]
-                for layer in layers
-            ]
-        else:
-            filters = packed.get("compiled", weights, lambda: [library.filters(*_flat(layer)) for layer in layers])
-            parts = [
-                library.convolve(characters, _n_positions(n_busy, characters, layer), each, with_places=False)[0]
-                for layer, each in zip(layers, filters, strict=True)
-            ]
-        return torch.cat(parts, dim=1)
+        return _compiled(library, characters, n_busy, layers, packed)
     # Tokens of about the same length together, so that short ones do not pay for the longest.
     order = n_busy.argsort(stable=True)
     groups = order.chunk(max(1, min(MOST_GROUPS, len(order) // LEAST_IN_GROUP)))
@@ -69,6 +53,41 @@ def _busy_columns(char_ids: Tensor) -> Tensor:
     """Columns of each token up to the last that is not like the one at the end, ``(tokens,)``."""
     columns = torch.arange(1, char_ids.shape[1] + 1, device=char_ids.device)
     return ((char_ids != char_ids[:, -1:]) * columns).amax(dim=1)
+
+
+def _library_for(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> Library | None:
+    """The compiled functions, where all parts are such as they read."""
+    if torch.is_autocast_enabled(char_ids.device.type):
+        return None
+    for layer in layers:
+        if layer.bias is None or layer.in_channels != char_embedding.embedding_dim:
+            return None
+        if any(weight.dtype != torch.float32 or weight.device != char_ids.device for weight in layer.parameters()):
+            return None
+    return compiled_for(char_embedding.weight)
+
+
+def _compiled(
+    library: Library,
+    characters: Tensor,
+    n_busy: Tensor,
+    layers: Sequence[nn.Conv1d],
+    packed: PackedOnce[list[Filters]],
+) -> Tensor:
+    weights = [parameter for layer in layers for parameter in layer.parameters()]
+    n_positions = [_n_positions(n_busy, characters, layer) for layer in layers]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (characters, *weights)):
+        parts = [
+            _Compiled.apply(library, characters, here, *_flat(layer))  # type: ignore[no-untyped-call]
+            for here, layer in zip(n_positions, layers, strict=True)
+        ]
+    else:
+        filters = packed.get("compiled", weights, lambda: [library.filters(*_flat(layer)) for layer in layers])
+        parts = [
+            library.convolve(characters, here, each, with_places=False)[0]
+            for here, each in zip(n_positions, filters, strict=True)
+        ]
+    return torch.cat(parts, dim=1)
 
 
 def _n_positions(n_busy: Tensor, characters: Tensor, convolution: nn.Conv1d) -> Tensor:
