@@ -112,40 +112,27 @@ def train(
             raise TrainingError(
                 f"Another process is training in {run}. Wait until it is over, or choose another folder."
             )
-        return _train(config, corpus, run, card, report, tell, show_plan, initial, world, torch.device(device))
-
-
-def _train(
-    config: TrainConfig,
-    corpus: Corpus,
-    run: Path,
-    card: dict[str, Any],
-    report: Callable[[Progress], None],
-    tell: Callable[[str], None],
-    show_plan: Callable[[Plan], None],
-    initial: StoredModel | None,
-    world: World,
-    device: torch.device,
-) -> Perplexity:
-    if world.leads:
-        recover_interrupted(run)
-        recover_interrupted(run / "checkpoints")
-    found = world.tell(checkpoints(run / "checkpoints"))
-    if found and not (run / SETTINGS).exists():
-        raise TrainingError(f"{run} holds checkpoints and no settings ({SETTINGS}). Start a new run elsewhere.")
-    try:
-        with contextlib.closing(_Training(config, corpus, run, initial, found, world, device)) as training:
-            if training.notice:
-                tell(training.notice)
-            training.agree_on_settings(tell, show_plan)
-            return training.loop(card, report)
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
-            raise
-        raise TrainingError(
-            f"Out of memory with windows of {config.batch_size} x {config.n_steps}. Lower batch_size (accumulate keeps "
-            "the step as large), n_samples or the model's sizes; the last checkpoint is good."
-        ) from error
+        if world.leads:
+            recover_interrupted(run)
+            recover_interrupted(run / "checkpoints")
+        found = world.tell(checkpoints(run / "checkpoints"))
+        if found and not (run / SETTINGS).exists():
+            raise TrainingError(f"{run} holds checkpoints and no settings ({SETTINGS}). Start a new run elsewhere.")
+        try:
+            with contextlib.closing(
+                _Training(config, corpus, run, initial, found, world, torch.device(device))
+            ) as training:
+                if training.notice:
+                    tell(training.notice)
+                training.agree_on_settings(tell, show_plan)
+                return training.loop(card, report)
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+                raise
+            raise TrainingError(
+                f"Out of memory with windows of {config.batch_size} x {config.n_steps}. Lower batch_size (accumulate "
+                "keeps the step as large), n_samples or the model's sizes; the last checkpoint is good."
+            ) from error
 
 
 class _Training:
