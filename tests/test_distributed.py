@@ -108,6 +108,7 @@ def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) 
     ran = torchrun(tmp_path, 2, "train", *names, "--held-out", names[0], "--out", "run", *SETTINGS.split())
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("Held-out perplexity") == 1, "only the leading process reports"
+    assert "Grad strides" not in ran.stderr, "gradients lie as their weights, so that none is copied"
     run = tmp_path / "run"
     newest = checkpoints(run / "checkpoints")[-1]
     assert newest.name == "step-00000008"  # of 2 x 3 x 5 predictions each

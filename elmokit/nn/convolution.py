@@ -98,7 +98,10 @@ def _n_positions(n_busy: Tensor, characters: Tensor, convolution: nn.Conv1d) -> 
 def _flat(convolution: nn.Conv1d) -> tuple[Tensor, Tensor]:
     """The weight as ``(filters, width * dim)``, so that a window is a stretch of the characters, and the bias."""
     assert convolution.bias is not None
-    return convolution.weight.transpose(1, 2).flatten(1).contiguous(), convolution.bias
+    weight = convolution.weight
+    if convolution.kernel_size[0] > 1:  # of width 1 it is in order, and its gradient keeps the strides that it has
+        weight = weight.transpose(1, 2)
+    return weight.flatten(1).contiguous(), convolution.bias
 
 
 class _Compiled(torch.autograd.Function):
