@@ -121,6 +121,28 @@ def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> 
     )
 
 
+def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    trace_b.write_checkpoint(Path("ckpt"), trace_b.CHARS)
+    checkpoint = open_model("ckpt")
+    save_model(checkpoint, Path("ckpt/dump_weights.hdf5"))
+    assert open_model("ckpt").softmax is None
+    ran = shell("finetune", "ckpt", "new.txt", "--held-out", "held.txt", "--run", "run", *QUICK)
+    assert ran.code == 0, ran.err
+    assert "the softmax over 11 words is the model's own" in ran.err
+    assert shell("convert", "ckpt", "ours").code == 0
+    for softmax in (open_model("run/initial").softmax, open_model("ours").softmax):
+        assert softmax is not None
+        torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax.state_dict())
+
+
+def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    save_model(random_model(), Path("their_weights.hdf5"))
+    arguments = ("new.txt", "--held-out", "held.txt", "--run", "run", "--freeze-softmax", *QUICK)
+    ran = shell("finetune", "their_weights.hdf5", *arguments)
+    assert (ran.code, Path("run").exists()) == (2, False)
+    assert "--freeze-softmax would keep chance for a softmax" in ran.err
+
+
 @pytest.mark.parametrize("kind", ["two layers", "one layer, forward", "beside a vocabulary"])
 def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     one = kind == "one layer, forward"
@@ -146,6 +168,7 @@ def test_from_the_published_files_of_bilm_tfs_own_tests(shell, shared: Path) -> 
     run = shared / "golden" / "bilm-tf-run"
     ran = shell("finetune", str(run), "new.txt", "--held-out", "held.txt", "--run", "run2", *LONGER)
     assert ran.code == 0, ran.err
+    assert "is the model's own" in ran.err  # the checkpoint's: the HDF5 file beside it has none
     assert fell("run2", times=0.9)
 
 

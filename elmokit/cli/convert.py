@@ -41,10 +41,10 @@ def convert(
     """
     from elmokit.files import read_lines, split_tokens
     from elmokit.weights.open import HDF5_SUFFIXES, save_model
-    from elmokit.weights.pretrained import open_pretrained
+    from elmokit.weights.pretrained import open_with_softmax
     from elmokit.weights.warm import calibrated_state
 
-    model = open_pretrained(source, options)
+    model = open_with_softmax(source, options)
     if calibrate is not None:
         sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]
         model.warm_state = calibrated_state(model, sentences)

@@ -86,7 +86,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     from elmokit.configs import config_from, config_to
     from elmokit.train.config import TrainConfig
     from elmokit.train.finetune import with_dropout, with_softmax_over
-    from elmokit.weights.pretrained import open_pretrained
+    from elmokit.weights.pretrained import open_with_softmax
     from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 
     if run.exists():
@@ -97,7 +97,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     if vocab is not None and max_words is not None:
         raise ConfigError("The words come from --vocab or from --max-words of the text: give one of them.")
     file = {} if settings["file"] is None else read_toml(settings["file"])
-    stored = open_pretrained(name, settings["options"])
+    stored = open_with_softmax(name, settings["options"])
     if vocab is None and max_words is None:
         vocab = own_words(stored)
     most = settings["held_out_sentences"]
@@ -117,6 +117,8 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
         stored, corpus.vocabulary, counts, corpus.n_sentences, kind, seed if isinstance(seed, int) else 0
     )
     assert initial.softmax is not None
+    is_drawn, kept = _kept_rows(stored, initial)
+    click.echo(kept, err=True)
     sizes = config_to(initial.bilm.config)
     if settings["dropout"] is not None:
         flags["model"] = {"dropout": settings["dropout"]}
@@ -124,9 +126,27 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     config = config_from(TrainConfig, laid_over(table, flags), str(settings["file"] or "the settings"))
     if dataclasses.replace(config.model, dropout=0.0) != dataclasses.replace(initial.bilm.config, dropout=0.0):
         raise ConfigError(f"{settings['file']}, model: a trained model's sizes cannot change, but for its dropout.")
+    if config.freeze_softmax and is_drawn:
+        raise ConfigError(f"--freeze-softmax would keep chance for a softmax, for {kept}. Leave it out.")
     # A warm state was calibrated for the old weights.
     initial = dataclasses.replace(with_dropout(initial, config.model.dropout), warm_state=None)
     begin_run(run, config, corpus, facts, world.size, initial, old_text)
+
+
+def _kept_rows(old: StoredModel, new: StoredModel) -> tuple[bool, str]:
+    """Whether the softmax is drawn anew, and what became of the old one's rows, in a line."""
+    from elmokit.nn.softmax import AdaptiveSoftmax
+
+    assert new.vocabulary is not None
+    n_words = len(new.vocabulary)
+    if new.softmax is old.softmax:
+        return False, f"the softmax over {n_words:,} words is the model's own"
+    if old.softmax is None or old.vocabulary is None:
+        return True, f"the model came without a softmax: one over {n_words:,} words is drawn anew"
+    if isinstance(old.softmax, AdaptiveSoftmax) or isinstance(new.softmax, AdaptiveSoftmax):
+        return True, f"an adaptive softmax carries no rows over: one over {n_words:,} words is drawn anew"
+    n_kept = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
+    return False, f"the softmax keeps the rows of {n_kept:,} of {n_words:,} words; the others begin as the unknown word"
 
 
 def own_words(model: StoredModel) -> Vocabulary | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +15,8 @@ from elmokit.bilm import BiLMState, stack_states
 from elmokit.errors import ModelNotFoundError
 from elmokit.text.batches import N_BOUNDARIES, plan_batches
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights import tf_checkpoint
 from elmokit.weights.model import StoredModel
-from elmokit.weights.pretrained import open_pretrained
+from elmokit.weights.pretrained import open_with_softmax
 
 BATCH_TOKENS = 2048
 POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
@@ -95,20 +93,12 @@ def open_predicting(source: str, options: str | None = None, vocabulary: str | N
     """Open a model that predicts words, by whatever names it.
 
     Args:
-        source, options, vocabulary: as in ``open_pretrained``. Of a folder with both a checkpoint of bilm-tf and the
-            HDF5 file dumped from it, the checkpoint is opened: only that has the softmax.
+        source, options, vocabulary: as in ``open_with_softmax``.
 
     Raises:
         ModelError: as in ``open_pretrained``; or it came without its softmax or vocabulary.
     """
-    model = open_pretrained(source, options, vocabulary=vocabulary)
-    folder = Path(source).expanduser()
-    if model.softmax is None and folder.is_dir() and tf_checkpoint.find(folder) is not None:
-        model = tf_checkpoint.load(
-            folder,
-            None if options is None else Path(options),
-            vocabulary=None if vocabulary is None else Path(vocabulary),
-        )
+    model = open_with_softmax(source, options, vocabulary)
     predicting(model)
     return model
 
