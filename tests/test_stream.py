@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +129,18 @@ def test_parts_share_the_corpus_without_overlap(n_shards: int, tmp_path: Path) -
             read += [len(sentence) - 1 for sentence in block.sentences]
         blocks.close()
     assert sorted(read) == lengths
+
+
+def test_parts_are_through_together_however_unequal_the_shards_and_wherever_blank_lines_stand(tmp_path: Path) -> None:
+    paths = written(tmp_path, "the .\n\n" * 90, ". the .\n" * 6, "\n\n\nthe\n \t\n")
+    n_read = []
+    for number in range(2):
+        blocks = SentenceBlocks(paths, [0], part=Part(number, 2))
+        passes = takewhile(lambda block: block.place.n_passes == 0, blocks)
+        n_read.append(sum(len(block.sentences) for block in passes))
+        blocks.close()
+    assert sum(n_read) == 97
+    assert max(n_read) - min(n_read) == 1
 
 
 def test_directions_may_read_the_corpus_each_in_its_own_order(tmp_path: Path) -> None:

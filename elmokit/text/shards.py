@@ -56,8 +56,8 @@ class SentenceBlocks:
     Args:
         shards: text files of one tokenised sentence per line; blank lines are passed over.
         shuffle: shuffle the shards of each pass, and the lines of each range.
-        part: read this part of the corpus: every ``n_parts``-th shard of each pass, or every ``n_parts``-th line where
-            there are fewer shards than parts.
+        part: read this part of the corpus: every ``n_parts``-th sentence of each range, so that all parts are through
+            with a pass together, however unequal the shards are.
         place: where to begin.
 
     Raises:
@@ -94,31 +94,32 @@ class SentenceBlocks:
 
     def _read(self, start: Place) -> Iterator[Block]:
         n_passes, n_groups, n_ranges, n_blocks = start
-        number, n_parts = self._part
-        by_line = len(self._shards) < n_parts
         found_any = any(start)
         while True:
             order = self._order(len(self._shards), n_passes)
-            order = order if by_line else order[number::n_parts]
             while shards := order[n_groups * OPEN_SHARDS :][:OPEN_SHARDS]:
                 n_lines = -(-RANGE_LINES // len(shards))
                 readers = [read_lines(self._shards[shard]) for shard in shards]
                 for reader in readers:
                     for _ in islice(reader, n_ranges * n_lines):
                         pass
-                while lines := [line for reader in readers for line in islice(reader, n_lines)]:
-                    lines = lines[number::n_parts] if by_line else lines
+                while (lines := self._own_lines(readers, n_lines)) is not None:
                     inside = self._order(len(lines), n_passes, n_groups, n_ranges)
                     for first in range(n_blocks * BLOCK_LINES, len(lines), BLOCK_LINES):
                         here = inside[first : first + BLOCK_LINES]
-                        if sentences := [tokens for place in here if (tokens := split_tokens(lines[place]))]:
-                            found_any = True
-                            yield Block(Place(n_passes, n_groups, n_ranges, first // BLOCK_LINES), sentences)
+                        found_any = True
+                        sentences = [split_tokens(lines[place]) for place in here]
+                        yield Block(Place(n_passes, n_groups, n_ranges, first // BLOCK_LINES), sentences)
                     n_ranges, n_blocks = n_ranges + 1, 0
                 n_groups, n_ranges = n_groups + 1, 0
             if not found_any:
                 raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
             n_passes, n_groups = n_passes + 1, 0
+
+    def _own_lines(self, readers: Sequence[Iterator[str]], n_lines: int) -> list[str] | None:
+        """This part's share of the next range, without blank lines; None where nothing is left."""
+        lines = [line for reader in readers for line in islice(reader, n_lines)]
+        return [line for line in lines if line.strip(" \t")][self._part.number :: self._part.n_parts] if lines else None
 
     def _order(self, n_items: int, *where: int) -> list[int]:
         """The order in which the items at a place of the corpus are read."""
