@@ -29,6 +29,12 @@ KINDS = {
 }
 
 
+def test_half_precision_in_a_file_that_others_read_is_refused(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    ran = shell("convert", "model", "out.hdf5", "--storage", "float16")
+    assert (ran.code, Path("out.hdf5").exists()) == (2, False)
+    assert "AllenNLP and bilm-tf read float32 from .hdf5 files" in ran.err
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     Path("text.txt").write_text(TEXT)

@@ -130,6 +130,7 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> 
     assert ran.code == 0, ran.err
     assert "the softmax over 11 words is the model's own" in ran.err
     assert shell("convert", "ckpt", "ours").code == 0
+    assert checkpoint.softmax is not None
     for softmax in (open_model("run/initial").softmax, open_model("ours").softmax):
         assert softmax is not None
         torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax.state_dict())

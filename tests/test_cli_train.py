@@ -208,6 +208,43 @@ def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, mes
     assert not Path("run").exists()
 
 
+@pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--hours", "1"), ("--config", "typo")])
+def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, flags: list[str]) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    Path("typo").write_text("batchsize = 3\n")
+    for command in (START, ("finetune", "en-mini", "corpus.txt", "--held-out", "corpus.txt", "--out", "run")):
+        ran = shell(*command, *flags)
+        assert ran.code == 2
+        assert "counting" not in ran.err
+
+
+def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
+    Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
+    told = (
+        "The vocabulary's first 1 words are not the most frequent ones of this text, and n_samples draws by the order"
+    )
+    for vocab, flags, expected in (
+        ("sorted.txt", ("--n-samples", "2"), True),
+        ("ranked.txt", ("--n-samples", "2"), False),
+        ("sorted.txt", (), False),
+    ):
+        ran = shell(*START[:4], "--out", f"run-{vocab}{len(flags)}", *SMALL, "--vocab", vocab, "--tokens", "20", *flags)
+        assert ran.code == 0, ran.err
+        assert (told in ran.err) == expected
+
+
+def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    Path("other.txt").write_text("mat the . dog on cat\n" * 10)
+    flags = ("--tokens", "100000", "--evaluate-every", "20", "--patience", "2", "--max-words", "9")
+    ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
+    card = open_model("run/model").card
+    best = " / ".join(f"{value:.2f}" for value in card["held_out_perplexity"])
+    assert f"The best model, {best} at step {card['n_steps']}, is in run/model." in ran.out
+    (last,) = (line for line in ran.out.splitlines() if line.startswith("Held-out perplexity"))
+    assert best not in last
+    assert "at the end" in last
+
+
 def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
     flags = ("--learning-rate", "1e30", "--warmup-share", "0", "--clip-norm", "1e30", "--tokens", "500")
     ran = shell(*START, *flags, "--max-words", "8", "--checkpoint-every", "1")

@@ -12,15 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS, BiLMConfig
+from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMState
 from elmokit.errors import ConfigError, TextError, TrainingError
 from elmokit.files import held
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.stream import WindowStream
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.train.config import TrainConfig
+from elmokit.train.losses import WindowLosses
 from elmokit.train.run import Corpus
 from elmokit.train.state import checkpoints
 from elmokit.train.trainer import Progress, train
 from elmokit.weights.folder import load_folder
+from elmokit.weights.model import StoredModel
+from elmokit.weights.softmaxes import SoftmaxConfig
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
@@ -94,9 +99,15 @@ class Killed(BaseException):
     """Stands for whatever ends a process between two steps."""
 
 
-@pytest.mark.parametrize("n_lines", [1, 2, 4])
-def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(n_lines: int, tmp_path: Path) -> None:
-    straight = run_training(tmp_path / "straight", dataclasses.replace(CONFIG, report_every=1))
+AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_text=False, times_steps=True)
+
+
+@pytest.mark.parametrize(("n_lines", "config"), [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF)])
+def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
+    n_lines: int, config: TrainConfig, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(config, report_every=1)
+    straight = run_training(tmp_path / "straight", config)
 
     def stop_after(progress: Progress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
         seen.append(progress.n_steps)
@@ -105,9 +116,9 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(n_l
             raise Killed
 
     with pytest.raises(Killed):
-        run_training(tmp_path / "stopped", dataclasses.replace(CONFIG, report_every=1), report=stop_after)
+        run_training(tmp_path / "stopped", config, report=stop_after)
     torch.manual_seed(999)  # a new process has another random state
-    resumed = run_training(tmp_path / "stopped", dataclasses.replace(CONFIG, report_every=1))
+    resumed = run_training(tmp_path / "stopped", config)
     steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     assert resumed.mean_nats == straight.mean_nats
@@ -132,8 +143,32 @@ def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_share=0.0, clip_norm=1e30)
-    with pytest.raises(TrainingError, match=r"At step \d+ the loss is .*lower learning rate"):
-        run_training(tmp_path, config)
+    with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning rate.*There is no checkpoint yet"):
+        run_training(tmp_path / "new", config)
+    with pytest.raises(
+        TrainingError, match=r"At step 2 .*with the model of the last checkpoint: .*step-00000001.model"
+    ):
+        run_training(tmp_path / "saved", dataclasses.replace(config, checkpoint_every=1))
+
+
+def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -> None:
+    told: list[str] = []
+    run_training(tmp_path, tell=told.append)
+    assert not told
+    longer = dataclasses.replace(CONFIG, tokens=12 * 4 * 5)
+    run_training(tmp_path, longer, tell=told.append)
+    assert told == [
+        f"The schedule follows the new length: the learning rate is {longer.rate(0.5):.3g} now, not 0.0005."
+    ]
+
+
+def test_hours_given_again_begin_now_and_else_end_where_they_would_have(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, tokens=None, hours=1e-9)  # one step
+    run_training(tmp_path, config)
+    run_training(tmp_path, config)
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000001"]
+    run_training(tmp_path, config, hours_from_now=True)
+    assert checkpoints(tmp_path / "checkpoints")[-1].name == "step-00000002"
 
 
 def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
@@ -175,16 +210,49 @@ def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypa
     assert told == ["This processor has no products of bfloat16: float32 is faster here, and exact."]
     told.clear()
     monkeypatch.setattr("elmokit.train.trainer.offers", lambda _: True)
-    run_training(tmp_path / "b", config, tell=told.append)
+    for kind in (SoftmaxConfig("adaptive", (6,)), SoftmaxConfig()):
+        every = dataclasses.replace(config, softmax=kind, n_samples=4 if kind.kind == "full" else 0)
+        assert math.isfinite(run_training(tmp_path / kind.kind, every, tell=told.append).mean)
     assert not told
 
 
-def test_accumulated_windows_are_one_step_of_their_mean_gradient(tmp_path: Path) -> None:
+def test_little_learning_for_adagrad_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    run_training(tmp_path, dataclasses.replace(CONFIG, optimizer="adagrad"), tell=told.append)
+    assert told == ["learning_rate is 0.01, little for Adagrad as here: bilm-tf trained at 0.2."]
+
+
+def test_accumulated_windows_are_one_step(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, accumulate=3, tokens=4 * 3 * 4 * 5, report_every=1)
     lines: list[Progress] = []
     run_training(tmp_path, config, report=lines.append)
     assert [line.n_steps for line in lines] == [1, 2, 3, 4]
     assert lines[-1].n_predictions == 240
+
+
+def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: Path) -> None:
+    sizes = dataclasses.replace(CONFIG.model, dropout=0.0)
+    alone = {"schedule": "constant", "warmup_share": 0.0, "clip_norm": 1e9, "optimizer": "adagrad"}
+    config = dataclasses.replace(CONFIG, model=sizes, accumulate=3, tokens=3 * 4 * 5, **alone)  # type: ignore[arg-type]
+    run_training(tmp_path, config)
+    torch.manual_seed(config.seed)
+    bilm, softmax = BiLM(sizes), FullSoftmax(len(VOCABULARY), sizes.projection_dim)
+    bilm.reset_parameters()
+    softmax.reset_parameters()
+    encode = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=VOCABULARY).encode
+    stream = WindowStream(corpus_of(tmp_path).shards, VOCABULARY, encode, 4, 5)
+    losses, state = WindowLosses(bilm, softmax, 0), bilm.zero_state(4)
+    for _, window in zip(range(3), stream, strict=False):
+        parts = [torch.from_numpy(part) for part in (window.tokens, window.inputs, window.targets)]
+        both, hidden, cell = losses(*parts, *state)
+        (both.mean() / 3).backward()
+        state = BiLMState(hidden, cell)
+    stream.close()
+    trained = weights_of(tmp_path)
+    for name, parameter in losses.named_parameters():
+        assert parameter.grad is not None
+        stepped = parameter - config.learning_rate * parameter.grad / (1 + parameter.grad**2).sqrt()
+        torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
 
 
 def test_frozen_layers_keep_their_weights_and_the_others_learn(tmp_path: Path) -> None:
@@ -203,5 +271,5 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
     monkeypatch.setattr("elmokit.train.losses.WindowLosses.forward", full)
-    with pytest.raises(TrainingError, match=r"Out of memory with windows of 4 x 5\. Lower batch_size"):
+    with pytest.raises(TrainingError, match=r"Out of memory with windows of 4 x 5\. Lower .* no checkpoint yet"):
         run_training(tmp_path)

@@ -81,7 +81,7 @@ def start_of(name: str, folder: Path) -> tuple[StoredModel, BiLMConfig]:
     assert model.vocabulary is not None
     if tied:
         bias = model.softmax.bias  # type: ignore[union-attr]
-        model = with_softmax_over(model, model.vocabulary, {}, SoftmaxConfig("tied"))
+        model = with_softmax_over(model, model.vocabulary, {}, 0, SoftmaxConfig("tied"))
         with torch.no_grad():
             model.softmax.bias.copy_(bias)  # type: ignore[union-attr]
     assert isinstance(model.bilm, BiLM)

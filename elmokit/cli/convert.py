@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elmokit.cli.common import options_option, overwrite_option
+from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
     from elmokit.weights.folder import Storage
@@ -44,6 +45,11 @@ def convert(
     from elmokit.weights.pretrained import open_with_softmax
     from elmokit.weights.warm import calibrated_state
 
+    if target.suffix in HDF5_SUFFIXES and storage != "float32":
+        raise ConfigError(
+            f"--storage {storage} is for a folder of ours: AllenNLP and bilm-tf read float32 from {target.suffix} "
+            "files. Leave it out, or name a folder."
+        )
     model = open_with_softmax(source, options)
     if calibrate is not None:
         sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]

@@ -14,6 +14,7 @@ from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError
 
 if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
+    from elmokit.train.config import TrainConfig
     from elmokit.train.distributed import World
     from elmokit.weights.model import StoredModel
 
@@ -82,12 +83,9 @@ def finetune(model: str, texts: tuple[Path, ...], run: Path, **settings: Any) ->
 
 def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings: Table) -> None:
     """Open the model, count the text, and write down all that the run is begun with."""
-    from elmokit.cli.training import begin_run, counted_corpus, read_held_out
-    from elmokit.configs import config_from, config_to
-    from elmokit.train.config import TrainConfig
+    from elmokit.cli.training import begin_run, counted_corpus, read_held_out, tell_word_order
     from elmokit.train.finetune import with_dropout, with_softmax_over
     from elmokit.weights.pretrained import open_with_softmax
-    from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 
     if run.exists():
         raise OutputError(f"{run} exists already. Go on with a run by train --resume {run}, or choose another folder.")
@@ -98,39 +96,49 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
         raise ConfigError("The words come from --vocab or from --max-words of the text: give one of them.")
     file = {} if settings["file"] is None else read_toml(settings["file"])
     stored = open_with_softmax(name, settings["options"])
+    config = _config(stored, file, settings)  # what cannot be is refused before the text is counted
     if vocab is None and max_words is None:
         vocab = own_words(stored)
     most = settings["held_out_sentences"]
     old_text = read_held_out(settings["old_text"], most)
     corpus, facts, counts = counted_corpus(texts, settings["held_out"], vocab, max_words, most)
-    table = file.pop("softmax", None)
-    kind = None if table is None else config_from(SoftmaxConfig, table, f"{settings['file']}, softmax")
+    tell_word_order(config, corpus.vocabulary, counts)
+    initial = with_softmax_over(stored, corpus.vocabulary, counts, corpus.n_sentences, config.softmax, config.seed)
+    is_drawn, kept = _kept_rows(stored, initial)
+    click.echo(kept, err=True)
+    if config.freeze_softmax and is_drawn:
+        raise ConfigError(f"--freeze-softmax would keep chance for a softmax, for {kept}. Leave it out.")
+    dropout = config.model.dropout
+    config = dataclasses.replace(config, model=dataclasses.replace(initial.bilm.config, dropout=dropout))
+    # A warm state was calibrated for the old weights.
+    initial = dataclasses.replace(with_dropout(initial, dropout), warm_state=None)
+    begin_run(run, config, corpus, facts, world.size, initial, old_text)
+
+
+def _config(stored: StoredModel, file: Table, settings: Table) -> TrainConfig:
+    """The settings of a training that begins with a model, whose sizes and kind of softmax are the defaults."""
+    from elmokit.configs import config_from, config_to
+    from elmokit.train.config import TrainConfig
+    from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
+
     flags: Table = {
         field.name: settings[field.name]
         for field in dataclasses.fields(TrainConfig)
         if "help" in field.metadata and settings[field.name] is not None
     }
-    budgets = {"epochs", "tokens", "hours"}
-    defaults = {name: value for name, value in DEFAULTS.items() if name != "epochs" or not budgets & {*file, *flags}}
-    seed = flags.get("seed", file.get("seed", 0))
-    initial = with_softmax_over(
-        stored, corpus.vocabulary, counts, corpus.n_sentences, kind, seed if isinstance(seed, int) else 0
-    )
-    assert initial.softmax is not None
-    is_drawn, kept = _kept_rows(stored, initial)
-    click.echo(kept, err=True)
-    sizes = config_to(initial.bilm.config)
     if settings["dropout"] is not None:
         flags["model"] = {"dropout": settings["dropout"]}
-    table = laid_over({**defaults, "model": sizes, "softmax": config_to(softmax_config(initial.softmax))}, file)
-    config = config_from(TrainConfig, laid_over(table, flags), str(settings["file"] or "the settings"))
-    if dataclasses.replace(config.model, dropout=0.0) != dataclasses.replace(initial.bilm.config, dropout=0.0):
+    budgets = {"epochs", "tokens", "hours"}
+    table: Table = {
+        name: value for name, value in DEFAULTS.items() if name != "epochs" or not budgets & {*file, *flags}
+    }
+    table["model"] = config_to(stored.bilm.config)
+    if "softmax" not in file:  # a table of one's own says all of it
+        table["softmax"] = config_to(SoftmaxConfig() if stored.softmax is None else softmax_config(stored.softmax))
+    config = config_from(TrainConfig, laid_over(laid_over(table, file), flags), str(settings["file"] or "the settings"))
+    if dataclasses.replace(config.model, dropout=0.0) != dataclasses.replace(stored.bilm.config, dropout=0.0):
         raise ConfigError(f"{settings['file']}, model: a trained model's sizes cannot change, but for its dropout.")
-    if config.freeze_softmax and is_drawn:
-        raise ConfigError(f"--freeze-softmax would keep chance for a softmax, for {kept}. Leave it out.")
-    # A warm state was calibrated for the old weights.
-    initial = dataclasses.replace(with_dropout(initial, config.model.dropout), warm_state=None)
-    begin_run(run, config, corpus, facts, world.size, initial, old_text)
+    return config
 
 
 def _kept_rows(old: StoredModel, new: StoredModel) -> tuple[bool, str]:

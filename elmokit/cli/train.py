@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from elmokit.train.config import TrainConfig
     from elmokit.train.distributed import World
 
+N_WORDS_TO_TRY = 3
 MODEL_FLAGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
 
 
@@ -96,7 +97,7 @@ def train(texts: tuple[Path, ...], run: Path | None, resume: Path | None, **sett
 
 def _begin(texts: tuple[Path, ...], run: Path, world: World, settings: Table) -> None:
     """Count the text and write down all that a run is begun with."""
-    from elmokit.cli.training import begin_run, counted_corpus
+    from elmokit.cli.training import begin_run, counted_corpus, tell_word_order
 
     if run.exists():
         raise OutputError(
@@ -104,8 +105,10 @@ def _begin(texts: tuple[Path, ...], run: Path, world: World, settings: Table) ->
         )
     table = _table(settings)
     data = _data(texts, settings, table.pop("data", {}), str(settings["file"]))
-    corpus, facts, _ = counted_corpus(**data)
+    _config(table, settings, N_WORDS_TO_TRY)  # what cannot be is refused before the text is counted
+    corpus, facts, counts = counted_corpus(**data)
     config = _config(table, settings, len(corpus.vocabulary))
+    tell_word_order(config, corpus.vocabulary, counts)
     begin_run(run, config, corpus, facts, world.size)
 
 
@@ -166,8 +169,8 @@ def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
     from elmokit.configs import config_from
     from elmokit.train.config import TrainConfig
 
-    inputs = settings["inputs"] or table.pop("input", "characters")
-    table.pop("input", None)
+    inputs = settings["inputs"] or table.get("input", "characters")
+    table = {name: value for name, value in table.items() if name != "input"}
     if inputs not in ("characters", "words"):
         raise ConfigError(f"input is {inputs!r}; it is 'characters' or 'words'.")
     model = {name: settings[name] for name in MODEL_FLAGS if settings[name] is not None}

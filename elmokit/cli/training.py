@@ -22,10 +22,11 @@ from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingEr
 from elmokit.files import find_texts, held, read_sentences, written_whole
 from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.train.config import MAY_CHANGE, TrainConfig
 from elmokit.train.curves import Board, draw_curves
 from elmokit.train.finetune import before_and_after
+from elmokit.train.plan import Plan, Sizes
 from elmokit.train.run import (
     LOCK,
     VOCABULARY,
@@ -37,13 +38,13 @@ from elmokit.train.run import (
 )
 from elmokit.train.state import checkpoints
 from elmokit.train.trainer import train as run_training
-from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.folder import is_folder, load_folder, save_folder
+from elmokit.weights.json_table import read_table
 from elmokit.weights.softmaxes import build_softmax
 
 if TYPE_CHECKING:
     from elmokit.train.distributed import World
     from elmokit.train.perplexity import Perplexity
-    from elmokit.train.plan import Plan
     from elmokit.train.trainer import Progress as TrainingProgress
     from elmokit.weights.model import StoredModel
 
@@ -132,6 +133,26 @@ def read_held_out(paths: Sequence[Path], most: int) -> list[list[str]]:
         raise ConfigError(f"held_out_sentences is {most}; it must be at least 1.")
     sentences = [tokens for path in find_texts(paths) for tokens in read_sentences(path)]
     return random.Random(0).sample(sentences, most) if len(sentences) > most else sentences
+
+
+def tell_word_order(config: TrainConfig, vocabulary: Vocabulary, counts: Mapping[str, int]) -> None:
+    """Warn where words that must stand by descending frequency do not.
+
+    Args:
+        counts: how often each word stands in the text.
+    """
+    if not config.n_samples and config.softmax.kind != "adaptive":
+        return
+    listed = [counts[word] for word in vocabulary.words if word not in SPECIALS]
+    size = max(1, len(listed) // 10)
+    tenths = [sum(listed[first : first + size]) for first in range(0, len(listed), size)]
+    if tenths and max(tenths) > tenths[0]:
+        what = "n_samples draws" if config.n_samples else "the adaptive softmax divides"
+        click.echo(
+            f"The vocabulary's first {size:,} words are not the most frequent ones of this text, and {what} by the "
+            "order of words. elmokit vocab writes them by descending frequency.",
+            err=True,
+        )
 
 
 def begin_run(
@@ -226,14 +247,18 @@ def carry_on(
         card,
         report=report,
         tell=lambda line: say(line, err=True),
-        show_plan=lambda plan: say(_described_plan(plan, config)),
+        show_plan=lambda plan: say(_described(plan, config)),
         initial=load_folder(run / INITIAL) if begins else None,
         world=world,
         device=device,
+        hours_from_now="hours" in changes,
     )
-    per_direction = " / ".join(f"{value:.2f}" for value in result.per_direction)
-    say(f"Held-out perplexity {per_direction} (full softmax). The best model is in {run / 'model'}.")
     if world.leads:
+        click.echo(f"Held-out perplexity {_slashed(result.per_direction)} at the end (full softmax).")
+        if is_folder(run / "model"):  # not where perplexity never was a number
+            best = read_table(run / "model" / "config.json")["card"]
+            scored = f"{_slashed(best['held_out_perplexity'])} at step {best['n_steps']:,}"
+            click.echo(f"The best model, {scored}, is in {run / 'model'}.")
         if board is not None:
             board.close()
         with held(run / LOCK) as is_ours:
@@ -269,7 +294,7 @@ def _compare(run: Path, held_out: Sequence[Sequence[str]]) -> None:
     best.card["perplexity"] = found
     save_folder(best, run / "model", overwrite=True)
     for name, values in found.items():
-        before, after = (" / ".join(f"{value:.2f}" for value in values[when]) for when in ("before", "after"))
+        before, after = (_slashed(values[when]) for when in ("before", "after"))
         click.echo(f"{name:<9} perplexity before {before}, after {after} (each sentence alone)")
     if not best.card["n_steps"]:
         click.echo("Training made nothing better: the model is as it was. Lower --learning-rate, or give more text.")
@@ -279,12 +304,20 @@ def _say_nothing(line: str, err: bool = False) -> None:
     pass
 
 
-def _described_plan(plan: Plan, config: TrainConfig) -> str:
+def _described(plan: Sizes | Plan, config: TrainConfig) -> str:
+    if isinstance(plan, Sizes):
+        return (
+            f"{plan.n_parameters / 1e6:.1f} M parameters and {plan.n_softmax_parameters / 1e6:.1f} M of the softmax; "
+            f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB a process"
+        )
     return (
-        f"{plan.n_parameters / 1e6:.1f} M parameters and {plan.n_softmax_parameters / 1e6:.1f} M of the softmax; "
-        f"about {max(1, round(plan.memory_bytes / 2**20)):,} MiB a process; {plan.n_predictions:,} predictions per "
-        f"direction in {plan.n_steps:,} steps of {config.n_positions:,} a process; about {_clock(plan.seconds)}"
+        f"{plan.n_predictions:,} predictions per direction in {plan.n_steps:,} steps of {config.n_positions:,} a "
+        f"process; about {_clock(plan.seconds)}"
     )
+
+
+def _slashed(perplexities: Sequence[float]) -> str:
+    return " / ".join(f"{value:.2f}" for value in perplexities)
 
 
 def _print_progress(progress: TrainingProgress) -> None:
@@ -294,7 +327,7 @@ def _print_progress(progress: TrainingProgress) -> None:
         f"{progress.tokens_per_second:6.0f} tokens/s  {_clock(progress.seconds_left)} left  training loss {losses}"
     )
     if progress.held_out:
-        line += "  held-out perplexity " + " / ".join(f"{value:.2f}" for value in progress.held_out)
+        line += f"  held-out perplexity {_slashed(progress.held_out)}"
     click.echo(line)
 
 

@@ -77,6 +77,6 @@ def sampled_nats(softmax: FullSoftmax | TiedSoftmax, hidden: Tensor, word_ids: T
     rows, offsets = F.embedding(both, weight), bias[both] - correction
     n_positions = len(word_ids)
     right = (hidden * rows[:n_positions]).sum(dim=1, keepdim=True) + offsets[:n_positions, None]
-    others = F.linear(hidden, rows[n_positions:], offsets[n_positions:])
+    others = F.linear(hidden, rows[n_positions:]) + offsets[n_positions:]  # apart: bfloat16 rounds the product alone
     others = others + (drawn == word_ids[:, None]) * ACCIDENTAL_HIT
     return F.cross_entropy(torch.cat([right, others], dim=1), torch.zeros_like(word_ids))

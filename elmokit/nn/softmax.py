@@ -114,7 +114,9 @@ class AdaptiveSoftmax(nn.Module):
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
         """The mean loss in nats per position. As ``FullSoftmax.forward``."""
-        loss: Tensor = self.stages(hidden, word_ids).loss
+        # PyTorch's module writes scores of one precision among those of another under autocast, and refuses.
+        with torch.autocast(hidden.device.type, enabled=False):
+            loss: Tensor = self.stages(hidden.to(self.stages.head.weight.dtype), word_ids).loss
         return loss
 
     def scores(self, hidden: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
-"""What a training will take, told before it starts."""
+"""What a training will take, told before it starts, and how fast it is."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,14 +15,14 @@ from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.stream import Window
 from elmokit.train.config import TrainConfig
 from elmokit.train.losses import WindowLosses
-from elmokit.train.optimizers import n_slots
+from elmokit.train.optimizers import build_optimizer, n_slots
 
 N_TIMED = 2
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The size and the length of a training."""
+class Sizes:
+    """What a training holds in memory."""
 
     n_parameters: int
     """Of the biLM."""
@@ -28,6 +30,12 @@ class Plan:
     """Of the softmax alone; none of its own weights where it is tied."""
     memory_bytes: int
     """About what one process will hold: weights, gradients, optimizer, one window's activations."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is left of a training."""
+
     n_predictions: int
     """Per direction, of all processes."""
     n_steps: int
@@ -38,10 +46,14 @@ class Plan:
 def seconds_per_step(
     config: TrainConfig, losses: WindowLosses, window: Window, state: BiLMState, n_timed: int = N_TIMED
 ) -> float:
-    """The time of one optimizer step: forward and backward over a window, without changing a weight or a random state.
+    """The time of one optimizer step, without changing a weight or a random state; averaging over processes apart.
 
-    The first window, slower than the rest, is not counted.
+    The first window and the first update, slower than the rest, are not counted.
     """
+    trained = [parameter for parameter in losses.parameters() if parameter.requires_grad]
+    optimizer = build_optimizer(config, trained)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0  # it does its work and changes nothing
     parts = [torch.from_numpy(part).to(state.hidden.device) for part in (window.tokens, window.inputs, window.targets)]
     on_gpu = [state.hidden.device] if state.hidden.device.type == "cuda" else []
     with torch.random.fork_rng(on_gpu):
@@ -52,21 +64,33 @@ def seconds_per_step(
                 loss, *_ = losses(*parts, *state)
             loss.mean().backward()
             if on_gpu:
-                torch.cuda.synchronize()
-    for parameter in losses.parameters():
+                torch.cuda.synchronize(on_gpu[0])
+    of_window = (time.perf_counter() - started) / n_timed
+    for _ in range(2):
+        started = time.perf_counter()
+        torch.nn.utils.clip_grad_norm_(trained, config.clip_norm)
+        optimizer.step()
+        if on_gpu:
+            torch.cuda.synchronize(on_gpu[0])
+        of_update = time.perf_counter() - started
+    for parameter in trained:
         parameter.grad = None
-    return (time.perf_counter() - started) / n_timed * config.accumulate
+    return of_window * config.accumulate + of_update
 
 
-def make_plan(config: TrainConfig, losses: WindowLosses, n_predictions: int, n_processes: int, seconds: float) -> Plan:
-    """The plan of a training of ``n_predictions`` in all, at ``seconds`` a step."""
+def make_plan(config: TrainConfig, n_predictions: int, n_processes: int, seconds: float) -> Plan:
+    """The plan of ``n_predictions`` more, at ``seconds`` a step."""
     n_steps = -(-n_predictions // (config.n_positions * n_processes))
+    return Plan(n_predictions, n_steps, n_steps * seconds)
+
+
+def sizes_of(config: TrainConfig, losses: WindowLosses) -> Sizes:
+    """What one process of a training will hold."""
     of_bilm = sum(parameter.numel() for parameter in losses.bilm.parameters())
     of_softmax = sum(parameter.numel() for parameter in losses.softmax.parameters())
     trained = sum(parameter.numel() for parameter in losses.parameters() if parameter.requires_grad)
     weights = of_bilm + of_softmax + trained * (1 + n_slots(config))
-    memory = 4 * (weights + _activations(config, losses))
-    return Plan(of_bilm, of_softmax, memory, n_predictions, n_steps, n_steps * seconds)
+    return Sizes(of_bilm, of_softmax, 4 * (weights + _activations(config, losses)))
 
 
 def _activations(config: TrainConfig, losses: WindowLosses) -> int:
@@ -95,3 +119,26 @@ def _token_numbers(model: BiLMConfig, is_compiled: bool) -> int:
     else:
         convolved = sum(n_positions * (width * cnn.char_dim + 2 * count) for width, count in cnn.filters)
     return convolved + cnn.n_features * (4 * cnn.n_highway + 2)
+
+
+class Clock:
+    """How fast a training is: since the last line of the log, and since its start or resumption."""
+
+    def __init__(self, n_predictions: int) -> None:
+        self._began = self._since = time.monotonic()
+        self._n_at_first = self._n_before = n_predictions
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Time that counts for the whole only: a look at the held-out text, a checkpoint."""
+        began = time.monotonic()
+        yield
+        self._since += time.monotonic() - began
+
+    def rates(self, n_predictions: int) -> tuple[float, float]:
+        """Predictions per second of the steps since the last call, and of all time so far."""
+        now = time.monotonic()
+        rate = (n_predictions - self._n_before) / max(now - self._since, 1e-9)
+        overall = (n_predictions - self._n_at_first) / max(now - self._began, 1e-9)
+        self._since, self._n_before = now, n_predictions
+        return rate, overall

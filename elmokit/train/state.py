@@ -65,14 +65,21 @@ class TrainingState:
 def save_checkpoint(state: TrainingState, folder: Path, world: World) -> None:
     """Write ``folder/step-N`` and drop all but the newest few; every process takes part."""
     lstm_state = state.lstm_state.to("cpu")
-    own = (lstm_state.hidden, lstm_state.cell, _random_states(), state.stream.position(), state.counters.loss_sums)
+    device = state.lstm_state.hidden.device
+    own = (
+        lstm_state.hidden,
+        lstm_state.cell,
+        _random_states(device),
+        state.stream.position(),
+        state.counters.loss_sums,
+    )
     parts = world.gather(own)
     if parts is None:
         return
     hidden, cell, randoms, positions, loss_sums = zip(*parts, strict=True)
     tensors = {"hidden": torch.cat(hidden, dim=2), "cell": torch.cat(cell, dim=2)}
     for rank, random in enumerate(randoms):
-        tensors |= {f"random.{rank}.{device}": value for device, value in random.items()}
+        tensors |= {f"random.{rank}.{where}": value for where, value in random.items()}
     with written_whole(folder / f"step-{state.counters.n_steps:08d}", overwrite=True, folder=True) as path:
         save_folder(state.model, path / "model")
         slots: dict[str, Tensor] = {}
@@ -90,6 +97,15 @@ def save_checkpoint(state: TrainingState, folder: Path, world: World) -> None:
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted(folder.glob("step-*"))
+
+
+def where_to_begin_again(run: Path) -> str:
+    """A sentence on what a training that failed can go on from."""
+    found = checkpoints(run / "checkpoints")
+    if not found:
+        return "There is no checkpoint yet: begin a new run."
+    before = f", or of {found[-2].name} if that too has gone wrong" if len(found) > 1 else ""
+    return f"A new run can begin with the model of the last checkpoint{before}: elmokit finetune {found[-1] / 'model'}"
 
 
 def open_checkpoint(path: Path) -> StoredModel:
@@ -139,7 +155,7 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     mine = BiLMState(*(part[:, :, first : first + n_rows] for part in rows)).first_rows(n_rows)
     state.lstm_state = mine.to(state.lstm_state.hidden.device)
     if world.rank < n_before:
-        _set_random_states(tensors, world.rank)
+        _set_random_states(tensors, world.rank, state.lstm_state.hidden.device)
     if n_before == world.size:
         state.counters.loss_sums = progress["loss_sums"][world.rank]
         state.stream.restore(positions[world.rank])
@@ -153,17 +169,17 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     )
 
 
-def _random_states() -> dict[str, Tensor]:
+def _random_states(device: torch.device) -> dict[str, Tensor]:
     states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
-def _set_random_states(tensors: Mapping[str, Tensor], rank: int) -> None:
+def _set_random_states(tensors: Mapping[str, Tensor], rank: int, device: torch.device) -> None:
     torch.set_rng_state(tensors[f"random.{rank}.cpu"])
-    if torch.cuda.is_available() and f"random.{rank}.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors[f"random.{rank}.cuda"])
+    if device.type == "cuda" and f"random.{rank}.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors[f"random.{rank}.cuda"], device)
 
 
 def _damaged(path: Path, error: Exception) -> TrainingError:

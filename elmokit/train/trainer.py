@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from elmokit.train.distributed import World
 from elmokit.train.losses import WindowLosses
 from elmokit.train.optimizers import build_optimizer
 from elmokit.train.perplexity import Perplexity, perplexity
-from elmokit.train.plan import Plan, make_plan, seconds_per_step
+from elmokit.train.plan import Clock, Plan, Sizes, make_plan, seconds_per_step, sizes_of
 from elmokit.train.run import (
     LOCK,
     LOG,
@@ -44,12 +43,14 @@ from elmokit.train.state import (
     open_checkpoint,
     restore_checkpoint,
     save_checkpoint,
+    where_to_begin_again,
 )
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import StoredModel
 from elmokit.weights.softmaxes import build_softmax, softmax_config
 
 N_HELD_OUT_ROWS = 64
+LEAST_ADAGRAD_RATE = 0.05
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,11 @@ def train(
     card: dict[str, Any],
     report: Callable[[Progress], None],
     tell: Callable[[str], None] = lambda _: None,
-    show_plan: Callable[[Plan], None] = lambda _: None,
+    show_plan: Callable[[Sizes | Plan], None] = lambda _: None,
     initial: StoredModel | None = None,
     world: World = World(),  # noqa: B008 (frozen)
     device: torch.device | str = "cpu",
+    hours_from_now: bool = False,
 ) -> Perplexity:
     """Train a biLM, or go on with the run that stands in the folder.
 
@@ -93,10 +95,11 @@ def train(
         card: what the model card says beside the results.
         report: is given each line of the log.
         tell: is told what differs from what was asked for.
-        show_plan: is given the sizes and the estimated time before a new run starts.
+        show_plan: is given the sizes, then the estimated time, before a new run or one with another budget starts.
         initial: the model to start from; None for fresh weights. It must have a softmax and the corpus's vocabulary.
             It is scored first, and stays the best model until training betters it.
         world: the processes that train together; each calls this function.
+        hours_from_now: ``config.hours`` begin anew; else a run that goes on ends where it would have.
 
     Returns:
         the held-out perplexity at the end, in the leading process; in others that of the leading one too.
@@ -124,14 +127,14 @@ def train(
             ) as training:
                 if training.notice:
                     tell(training.notice)
-                training.agree_on_settings(tell, show_plan)
+                training.agree_on_settings(tell, show_plan, hours_from_now)
                 return training.loop(card, report)
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
             raise TrainingError(
                 f"Out of memory with windows of {config.batch_size} x {config.n_steps}. Lower batch_size (accumulate "
-                "keeps the step as large), n_samples or the model's sizes; the last checkpoint is good."
+                f"keeps the step as large), n_samples or the model's sizes. {where_to_begin_again(run)}"
             ) from error
 
 
@@ -169,7 +172,9 @@ class _Training:
     def close(self) -> None:
         self.state.stream.close()
 
-    def agree_on_settings(self, tell: Callable[[str], None], show_plan: Callable[[Plan], None]) -> None:
+    def agree_on_settings(
+        self, tell: Callable[[str], None], show_plan: Callable[[Sizes | Plan], None], hours_from_now: bool
+    ) -> None:
         """Note a new run's settings in its folder, or refuse to go on with a run of others; and set the budget."""
         config, corpus, world = self.config, self.corpus, self.world
         there_are = world.leads and (self.run / SETTINGS).exists()
@@ -180,14 +185,26 @@ class _Training:
         n_words = len(corpus.vocabulary)
         if config.precision == "bfloat16" and self.state.model.bilm.device.type == "cpu" and not offers("onednn-bf16"):
             tell("This processor has no products of bfloat16: float32 is faster here, and exact.")
+        if config.optimizer == "adagrad" and config.learning_rate < LEAST_ADAGRAD_RATE:
+            tell(f"learning_rate is {config.learning_rate:g}, little for Adagrad as here: bilm-tf trained at 0.2.")
         if config.n_samples > n_words:
             tell(f"n_samples is {config.n_samples:,} and the vocabulary holds {n_words:,} words: all are drawn.")
-        if earlier is not None and earlier.n_predictions and _budget(earlier.config) == _budget(config):
+        is_set = earlier is not None and earlier.n_predictions and _budget(earlier.config) == _budget(config)
+        if is_set and not (hours_from_now and config.hours is not None):
+            assert earlier is not None
             self.total = earlier.n_predictions
         else:
+            show_plan(sizes_of(config, self.state.losses))
             seconds = world.tell(self._seconds_per_step())
             self.total = self._predictions_for(seconds)
-            show_plan(make_plan(config, self.state.losses, self.total, world.size, seconds))
+            done = self.state.counters.n_predictions
+            if earlier is not None and earlier.n_predictions:
+                before, after = (config.rate(done / total) for total in (earlier.n_predictions, self.total))
+                if before != after:
+                    tell(
+                        f"The schedule follows the new length: the learning rate is {after:.3g} now, not {before:.3g}."
+                    )
+            show_plan(make_plan(config, max(0, self.total - done), world.size, seconds))
         if world.leads:
             save_settings(self.run, dataclasses.replace(now, n_predictions=self.total))
             forget_later_lines(self.run / LOG, self.state.counters.n_steps)
@@ -211,37 +228,38 @@ class _Training:
         config, state, world = self.config, self.state, self.world
         counters = state.counters
         result: Perplexity | None = self._look(card) if self.is_given else None
-        started, n_before = time.monotonic(), counters.n_predictions
+        clock = Clock(counters.n_predictions)
         while counters.n_predictions < self.total and not self._has_stopped():
             learning_rate = config.rate(counters.n_predictions / self.total)
             gradient_norm = self._step(learning_rate)
             is_last = counters.n_predictions >= self.total
             evaluated = is_last or counters.n_steps % config.evaluate_every == 0
             if evaluated:
-                result = self._look(card)
+                with clock.stopped():
+                    result = self._look(card)
             if evaluated or counters.n_steps % config.report_every == 0:
                 sums = torch.tensor(counters.loss_sums, dtype=torch.float64, device=state.lstm_state.hidden.device)
                 losses = world.mean(sums / counters.n_summed).tolist()
-                rate = (counters.n_predictions - n_before) / max(time.monotonic() - started, 1e-9)
+                rate, overall_rate = clock.rates(counters.n_predictions)
                 progress = Progress(
                     counters.n_steps,
                     counters.n_predictions,
                     min(1.0, counters.n_predictions / self.total),
                     counters.n_predictions / self.corpus.n_predictions,
                     rate,
-                    max(0, self.total - counters.n_predictions) / rate,
+                    max(0, self.total - counters.n_predictions) / overall_rate,
                     learning_rate,
                     gradient_norm,
                     tuple(losses),
                     result.per_direction if evaluated and result is not None else None,
                 )
                 counters.loss_sums, counters.n_summed = [], 0
-                started, n_before = time.monotonic(), counters.n_predictions
                 if world.leads:
                     append_line(self.run / LOG, asdict(progress))
                     report(progress)
             if is_last or self._has_stopped() or counters.n_steps % config.checkpoint_every == 0:
-                save_checkpoint(state, self.run / "checkpoints", world)
+                with clock.stopped():
+                    save_checkpoint(state, self.run / "checkpoints", world)
         return result if result is not None else self._evaluate()
 
     def _has_stopped(self) -> bool:
@@ -264,8 +282,8 @@ class _Training:
         if not torch.isfinite(torch.tensor([norm, *losses])).all():
             shown = " / ".join(f"{loss:.4g}" for loss in losses)
             raise TrainingError(
-                f"At step {counters.n_steps + 1} the loss is {shown} and the gradient's norm {norm:.4g}. The last "
-                "checkpoint is good: start a new run from its model with a lower learning rate or a lower clip_norm."
+                f"At step {counters.n_steps + 1} the loss is {shown} and the gradient's norm {norm:.4g}. Take a lower "
+                f"learning rate or a lower clip_norm. {where_to_begin_again(self.run)}"
             )
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate

@@ -1,0 +1,99 @@
+"""What a training says of itself before and while it runs: rates, sizes, time."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmokit.bilm import PRESETS, BiLM
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.stream import Window, WindowStream
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.train.config import LAST_RATE, TrainConfig
+from elmokit.train.losses import WindowLosses
+from elmokit.train.plan import Clock, make_plan, seconds_per_step, sizes_of
+from elmokit.weights.model import StoredModel
+
+CONFIG = TrainConfig(model=PRESETS["tiny"], batch_size=3, n_steps=4, learning_rate=0.5, warmup_share=0.1)
+
+
+def losses_and_window(folder: Path, config: TrainConfig = CONFIG) -> tuple[WindowLosses, Window]:
+    torch.manual_seed(0)
+    vocabulary = Vocabulary([*SPECIALS, "the", "cat"])
+    bilm, softmax = BiLM(config.model), FullSoftmax(len(vocabulary), config.model.projection_dim)
+    bilm.reset_parameters()
+    softmax.reset_parameters()
+    text = folder / "text.txt"
+    text.write_text("the cat\nthe\ncat the the\n" * 9)
+    encode = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary).encode
+    stream = WindowStream([text], vocabulary, encode, config.batch_size, config.n_steps)
+    window = next(stream)
+    stream.close()
+    return WindowLosses(bilm, softmax, config.n_samples), window
+
+
+def test_the_rate_warms_up_then_falls_as_its_schedule_says() -> None:
+    cosine, trapezoid, constant = (
+        dataclasses.replace(CONFIG, schedule=schedule, decay_share=0.25)  # type: ignore[arg-type]
+        for schedule in ("cosine", "trapezoid", "constant")
+    )
+    for config in (cosine, trapezoid, constant):
+        assert config.rate(0.0) == 0.5 * 1e-2
+        assert config.rate(0.05) == pytest.approx(0.25)
+        assert config.rate(0.1) == pytest.approx(0.5)
+    assert cosine.rate(0.55) == pytest.approx(0.5 * (LAST_RATE + (1 - LAST_RATE) / 2))
+    assert [trapezoid.rate(share) for share in (0.3, 0.7, 0.75)] == pytest.approx([0.5, 0.5, 0.5])
+    assert trapezoid.rate(0.875) == pytest.approx(0.5 * (LAST_RATE + (1 - LAST_RATE) / 2))
+    assert [config.rate(1.0) for config in (cosine, trapezoid)] == pytest.approx([0.5 * LAST_RATE] * 2)
+    assert constant.rate(1.0) == 0.5
+    shares = [share / 50 for share in range(5, 51)]
+    assert all(cosine.rate(one) >= cosine.rate(other) for one, other in pairwise(shares))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad"])
+def test_timing_a_step_changes_no_weight_and_no_random_state(optimizer: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, optimizer=optimizer, model=dataclasses.replace(CONFIG.model, dropout=0.5))  # type: ignore[arg-type]
+    losses, window = losses_and_window(tmp_path, config)
+    before = {name: tensor.clone() for name, tensor in losses.state_dict().items()}
+    random = torch.get_rng_state()
+    assert seconds_per_step(config, losses, window, losses.bilm.zero_state(config.batch_size)) > 0
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(parameter.grad is None for parameter in losses.parameters())
+    for name, tensor in losses.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_sizes_count_every_weight_and_what_the_optimizer_keeps_of_it(tmp_path: Path) -> None:
+    losses, _ = losses_and_window(tmp_path)
+    sizes = sizes_of(CONFIG, losses)
+    assert sizes.n_parameters == sum(parameter.numel() for parameter in losses.bilm.parameters())
+    assert sizes.n_softmax_parameters == 5 * (CONFIG.model.projection_dim + 1)
+    adagrad = sizes_of(dataclasses.replace(CONFIG, optimizer="adagrad"), losses)
+    n_weights = sizes.n_parameters + sizes.n_softmax_parameters
+    assert (
+        sizes.memory_bytes - adagrad.memory_bytes == 4 * n_weights
+    )  # two numbers of Adam's for each, one of Adagrad's
+    losses.softmax.requires_grad_(False)
+    frozen = sizes_of(CONFIG, losses)
+    assert sizes.memory_bytes - frozen.memory_bytes == 4 * 3 * sizes.n_softmax_parameters
+
+
+def test_a_plan_counts_whole_steps_of_all_processes() -> None:
+    plan = make_plan(CONFIG, 1000, 2, 0.5)
+    assert (plan.n_steps, plan.seconds) == (42, 21.0)  # of 2 x 3 x 4 predictions
+
+
+def test_looks_slow_the_whole_and_not_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    clock = Clock(100)
+    now[0] = 2.0
+    with clock.stopped():
+        now[0] = 10.0
+    assert clock.rates(140) == (20.0, 4.0)
+    now[0] = 12.0
+    assert clock.rates(160) == (10.0, 5.0)
