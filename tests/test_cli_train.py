@@ -220,9 +220,7 @@ def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, fl
 def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
     Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
     Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
-    told = (
-        "The vocabulary's first 1 words are not the most frequent ones of this text, and n_samples draws by the order"
-    )
+    told = "The vocabulary's first tenth does not hold the most frequent words of this text, and n_samples draws by"
     for vocab, flags, expected in (
         ("sorted.txt", ("--n-samples", "2"), True),
         ("ranked.txt", ("--n-samples", "2"), False),

@@ -149,8 +149,8 @@ def tell_word_order(config: TrainConfig, vocabulary: Vocabulary, counts: Mapping
     if tenths and max(tenths) > tenths[0]:
         what = "n_samples draws" if config.n_samples else "the adaptive softmax divides"
         click.echo(
-            f"The vocabulary's first tenth does not hold the most frequent words of this text, and {what} by their order. "
-            "elmokit vocab writes words by descending frequency.",
+            f"The vocabulary's first tenth does not hold the most frequent words of this text, and {what} by their "
+            "order. elmokit vocab writes words by descending frequency.",
             err=True,
         )
 
