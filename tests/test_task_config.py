@@ -76,6 +76,18 @@ def test_a_file_is_laid_over_its_preset() -> None:
     assert laid_over({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
 
 
+@pytest.mark.parametrize("preset", ["published", "small", "coarse-to-fine"])
+def test_files_of_word_vectors_say_their_own_size(preset: str) -> None:
+    tables: dict[str, object] = {name: {"vectors": "glove.6B.100d.txt"} for name in ("words", "head_words")}
+    _, config = config_of({"task": "coref", "preset": preset, **tables}, "here")
+    assert (config.words.dim, config.head_words.dim) == (None, None)
+    assert config.words.unit_length is (preset != "small")  # the rest of the preset stays
+    _, config = config_of({"task": "coref", "preset": preset, "words": {"vectors": "v.txt", "dim": 7}}, "here")
+    assert config.words.dim == 7
+    _, config = config_of({"task": "coref", "preset": preset, "words": {"vectors": []}}, "here")
+    assert config.words.dim == TASKS["coref"].presets[preset].words.dim
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
