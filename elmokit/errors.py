@@ -5,6 +5,7 @@ The tree::
     ElmoError                    the shell prints it as one line and exits with 2
     |-- ConfigError              a size, switch, key or flag that cannot be
     |-- TextError                text that cannot be read: not UTF-8, a string where a list of tokens belongs
+    |   `-- UnknownLabelError    a gold label that a trained model does not know
     |-- ModelError               a model that cannot be opened
     |   |-- ModelNotFoundError   no such file, folder or name
     |   |-- FormatError          a damaged file, or one of another kind
@@ -30,6 +31,10 @@ class ConfigError(ElmoError):
 
 class TextError(ElmoError):
     """Text that cannot be read."""
+
+
+class UnknownLabelError(TextError):
+    """A gold label that a trained model does not know, and so cannot give."""
 
 
 class ModelError(ElmoError):

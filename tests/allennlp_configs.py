@@ -141,7 +141,14 @@ def nli() -> dict[str, Any]:
             "inference_encoder": lstm(300, 300),
             "output_feedforward": layer(2400, 300, "relu", dropout=0.5),
             "output_logit": layer(300, 3, "linear"),
-            "initializer": [[".*linear_layers.*weight", {"type": "xavier_uniform"}]],
+            "initializer": [
+                [".*linear_layers.*weight", {"type": "xavier_uniform"}],
+                [".*linear_layers.*bias", {"type": "zero"}],
+                [".*weight_ih.*", {"type": "xavier_uniform"}],
+                [".*weight_hh.*", {"type": "orthogonal"}],
+                [".*bias_ih.*", {"type": "zero"}],
+                [".*bias_hh.*", {"type": "lstm_hidden_bias"}],
+            ],
         },
         "data_loader": {"batch_sampler": {"type": "bucket", "batch_size": 32}},
         "trainer": {
@@ -277,7 +284,10 @@ def coref() -> dict[str, Any]:
             "context_layer": lstm(400, 200),
             "mention_feedforward": scorer(1220),
             "antecedent_feedforward": scorer(3680),
-            "initializer": [[".*linear_layers.*weight", {"type": "xavier_normal"}]],
+            "initializer": [
+                [".*linear_layers.*weight", {"type": "xavier_normal"}],
+                ["_context_layer._module.weight_hh.*", {"type": "orthogonal"}],
+            ],
             "lexical_dropout": 0.5,
             "feature_size": 20,
             "max_span_width": 10,

@@ -97,7 +97,41 @@ def test_coref_comes_with_every_number(tmp_path: Path) -> None:
     assert (model.coarse_to_fine, model.rounds) == (False, 1)
     assert (config.train.batch_size, config.train.epochs, config.train.patience) == (1, 150, 10)
     assert config.train.optimizer == OptimizerConfig()
-    assert "speakers" in told(tmp_path, PUBLISHED["coref"]())
+    assert model.train_sentences >= 1_000_000  # AllenNLP's sees whole documents
+    without = told(tmp_path, PUBLISHED["coref"]())
+    for expected in ("speakers", "may cross each other", "scored from word vectors"):
+        assert expected in without
+
+
+@pytest.mark.parametrize(("name", "n_told"), [("nli", 0), ("srl", 0), ("coref", 2)])
+def test_first_values_of_weights_are_told_where_ours_are_others(tmp_path: Path, name: str, n_told: int) -> None:
+    content = PUBLISHED[name]()
+    assert told(tmp_path, content).count("model.initializer") == n_told
+    content["model"]["initializer"] = {  # the later form, with an entry of the user's
+        "regexes": [*content["model"]["initializer"], [".*", {"type": "normal", "std": 0.5}]],
+        "prevent_regexes": ["elmo"],
+    }
+    without = told(tmp_path, content)
+    assert without.count("model.initializer") == n_told + 2
+    assert '[".*", {"type": "normal", "std": 0.5}]: here weights start ' in without
+    assert 'model.initializer.prevent_regexes = ["elmo"]' in without
+
+
+def test_counts_that_words_and_characters_need_are_taken_and_the_others_told(tmp_path: Path) -> None:
+    counts = {"min_count": {"tokens": 3, "token_characters": 5, "labels": 7}}
+    config, _ = imported(tmp_path, PUBLISHED["ner"]() | {"vocabulary": counts})
+    assert (config.words.min_count, config.chars.min_count) == (3, 5)
+    assert "vocabulary.min_count.labels = 7" in told(tmp_path, PUBLISHED["ner"]() | {"vocabulary": counts})
+    without = told(tmp_path, PUBLISHED["nli"]() | {"vocabulary": counts})  # with ELMo alone
+    for expected in ("tokens = 3", "token_characters = 5", "labels = 7"):
+        assert f"vocabulary.min_count.{expected}" in without
+
+
+def test_the_metric_that_allennlp_takes_if_none_is_given_is_told(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]()
+    assert "validation_metric" not in told(tmp_path, content)
+    del content["trainer"]["validation_metric"]
+    assert "trainer.validation_metric: not given, so that AllenNLP takes the loss" in told(tmp_path, content)
 
 
 def test_bidaf_comes_with_what_the_paper_s_model_shares_with_it_and_the_rest_is_told(tmp_path: Path) -> None:

@@ -72,6 +72,18 @@ def test_train_evaluate_and_predict(shell: Shell, monkeypatch: pytest.MonkeyPatc
     assert set(record) == {"tokens", "tags", "entities"}
 
 
+def test_evaluate_counts_unknown_labels_as_missed_if_told_to(shell: Shell) -> None:
+    write_config(train={"epochs": 1})
+    assert shell("train", "config.toml", "--run", "run").code == 0
+    Path("other").write_text(Path("data").read_text().replace("I-LOC", "I-ORG"))
+    ran = shell("evaluate", "run", "other")
+    assert ran.code == 2
+    assert "count as missed: --count-unknown-labels." in ran.err
+    ran = shell("evaluate", "run", "other", "--count-unknown-labels")
+    assert ran.code == 0
+    assert "f1-ORG       0.00" in ran.out
+
+
 def test_with_and_without_elmo_differ_by_one_table(shell: Shell) -> None:
     write_config()
     save_model(random_model(), Path("bilm"))

@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 BENCHMARKS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["tagger", "classifier", "trained_along"])
+@pytest.mark.parametrize("name", ["tagger", "classifier", "trained_along", "cached_layers"])
 def test_example_fits_its_sentences(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = EXAMPLES / f"{name}.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60

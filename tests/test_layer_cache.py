@@ -16,6 +16,7 @@ import torch
 
 from elmokit import Elmo
 from elmokit.errors import FormatError
+from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.weights.fingerprint import fingerprint
 from elmokit.weights.open import save_model
@@ -43,6 +44,19 @@ def test_layers_are_the_embedder_s_to_the_stored_precision(elmo: Elmo, tmp_path:
             tolerance = 1e-5 if dtype == "float32" else 2e-3
             np.testing.assert_allclose(stored, plain, atol=tolerance, rtol=tolerance)
             np.testing.assert_allclose(before, stored, atol=tolerance, rtol=tolerance)
+
+
+def test_a_batch_is_what_a_mix_takes(elmo: Elmo, tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path, elmo, "float16")
+    cache.fill(SENTENCES[:2])  # some on disk, the others computed
+    layers, mask = cache.batch(SENTENCES)
+    assert (layers.shape, layers.dtype) == ((elmo.n_layers, len(SENTENCES), 3, elmo.output_dim), torch.float32)
+    assert mask.sum(dim=1).tolist() == [3, 1, 0, 3, 2, 2, 3]
+    for row, array in enumerate(cache.layers(SENTENCES)):
+        np.testing.assert_array_equal(layers[:, row][:, mask[row]], array.astype(np.float32))
+    assert not layers[:, ~mask].any()
+    assert ScalarMix(elmo.n_layers, layer_norm=True)(layers, mask).shape == layers.shape[1:]
+    assert cache.batch([])[0].shape == (elmo.n_layers, 0, 1, elmo.output_dim)
 
 
 def test_stored_numbers_are_exactly_the_rounded_ones(elmo: Elmo, tmp_path: Path) -> None:

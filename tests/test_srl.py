@@ -16,9 +16,12 @@ from elmokit.nn.crf import Rules, penalties_of, viterbi
 from elmokit.tasks import srl
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.srl import Proposition, proposition_from_line
+from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.scores.chunks import Chunk
 from elmokit.tasks.srl import TASK, SrlConfig, SrlModelConfig
+from tests import task_examples
 from tests.task_examples import SRL
+from tests.test_reader_srl import CONLL_2012
 
 EXAMPLES = [proposition_from_line(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
 KNOWN = TASK.labels(EXAMPLES, SrlConfig())
@@ -185,6 +188,17 @@ def test_a_frame_reads_well() -> None:
     frames = [(1, [Chunk(0, 1, "ARG0"), Chunk(1, 2, "V"), Chunk(2, 4, "ARG1")])]
     assert TASK.to_text(EXAMPLES[0], frames) == "fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] ."
     assert TASK.to_text(EXAMPLES[0], []) == "Mira fixed her bike ."
+
+
+def test_a_run_reads_folders_of_conll_2012(tmp_path: Path) -> None:
+    (tmp_path / "train" / "nw").mkdir(parents=True)
+    (tmp_path / "train" / "nw" / "demo.gold_conll").write_text(CONLL_2012)
+    (tmp_path / "train" / "nw" / "demo.gold_skel").write_text("not read")
+    task, config = task_examples.tiny("srl", tmp_path / "train", train={"epochs": 1})
+    train_task(task, config, tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert list(facts["data"]["dev"]) == [str(tmp_path / "train" / "nw" / "demo.gold_conll")]
+    assert len(open_run(tmp_path / "run").read(str(tmp_path / "train"))) == 2
 
 
 @pytest.mark.parametrize("with_elmo", [False, True])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.configs import config_to
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.config import (
     CharsConfig,
     DataConfig,
@@ -74,6 +74,18 @@ def test_a_file_is_laid_over_its_preset() -> None:
     _, config = config_of({"task": "ner", "preset": "small", "train": {"epochs": 3}}, "here")
     assert config == replace(small, train=replace(small.train, epochs=3))
     assert laid_over({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
+
+
+@pytest.mark.parametrize("preset", ["published", "small", "coarse-to-fine"])
+def test_files_of_word_vectors_say_their_own_size(preset: str) -> None:
+    tables: dict[str, object] = {name: {"vectors": "glove.6B.100d.txt"} for name in ("words", "head_words")}
+    _, config = config_of({"task": "coref", "preset": preset, **tables}, "here")
+    assert (config.words.dim, config.head_words.dim) == (None, None)
+    assert config.words.unit_length is (preset != "small")  # the rest of the preset stays
+    _, config = config_of({"task": "coref", "preset": preset, "words": {"vectors": "v.txt", "dim": 7}}, "here")
+    assert config.words.dim == 7
+    _, config = config_of({"task": "coref", "preset": preset, "words": {"vectors": []}}, "here")
+    assert config.words.dim == TASKS["coref"].presets[preset].words.dim
 
 
 @pytest.mark.parametrize(
@@ -152,6 +164,19 @@ def test_paths_may_be_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert expand(str(tmp_path / "*.txt"))[0] == str(tmp_path / "a.txt")
     assert expand(("c[1].txt", "missing.txt")) == ["c[1].txt", "missing.txt"]
     assert expand(()) == []
+
+
+def test_a_folder_stands_for_its_gold_conll_files_at_any_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train/nw/b.gold_conll", "train/a.v4_gold_conll", "train/nw/b.gold_skel", "other/readme.txt"):
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    files = ["train/a.v4_gold_conll", "train/nw/b.gold_conll"]
+    assert expand("train") == expand("tr*n") == expand(("train/a.v4_gold_conll", "train/nw")) == files
+    assert expand(str(tmp_path / "train")) == [str(tmp_path / name) for name in files]
+    with pytest.raises(TextError, match=r"other is a folder, .* named \*gold_conll.* such as other/\*\*/\*\.txt"):
+        expand("other")
 
 
 def test_the_published_numbers() -> None:

@@ -118,7 +118,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
 def test_unknown_labels_at_test_time_are_refused(tmp_path: Path) -> None:
     for name, old, new, message in (
         ("ner", "I-LOC", "I-ORG", "line 3: token 3 of the sentence has the type 'ORG', and this run knows LOC, PER"),
-        ("nli", '"neutral"', '"maybe"', "line 3: the label 'maybe'; this run knows contradiction, entailment, neutral"),
+        (
+            "nli",
+            '"neutral"',
+            '"maybe"',
+            "line 3: the label 'maybe', and this run knows contradiction, entailment, neutral",
+        ),
     ):
         task, config = tiny(name, tmp_path / name, train={"epochs": 1})
         train_task(task, config, tmp_path / f"run-{name}")
@@ -126,6 +131,34 @@ def test_unknown_labels_at_test_time_are_refused(tmp_path: Path) -> None:
         with pytest.raises(TextError) as error:
             open_run(tmp_path / f"run-{name}").read(str(tmp_path / "other"))
         assert message in str(error.value)
+        assert "--count-unknown-labels" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("ner", "I-LOC", "I-ORG", {"precision": 60.0, "recall": 60.0, "f1-ORG": 0.0, "f1-PER": 100.0}),
+        ("srl", "ARGM-TMP", "ARGM-CAU", {"recall": 100 * 12 / 13, "f1-ARGM-CAU": 0.0, "f1-ARG0": 100.0}),
+        ("nli", '"neutral"', '"maybe"', {"accuracy": 75.0}),
+    ],
+)
+def test_unknown_labels_count_as_missed_where_that_is_asked_for(
+    name: str, old: str, new: str, expected: dict[str, float], tmp_path: Path
+) -> None:
+    task, config = tiny(name, tmp_path / "data")
+    train_task(task, config, tmp_path / "run")
+    (tmp_path / "other").write_text(TEXTS[name].replace(old, new))
+    opened = open_run(tmp_path / "run")
+    scores = opened.score(opened.read(str(tmp_path / "other"), count_unknown_labels=True))
+    assert {score: scores[score] for score in expected} == pytest.approx(expected)
+
+
+def test_missing_labels_are_refused_though_unknown_ones_count(tmp_path: Path) -> None:
+    task, config = tiny("srl", tmp_path / "data", train={"epochs": 1})
+    train_task(task, config, tmp_path / "run")
+    (tmp_path / "other").write_text("1 Mira fixed it ||| B-ARG0 B-V B-ARG1\n1 Mira sold it |||\n")
+    with pytest.raises(TextError, match="line 2: no tags"):
+        open_run(tmp_path / "run").read(str(tmp_path / "other"), count_unknown_labels=True)
 
 
 def test_another_bilm_or_a_damaged_run_is_refused(tmp_path: Path, bilm: str) -> None:

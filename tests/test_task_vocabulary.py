@@ -60,7 +60,7 @@ def test_files_stand_side_by_side_each_scaled_to_length_one(vectors: str) -> Non
 
 
 def test_a_size_that_the_file_has_not_is_refused(vectors: str) -> None:
-    with pytest.raises(ConfigError, match=r"words\.dim is 3, and the vectors .* have 2 numbers"):
+    with pytest.raises(ConfigError, match=r"words\.dim is 3, and the vectors .* have 2 numbers.*Leave words\.dim out"):
         make_table("words", WordsConfig(vectors=vectors, dim=3), TRAIN, DEV)
     with pytest.raises(ConfigError, match="neither a file of vectors nor a dim"):
         make_table("words", WordsConfig(), TRAIN, DEV)

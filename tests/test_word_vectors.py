@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import time
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_wanted_words_are_read_in_every_form(content: bytes, name: str, tmp_path
     found = read_word_vectors(str(path), {"cat", "é", "dog"})
     check(found, {"cat", "é"})
     assert found.n_read == 3
+
+
+def test_many_short_words_cost_no_copies_of_the_rest(tmp_path: Path) -> None:
+    n_words = 150_000
+    entry = np.array([1.0, 2.0], dtype="<f4").tobytes()
+    path = tmp_path / "v.bin"
+    path.write_bytes(f"{n_words} 2\n".encode() + b"".join(f"w{n} ".encode() + entry for n in range(n_words)))
+    started = time.process_time()
+    found = read_word_vectors(str(path), {"w0", "w149999"})
+    assert time.process_time() - started < 3  # 12 with a copy of the buffer for each word
+    assert found.n_read == n_words
+    assert set(found.vectors) == {"w0", "w149999"}
 
 
 def test_a_word_of_several_parts_and_one_that_stands_twice(tmp_path: Path) -> None:

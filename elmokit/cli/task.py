@@ -70,9 +70,16 @@ def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None,
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True)
 @click.option("--seed", type=int, help="Judge one training alone.  [default: all, mean and deviation]")
+@click.option(
+    "--count-unknown-labels",
+    is_flag=True,
+    help="Take gold labels that RUN does not know, and count them as missed.  [default: refuse them]",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @device_option
-def evaluate(run: Path, data: tuple[str, ...], seed: int | None, as_json: bool, device: str) -> None:
+def evaluate(
+    run: Path, data: tuple[str, ...], seed: int | None, count_unknown_labels: bool, as_json: bool, device: str
+) -> None:
     """Judge RUN on DATA, files in the format of its training data."""
     from elmokit.tasks.run import open_run
     from elmokit.tasks.run_folder import finished_seeds, mean_and_deviation
@@ -83,7 +90,7 @@ def evaluate(run: Path, data: tuple[str, ...], seed: int | None, as_json: bool, 
     for number in numbers or [None]:  # of no training open_run says what is missing
         opened = open_run(run, number, device)
         if examples is None:
-            examples = opened.read(data)
+            examples = opened.read(data, count_unknown_labels)
             if len(numbers) > 1:
                 opened.keep_layers(examples, Waiting())
         per_seed[opened.seed] = opened.score(examples, Waiting())

@@ -15,7 +15,7 @@ from typing import Any
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.files import read_lines
 from elmokit.tasks.allennlp_models import COUNTERPARTS
-from elmokit.tasks.allennlp_parts import UNSET, Content, data, elmo, embedders, penalty, training
+from elmokit.tasks.allennlp_parts import UNSET, Content, data, elmo, embedders, initializers, penalty, training
 from elmokit.tasks.allennlp_table import Findings, Given
 from elmokit.tasks.config import to_toml
 from elmokit.tasks.table import TASKS, config_of
@@ -72,7 +72,7 @@ def _whole(top: Given) -> Content:
                 content["elmo"][place]["penalty"] = weight
     elif weight:
         top.findings.without.append(f"model.regularizer: {weight} on the mix weights, and there is no mix")
-    model.needless("initializer", "weights start as this config was published (see docs/tasks.md)")
+    initializers(model, counterpart.initializers, counterpart.start)
     model.leave()
     _reader(reader)
     top.needless("validation_dataset_reader", "dev is read as training is, for SST as whole sentences")
@@ -81,8 +81,10 @@ def _whole(top: Given) -> Content:
     vocabulary = top.table("vocabulary")
     if vocabulary is not None:
         counts = vocabulary.table("min_count")
-        if counts is not None and isinstance(content["words"], dict):
-            content["words"]["min_count"] = counts.take("tokens", int, 1)
+        if counts is not None:
+            for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
+                if isinstance(content[name], dict):
+                    content[name]["min_count"] = counts.take(theirs, int, 1)
             counts.leave()
         vocabulary.leave()
     return content

@@ -11,6 +11,8 @@ from elmokit.tasks.allennlp_table import Given, shown
 
 DERIVED = "derived"
 SCORER = ("scorer_hidden", "scorer_layers", "dropout")
+WHOLE_DOCUMENTS = 1_000_000  # sentences
+QA_START = "Glorot uniform, matrices of GRUs truncated normal"
 CLASSES = {"5-class": 5, "3-class": 3, "2-class": 2}
 
 
@@ -23,6 +25,10 @@ class Counterpart:
     """Of the model and the dataset reader, into the content: its ``model`` and ``data`` tables."""
     metrics: tuple[str, ...]
     """AllenNLP's names for the score that decides here."""
+    start: str = "as PyTorch draws them"
+    """How the weights start here."""
+    initializers: tuple[tuple[str, str], ...] = ()
+    """Pattern and type of AllenNLP's initializers that say the same."""
 
 
 def tagger(model: Given, reader: Given | None, content: Content) -> None:
@@ -227,6 +233,11 @@ def coreference(model: Given, reader: Given | None, content: Content) -> None:
         f"{model.path}.type: AllenNLP's LSTM reads a document as one sequence, and its pairs know neither speakers nor "
         "genre; here it reads sentence by sentence, and they do, as in Lee et al. 2017"
     )
+    model.findings.without.append(
+        f"{model.path}.type: the spans that AllenNLP keeps may cross each other, and which words a span attends to is "
+        "scored from word vectors; here kept spans do not cross, and it is scored from the LSTM's output"
+    )
+    ours["train_sentences"] = WHOLE_DOCUMENTS  # AllenNLP trains on each document as a whole
     context = model.table("context_layer")
     if context is not None:
         _recurrent(context, "lstm")
@@ -285,9 +296,30 @@ def answerer(model: Given, reader: Given | None, content: Content) -> None:
 COUNTERPARTS = {
     "crf_tagger": Counterpart("ner", tagger, ("+f1-measure-overall",)),
     "bcn": Counterpart("sst", sentiment, ("+accuracy",)),
-    "esim": Counterpart("nli", inference, ("+accuracy",)),
-    "srl": Counterpart("srl", roles, ("+f1-measure-overall",)),
-    "coref": Counterpart("coref", coreference, ("+coref_f1",)),
-    "bidaf": Counterpart("qa", answerer, ("+f1",)),
-    "bidaf-self-atten": Counterpart("qa", answerer, ("+f1",)),
+    "esim": Counterpart(
+        "nli",
+        inference,
+        ("+accuracy",),
+        "Glorot uniform, recurrent matrices orthogonal, biases 0, forget gates' 1",
+        (
+            (".*linear_layers.*weight", "xavier_uniform"),
+            (".*linear_layers.*bias", "zero"),
+            (".*weight_ih.*", "xavier_uniform"),
+            (".*weight_hh.*", "orthogonal"),
+            (".*bias_ih.*", "zero"),
+            (".*bias_hh.*", "lstm_hidden_bias"),
+        ),
+    ),
+    "srl": Counterpart(
+        "srl",
+        roles,
+        ("+f1-measure-overall",),
+        "orthogonal, biases of the LSTM 0, its forget gates' 1",
+        (("tag_projection_layer.*weight", "orthogonal"),),
+    ),
+    "coref": Counterpart(
+        "coref", coreference, ("+coref_f1",), "Glorot uniform, each gate of the LSTM orthonormal, biases 0"
+    ),
+    "bidaf": Counterpart("qa", answerer, ("+f1",), QA_START),
+    "bidaf-self-atten": Counterpart("qa", answerer, ("+f1",), QA_START),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from elmokit.errors import ConfigError
@@ -184,6 +184,27 @@ def penalty(model: Given) -> float:
     return found
 
 
+def initializers(model: Given, ours: Collection[tuple[str, str]], start: str) -> None:
+    """Tick off an ``initializer``, telling each entry that is not how weights start here.
+
+    Args:
+        ours: pattern and type of those that are.
+        start: how weights start here.
+    """
+    given = model.content.pop("initializer", None)
+    table = Given(given if isinstance(given, dict) else {"regexes": given}, model.place("initializer"), model.findings)
+    entries = table.content.pop("regexes", None)
+    for entry in entries if isinstance(entries, list) else [] if entries is None else [entries]:
+        pattern, settings = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+        kind = {"type": settings} if isinstance(settings, str) else settings
+        line = f"{table.path}: {shown(entry)}"
+        if any(pattern == known and kind == {"type": name} for known, name in ours):
+            model.findings.needless.append(f"{line}: always so here")
+        else:
+            model.findings.without.append(f"{line}: here weights start {start}")
+    table.leave()
+
+
 def _matches(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
@@ -249,6 +270,9 @@ def training(top: Given, metric: str, names: Sequence[str]) -> Content:
         average.leave()
     if trainer.content.get("validation_metric") in list(names):
         trainer.needless("validation_metric", f"{metric} decides")
+    elif "validation_metric" not in trainer.content:
+        place = trainer.place("validation_metric")
+        trainer.findings.without.append(f"{place}: not given, so that AllenNLP takes the loss; here {metric} decides")
     trainer.without("validation_metric", f"here {metric} decides")
     trainer.needless("cuda_device", "given in the shell: --device cuda")
     for key in ("num_serialized_models_to_keep", "checkpointer"):

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 
 Paths = str | tuple[str, ...]
-"""One path, a glob pattern, or several of them."""
+"""One path, a glob pattern, a folder of ``*gold_conll`` files, or several of them."""
+IN_FOLDERS = "*gold_conll"  # what CoNLL-2012's own scripts write, and AllenNLP reads of a folder
 
 
 @dataclass(frozen=True)
@@ -245,14 +246,29 @@ def check_share(name: str, value: float) -> None:
 
 
 def expand(given: Paths) -> list[str]:
-    """The files of a config's ``Paths``, patterns in sorted order; a name without a match stands as it is."""
+    """The files of a config's ``Paths``, those of a pattern or folder sorted; a name without a match stands as it is.
+
+    Raises:
+        TextError: there is no ``*gold_conll`` file in a folder, nor below it.
+    """
     found: list[str] = []
     for name in [given] if isinstance(given, str) else given:
         path = Path(name)
         anchor = Path(path.anchor) if path.is_absolute() else Path()
         is_pattern = any(mark in name for mark in "*?[") and not path.exists()
         matches = sorted(map(str, anchor.glob(str(path.relative_to(path.anchor))))) if is_pattern else []
-        found += matches or [name]
+        for match in matches or [name]:
+            found += _in_folder(match) if Path(match).is_dir() else [match]
+    return found
+
+
+def _in_folder(folder: str) -> list[str]:
+    found = sorted(str(path) for path in Path(folder).rglob(IN_FOLDERS) if path.is_file())
+    if not found:
+        raise TextError(
+            f"{folder} is a folder, and no file in it or below is named {IN_FOLDERS}. Name files, or a pattern such as "
+            f"{Path(folder) / '**' / '*.txt'}."
+        )
     return found
 
 

@@ -59,6 +59,20 @@ class ElmoShape:
     dim: int
 
 
+def mask_of(sentences: Sequence[Sequence[str]]) -> Tensor:
+    """``(batch, time)`` bool, True on a token; time is the longest sentence's, and at least 1."""
+    lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+    return torch.from_numpy(np.arange(max(int(lengths.max(initial=0)), 1))[None, :] < lengths[:, None])
+
+
+def padded_layers(arrays: Sequence[NDArray[Any]], n_steps: int, elmo: ElmoShape) -> Tensor:
+    """Sentences' arrays ``(layers, tokens, dim)`` as one: ``(layers, batch, time, dim)`` float32, zero on padding."""
+    layers = torch.zeros(elmo.n_layers, len(arrays), n_steps, elmo.dim)
+    for row, array in enumerate(arrays):
+        layers[:, row, : array.shape[1]] = torch.from_numpy(np.array(array, dtype=np.float32))
+    return layers
+
+
 class Inputs:
     """The vocabularies of a run, and where its biLM layers come from.
 
@@ -87,9 +101,8 @@ class Inputs:
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
         """Padded ids of sentences, and the biLM's layers where the model has one."""
-        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-        n_steps = max(int(lengths.max(initial=0)), 1)
-        mask = torch.from_numpy(np.arange(n_steps)[None, :] < lengths[:, None])
+        mask = mask_of(sentences)
+        n_steps = mask.shape[1]
         words = {name: self._padded(self._ids_in(name, sentences), n_steps) for name in self.tables}
         chars, index = None, None
         if self.chars is not None:
@@ -109,10 +122,7 @@ class Inputs:
     def _layers(self, sentences: Sequence[Sequence[str]], n_steps: int) -> Tensor | None:
         if self.elmo is None or self.layers_of is None:
             return None
-        layers = torch.zeros(self.elmo.n_layers, len(sentences), n_steps, self.elmo.dim)
-        for row, array in enumerate(self.layers_of(sentences)):
-            layers[:, row, : array.shape[1]] = torch.from_numpy(np.array(array, dtype=np.float32))
-        return layers
+        return padded_layers(self.layers_of(sentences), n_steps, self.elmo)
 
     @staticmethod
     def _padded(rows: Sequence[Sequence[int]], n_steps: int) -> Tensor:

@@ -17,10 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
 from elmokit.files import written_whole
+from elmokit.tasks.inputs import ElmoShape, mask_of, padded_layers
 from elmokit.text.batches import check_sentence
 from elmokit.weights.fingerprint import fingerprint
 
@@ -66,6 +68,17 @@ class LayerCache:
         missing = {key: sentence for key, sentence in zip(keys, sentences, strict=True) if key not in self._places}
         computed = dict(zip(missing, self.elmo.embed(list(missing.values())), strict=True)) if missing else {}
         return [computed[key].astype(self.dtype) if key in computed else self._stored(key) for key in keys]
+
+    def batch(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """As ``layers``, padded: what a ``ScalarMix`` takes.
+
+        Returns:
+            layers: ``(layers, batch, time, dim)`` float32 on the CPU, layer 0 first, zero on padding.
+            mask: ``(batch, time)`` bool, True on a token.
+        """
+        mask = mask_of(sentences)
+        shape = ElmoShape(self.elmo.n_layers, self.elmo.output_dim)
+        return padded_layers(self.layers(sentences), mask.shape[1], shape), mask
 
     def fill(
         self, sentences: Iterable[Sequence[str]], report: Callable[[int, int], None] = lambda done, total: None

@@ -31,7 +31,7 @@ from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.readers.conll_tags import read_columns
 from elmokit.tasks.scores.chunks import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
 from elmokit.tasks.tags import Scheme, TagError, all_tags, chunks_in, rules_of, tags_of
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
 
 
 @dataclass(frozen=True)
@@ -195,18 +195,17 @@ def check(example: TaggedSentence, known: Labels) -> None:
     types = sorted({tag.partition("-")[2] for tag in known["tags"]} - {""})
     for chunk in example.chunks or ():
         if chunk.label not in types:
-            raise TextError(
-                f"{example.where}: token {chunk.start + 1} of the sentence has the type {chunk.label!r}, and this run "
-                f"knows {', '.join(types)}. Train with that type, or take it out of the file."
-            )
+            what = f"token {chunk.start + 1} of the sentence has the type {chunk.label!r}"
+            raise unknown_label(example.where, what, types)
 
 
 def collate(examples: Sequence[TaggedSentence], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
-    """A batch; without tags if one sentence has none."""
+    """A batch; without tags if one sentence has none, or a type that is not known."""
     tokens = inputs.batch([example.tokens for example in examples])
-    if any(example.chunks is None for example in examples):
-        return NerBatch(tokens, None)
     ids = {tag: number for number, tag in enumerate(known["tags"])}
+    types = {tag.partition("-")[2] for tag in ids}
+    if any(example.chunks is None or any(chunk.label not in types for chunk in example.chunks) for example in examples):
+        return NerBatch(tokens, None)
     tags = torch.zeros(tokens.mask.shape, dtype=torch.int64)
     for row, example in zip(tags, examples, strict=True):
         given = tags_of(example.chunks or (), len(example.tokens), config.model.tags)

@@ -35,7 +35,7 @@ from elmokit.tasks.config import (
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.readers.pairs import Pair, leaves, pair_of, parse_object, read_pairs
 from elmokit.tasks.scores.accuracy import accuracy
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
 from elmokit.text.tokenize import treebank_tokenizer
 
 
@@ -238,14 +238,14 @@ def labels(examples: Sequence[SentencePair], config: NliConfig) -> Labels:
 def check(example: SentencePair, known: Labels) -> None:
     """Refuse a class that the run does not know."""
     if example.label not in known["classes"]:
-        raise TextError(f"{example.where}: the label {example.label!r}; this run knows {', '.join(known['classes'])}.")
+        raise unknown_label(example.where, f"the label {example.label!r}", known["classes"])
 
 
 def collate(examples: Sequence[SentencePair], inputs: Inputs, known: Labels, config: NliConfig) -> NliBatch:
-    """A batch; without classes if one pair has none."""
+    """A batch; without classes if one pair has none, or one that is not known."""
     premises = inputs.batch([example.premise for example in examples])
     hypotheses = inputs.batch([example.hypothesis for example in examples])
-    names = [example.label for example in examples if example.label is not None]
+    names = [example.label for example in examples if example.label in known["classes"]]
     if len(names) < len(examples):
         return NliBatch(premises, hypotheses, None)
     classes = torch.tensor([known["classes"].index(name) for name in names], dtype=torch.int64)

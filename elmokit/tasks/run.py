@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elmokit.configs import config_from
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, UnknownLabelError
 from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
@@ -130,18 +130,26 @@ class Run:
         if self.cache is not None:
             self.cache.fill((sentence for one in examples for sentence in self.task.sentences(one)), report)
 
-    def read(self, paths: str | Sequence[str]) -> list[Any]:
+    def read(self, paths: str | Sequence[str], count_unknown_labels: bool = False) -> list[Any]:
         """The examples of files, their labels checked against the run's.
 
+        Args:
+            count_unknown_labels: take gold labels that the run does not know; the scores count them as missed.
+
         Raises:
-            TextError: a file cannot be read, or holds a label that the run does not know.
+            UnknownLabelError: a file holds a label that the run does not know.
+            TextError: a file cannot be read, or has no gold labels.
         """
         given = paths if isinstance(paths, str) else tuple(paths)
         examples = [example for path in expand(given) for example in self.task.read(path, self.config)]
         if not examples:
             raise TextError(f"There is no example in {', '.join(expand(given))}.")
         for example in examples:
-            self.task.check(example, self.labels)
+            try:
+                self.task.check(example, self.labels)
+            except UnknownLabelError:
+                if not count_unknown_labels:
+                    raise
         return examples
 
     def predict(self, examples: Sequence[Any], report: Callable[[int, int], None] = lambda *_: None) -> list[Any]:

@@ -60,8 +60,6 @@ def data_facts(config: Any) -> dict[str, dict[str, list[int]]]:
 
 
 def _checksum(path: str) -> list[int]:
-    if Path(path).is_dir():
-        return [0, 0]
     size = checksum = 0
     with open_binary(path) as file:
         while block := file.read(1 << 20):

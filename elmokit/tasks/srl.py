@@ -35,7 +35,7 @@ from elmokit.tasks.readers.srl import DIVIDER, PREDICATE, Proposition, propositi
 from elmokit.tasks.scores.chunks import Chunk, chunks_of
 from elmokit.tasks.scores.srl import srl_eval
 from elmokit.tasks.tags import all_tags, rules_of, tags_of
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
 
 Frames = list[tuple[int, list[Chunk]]]
 """Predicates by their place in the sentence, each with its roles."""
@@ -193,14 +193,12 @@ def check(example: Proposition, known: Labels) -> None:
     for place, tag in enumerate(example.tags):
         if tag not in known["tags"]:
             roles = sorted({name.partition("-")[2] for name in known["tags"]} - {""})
-            raise TextError(
-                f"{example.where}: token {place + 1} of the sentence has the role {tag.partition('-')[2]!r}, and this "
-                f"run knows {', '.join(roles)}. Train with that role, or take it out of the file."
-            )
+            what = f"token {place + 1} of the sentence has the role {tag.partition('-')[2]!r}"
+            raise unknown_label(example.where, what, roles)
 
 
 def collate(examples: Sequence[Proposition], inputs: Inputs, known: Labels, config: SrlConfig) -> SrlBatch:
-    """A batch; without tags if one example has none."""
+    """A batch; without tags if one example has none, or a role that is not known."""
     predicates = set(known["predicates"])
     owners: list[int] = []
     places: list[int | None] = []
@@ -220,8 +218,8 @@ def collate(examples: Sequence[Proposition], inputs: Inputs, known: Labels, conf
         elif place is not None:
             is_predicate[row, place] = 1
     tag_ids = None
-    if all(example.tags is not None for example in examples):
-        ids = {tag: number for number, tag in enumerate(known["tags"])}
+    ids = {tag: number for number, tag in enumerate(known["tags"])}
+    if all(example.tags is not None and ids.keys() >= set(example.tags) for example in examples):
         tag_ids = torch.full(tokens.mask.shape, IGNORED)
         for row, owner in enumerate(owners):
             given = examples[owner].tags or ()

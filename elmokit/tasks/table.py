@@ -44,6 +44,10 @@ def config_of(content: dict[str, Any], where: str) -> tuple[Task[Any, Any, Any, 
     base = config_to(preset)
     if isinstance(content.get("elmo"), dict):
         base["elmo"] = config_to(task.elmo)
+    for name in task.word_tables:
+        given = content.get(name)
+        if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
+            base[name]["dim"] = None  # the preset's was for words without files; the files say their own
     return task, config_from(kind, laid_over(base, content), where)
 
 

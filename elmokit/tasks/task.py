@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
+from elmokit.errors import UnknownLabelError
 from elmokit.tasks.config import ElmoConfig
 from elmokit.tasks.inputs import InputLayer, Inputs
 
@@ -22,6 +23,14 @@ Sentence = Sequence[str]
 Labels = dict[str, list[str]]
 """Lists of label names, by the task's name for the list; stored with a run."""
 Tokenize = Callable[[str], list[str]]
+
+
+def unknown_label(where: str, what: str, known: Iterable[str]) -> UnknownLabelError:
+    """The error that ``check`` raises for a label that the run does not know."""
+    return UnknownLabelError(
+        f"{where}: {what}, and this run knows {', '.join(known)}. Train with that too, take it out of the file, or let "
+        "it count as missed: --count-unknown-labels."
+    )
 
 
 class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
@@ -61,11 +70,11 @@ class Task(Generic[Config, Example, Batch, Prediction]):
     labels: Callable[[Sequence[Example], Config], Labels]
     """The labels of the training and dev examples."""
     check: Callable[[Example, Labels], None]
-    """Refuse an example whose gold label the run does not know, naming its place."""
+    """Refuse an example without gold labels, or, by ``unknown_label``, with one that the run does not know."""
     build: Callable[[Config, InputLayer, Labels], TaskModel[Batch, Prediction]]
     """A fresh model, drawn from torch's global generator."""
     collate: Callable[[Sequence[Example], Inputs, Labels, Config], Batch]
-    """Examples to tensors on the CPU; gold parts are None if an example has none."""
+    """Examples to tensors on the CPU; gold parts are None if an example has none, or labels that are not known."""
     score: Callable[[Sequence[Example], Sequence[Prediction], Config], dict[str, float]]
     """The official scores, in percent."""
     to_record: Callable[[Example, Prediction], dict[str, Any]]

@@ -66,7 +66,10 @@ def make_table(name: str, config: WordsConfig, training: Counter[str], others: C
     read = [read_word_vectors(path, wanted) for path in files]
     dim = sum(vectors.dim for vectors in read)
     if config.dim not in (None, dim):
-        raise ConfigError(f"{name}.dim is {config.dim}, and the vectors in {', '.join(files)} have {dim} numbers.")
+        raise ConfigError(
+            f"{name}.dim is {config.dim}, and the vectors in {', '.join(files)} have {dim} numbers. Leave {name}.dim "
+            "out, or set it to false: it follows from the files."
+        )
     known = {word for vectors in read for word in vectors.vectors}
     more = sorted(known - set(seen))
     words = seen + more

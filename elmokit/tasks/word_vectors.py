@@ -107,25 +107,30 @@ class _Ahead:
     """A file of which some bytes have been read already; they are read again."""
 
     def __init__(self, ahead: bytes, file: IO[bytes]) -> None:
-        self.ahead, self.file = ahead, file
+        self.ahead, self.place, self.file = ahead, 0, file  # before the place all is done with
 
     def read(self, size: int) -> bytes:
-        while len(self.ahead) < size and (more := self.file.read(max(size, 1 << 20))):
-            self.ahead += more
-        data, self.ahead = self.ahead[:size], self.ahead[size:]
-        return data
+        while len(self.ahead) - self.place < size and self._more(size):
+            pass
+        return self._taken(min(self.place + size, len(self.ahead)))
 
     def until_blank(self) -> bytes:
         """The bytes before the next blank, which is taken too; at most so many as a word can have."""
-        while (place := self.ahead.find(b" ", 0, MOST_WORD_BYTES)) < 0 and len(self.ahead) < MOST_WORD_BYTES:
-            more = self.file.read(1 << 20)
-            if not more:
+        while (end := self.ahead.find(b" ", self.place, self.place + MOST_WORD_BYTES)) < 0:
+            if len(self.ahead) - self.place >= MOST_WORD_BYTES or not self._more():
                 return b""
-            self.ahead += more
-        if place < 0:
-            return b""
-        data, self.ahead = self.ahead[:place], self.ahead[place + 1 :]
+        data = self._taken(end)
+        self.place += 1
         return data
+
+    def _taken(self, end: int) -> bytes:
+        data, self.place = self.ahead[self.place : end], end
+        return data
+
+    def _more(self, size: int = 0) -> bool:
+        more = self.file.read(max(size, 1 << 20))
+        self.ahead, self.place = self.ahead[self.place :] + more, 0
+        return bool(more)
 
 
 def _read_binary(path: str, file: _Ahead, n_words: int, dim: int, wanted: set[str]) -> WordVectors:
