@@ -44,13 +44,14 @@ def finished_seeds(run: Path) -> list[int]:
 
 
 def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Of each score over the seeds: the mean, and the sample's standard deviation (0 of a single seed)."""
+    """Of each score that all seeds have: the mean, and the sample's standard deviation (0 of a single seed)."""
     return {
         name: {
             "mean": statistics.fmean(one[name] for one in scores),
             "deviation": statistics.stdev(one[name] for one in scores) if len(scores) > 1 else 0.0,
         }
         for name in scores[0]
+        if all(name in one for one in scores)
     }
 
 
