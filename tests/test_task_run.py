@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
+from elmokit.files import held
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run import open_run, train_task
@@ -88,6 +89,16 @@ def test_seeds_may_be_added_when_a_run_goes_on_and_nothing_else_may_change(tmp_p
     (tmp_path / "data").write_text(TEXTS["ner"].replace("VBZ", "VBP"))
     with pytest.raises(TrainingError, match=r"data of .* have changed"):
         train_task(task, config, run, resume=True)
+
+
+def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 1})
+    run = tmp_path / "run"
+    with held(run / "lock"), pytest.raises(TrainingError, match="Another process is training in"):
+        train_task(task, config, run, resume=True)
+    assert not (run / "config.toml").exists()
+    train_task(task, config, run, resume=True)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:

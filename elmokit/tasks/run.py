@@ -15,7 +15,8 @@ from torch import Tensor
 
 from elmokit.configs import config_from
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
+from elmokit.files import held, recover_interrupted
 from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
@@ -23,6 +24,7 @@ from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import Job, Progress, Report, fit, predict_all
 from elmokit.tasks.run_folder import (
+    LOCK,
     AnyTask,
     begin,
     finished_seeds,
@@ -66,7 +68,7 @@ def train_task(
     Raises:
         ConfigError, TextError, ModelError: the config, the data or the biLM cannot be used.
         OutputError: the folder exists, or cannot be written.
-        TrainingError: the folder's run has other settings, or training cannot go on.
+        TrainingError: the folder's run has other settings, or another process is at it; training cannot go on.
     """
     run = Path(run)
     if run.exists() and not (resume and run.is_dir()):
@@ -88,26 +90,33 @@ def train_task(
         return _build(task, config, inputs, labels, vocabulary.starts)
 
     build()  # what does not fit together is refused before anything is written
-    begin(run, task, config, {**vocabulary.content, "labels": labels})
-    if elmo is not None and config.elmo is not None:
-        if config.elmo.finetune is not None:
-            elmo = _finetuned(task, config.elmo, run, train, place, finetune)
-        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(place)})
-        cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
-        _fill(cache, task, [*train, *dev], report, config.train.epochs)
-        inputs.layers_of = cache.layers
-    else:
-        write_facts(run, task, config, vocabulary.coverage, None, {**(facts or {}), "device": str(place)})
+    with held(run / LOCK) as is_ours:
+        if not is_ours:
+            raise TrainingError(
+                f"Another process is training in {run}. Wait until it is over, or choose another folder."
+            )
+        recover_interrupted(run)
+        begin(run, task, config, {**vocabulary.content, "labels": labels})
+        facts = {**(facts or {}), "device": str(place)}
+        if elmo is not None and config.elmo is not None:
+            if config.elmo.finetune is not None:
+                elmo = _finetuned(task, config.elmo, run, train, place, finetune)
+            write_facts(run, task, config, vocabulary.coverage, elmo, facts)
+            cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
+            _fill(cache, task, [*train, *dev], report, config.train.epochs)
+            inputs.layers_of = cache.layers
+        else:
+            write_facts(run, task, config, vocabulary.coverage, None, facts)
 
-    job = Job(task, config, config.train, train, dev, inputs, labels, place)
-    results = [fit(job, build, seed, run / f"seed-{seed}", report) for seed in config.train.seeds]
-    summary = {
-        "task": task.name,
-        "metric": task.metric,
-        "dev": mean_and_deviation([result["dev"] for result in results]),
-        "seeds": results,
-    }
-    write_json(run / "results.json", summary)
+        job = Job(task, config, config.train, train, dev, inputs, labels, place)
+        results = [fit(job, build, seed, run / f"seed-{seed}", report) for seed in config.train.seeds]
+        summary = {
+            "task": task.name,
+            "metric": task.metric,
+            "dev": mean_and_deviation([result["dev"] for result in results]),
+            "seeds": results,
+        }
+        write_json(run / "results.json", summary)
     return summary
 
 

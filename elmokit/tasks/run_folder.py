@@ -9,6 +9,7 @@
     bilm/              the biLM that the run has fine-tuned, if it has
     seed-N/            metrics.jsonl, checkpoint/, best.safetensors, result.json
     results.json       all seeds' results, mean and deviation
+    lock               held by the process that trains there
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from elmokit.tasks.vocabulary import Coverage
 from elmokit.weights.fingerprint import fingerprint
 
 AnyTask = Task[Any, Any, Any, Any]
+LOCK = "lock"
 
 
 def finished_seeds(run: Path) -> list[int]:
