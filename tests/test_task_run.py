@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
 from elmokit.files import held
@@ -177,14 +178,17 @@ def test_the_best_seed_predicts(tmp_path: Path) -> None:
 def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(tmp_path: Path, bilm: str) -> None:
     given: list[Any] = []
 
-    def finetune(source: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path) -> None:
-        given.append((source, list(map(list, sentences)), config.epochs))
+    def finetune(
+        source: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path, device: torch.device
+    ) -> None:
+        given.append((source, list(map(list, sentences)), config.epochs, device))
         save_model(random_model(seed=5), folder)
 
     task, config = tiny("ner", tmp_path / "data", {"model": bilm, "finetune": {}}, train={"epochs": 1})
     train_task(task, config, tmp_path / "run", finetune=finetune)
-    ((source, sentences, epochs),) = given
+    ((source, sentences, epochs, device),) = given
     assert (source, epochs, sentences[0]) == (bilm, 1, ["Mira", "visits", "Oslo"])
+    assert device == torch.device("cpu")
     train_task(task, config, tmp_path / "run", finetune=finetune, resume=True)
     assert len(given) == 1  # what is tuned stays in the run
     shutil.rmtree(bilm)

@@ -38,8 +38,8 @@ from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
 from elmokit.weights.fingerprint import fingerprint
 
-Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path], None]
-"""Train a biLM (path or name) on sentences and write the result to the folder: what ``train/`` offers."""
+Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
+"""Train a biLM (path or name) on sentences, on a device, and write the result to the folder: what ``train/`` offers."""
 PREDICTED_AT_ONCE = 256  # examples
 TUNED = "bilm"  # the folder in a run for the biLM that it has fine-tuned
 
@@ -321,7 +321,7 @@ def _finetuned(
         assert finetune is not None
         assert config.finetune is not None
         sentences = list(dict.fromkeys(sentence for example in train for sentence in _text(task, example)))
-        finetune(config.model, sentences, config.finetune, run / TUNED)
+        finetune(config.model, sentences, config.finetune, run / TUNED, device)
     return _open_elmo(config, str(run / TUNED), device)
 
 
