@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,24 @@ def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(tmp_path: Path, b
     assert len(given) == 1  # what is tuned stays in the run
     shutil.rmtree(bilm)
     assert open_run(tmp_path / "run").cache is not None
+
+
+def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(tmp_path: Path, bilm: str) -> None:
+    class Reached(Exception):
+        pass
+
+    def finetune(source: str | None, sentences: Sequence[Sequence[str]], *rest: Any) -> None:
+        raise Reached([" ".join(sentence) for sentence in sentences])
+
+    task, config = tiny("sst", tmp_path / "data", {"model": bilm, "finetune": {}}, data={"phrases": "all"})
+    whole = [" ".join(sentence.tokens) for sentence in task.read(str(tmp_path / "data"), config)]
+    for share, n_expected in ((1.0, 5), (0.5, 3)):
+        drawn = replace(config, data=replace(config.data, train_share=share))
+        with pytest.raises(Reached) as reached:
+            train_task(task, drawn, tmp_path / f"run-{share}", finetune=finetune)
+        (sentences,) = reached.value.args
+        assert len(sentences) == n_expected
+        assert set(sentences) <= set(whole)
 
 
 def test_text_is_labelled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

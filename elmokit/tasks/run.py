@@ -77,7 +77,7 @@ def train_task(
     if config.elmo is not None and config.elmo.finetune is not None and finetune is None:
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
     train, dev = _examples(task, config, "train"), _examples(task, config, "dev")
-    train = [train[number] for number in subset([_text(task, example) for example in train], config.data.train_share)]
+    train = [train[number] for number in subset([task.text_of(example) for example in train], config.data.train_share)]
     others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
     labels = task.labels([*train, *dev], config)
     vocabulary = _vocabulary(task, config, train, others)
@@ -300,10 +300,6 @@ def _examples(task: AnyTask, config: Any, part: str) -> list[Any]:
     return examples
 
 
-def _text(task: AnyTask, example: Any) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(sentence) for sentence in task.sentences(example))
-
-
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
     return Elmo.from_pretrained(source, start=config.start, n_mixes=0, device=device)
 
@@ -320,7 +316,7 @@ def _finetuned(
     if not (run / TUNED).exists():
         assert finetune is not None
         assert config.finetune is not None
-        sentences = list(dict.fromkeys(sentence for example in train for sentence in _text(task, example)))
+        sentences = list(dict.fromkeys(sentence for example in train for sentence in task.text_of(example)))
         finetune(config.model, sentences, config.finetune, run / TUNED, device)
     return _open_elmo(config, str(run / TUNED), device)
 
