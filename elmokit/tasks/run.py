@@ -51,6 +51,7 @@ def train_task(
     *,
     device: str | torch.device = "cpu",
     report: Report = lambda progress: None,
+    tell: Callable[[str, Coverage], None] = lambda table, coverage: None,
     finetune: Finetune | None = None,
     resume: bool = False,
     facts: Mapping[str, Any] | None = None,
@@ -59,6 +60,7 @@ def train_task(
 
     Args:
         run: a folder that is not there yet, or with ``resume`` one of a run with the same config and data.
+        tell: is told before training, of each table of words with pretrained vectors, how many words lack one.
         finetune: for a config that fine-tunes the biLM first.
         facts: what ``run.json`` says beside its own, such as the command.
 
@@ -81,6 +83,8 @@ def train_task(
     others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
     labels = task.labels([*train, *dev], config)
     vocabulary = _vocabulary(task, config, train, others)
+    for name, coverage in vocabulary.coverage.items():
+        tell(name, coverage)
     inputs = vocabulary.inputs
     elmo = None if config.elmo is None else _open_elmo(config.elmo, config.elmo.model, place)
     if elmo is not None:
