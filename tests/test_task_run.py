@@ -61,6 +61,37 @@ def test_a_run_says_all_that_repeats_it(tmp_path: Path, bilm: str) -> None:
     assert results["dev"]["f1"]["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
 
 
+def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    task, config = tiny("ner", "data", {"model": "bilm", "cache": "cache"}, train={"epochs": 1})
+    train_task(task, config, "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    opened = open_run("../run")
+    assert opened.cache is not None
+    assert ["Mira", "visits", "Oslo"] in opened.cache
+    assert len(opened.predict(opened.read("../data"))) == 3
+
+
+def test_all_files_and_packages_that_a_run_rests_on_are_written_down(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("Mira 1 2\n")
+    words = {"vectors": str(tmp_path / "v.txt"), "dim": False, "lowercase": False}
+    (tmp_path / "test").write_text(TEXTS["ner"])
+    task, config = tiny(
+        "ner", tmp_path / "data", words=words, data={"test": str(tmp_path / "test")}, train={"epochs": 1}
+    )
+    train_task(task, config, tmp_path / "run")
+    facts = json.loads((tmp_path / "run/run.json").read_text())
+    assert list(facts["data"]) == ["train", "dev", "test", "vectors"]
+    assert facts["data"]["test"][str(tmp_path / "test")][0] == len(TEXTS["ner"])
+    assert facts["data"]["vectors"][str(tmp_path / "v.txt")][0] == 9
+    assert facts["directory"] == str(Path.cwd())
+    assert {"torch", "numpy", "nltk"} <= set(facts["versions"])
+    (tmp_path / "v.txt").write_text("Mira 1 3\n")
+    with pytest.raises(TrainingError, match=r"data of .* have changed"):
+        train_task(task, config, tmp_path / "run", resume=True)
+
+
 def test_layers_are_computed_before_training_and_shared_between_runs(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +211,11 @@ def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(tmp_path: Path, b
     given: list[Any] = []
 
     def finetune(
-        source: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path, device: torch.device
+        source: str | None,
+        sentences: Sequence[Sequence[str]],
+        config: FinetuneConfig,
+        folder: Path,
+        device: torch.device,
     ) -> None:
         given.append((source, list(map(list, sentences)), config.epochs, device))
         save_model(random_model(seed=5), folder)

@@ -30,6 +30,7 @@ from elmokit.tasks.run_folder import (
     finished_seeds,
     mean_and_deviation,
     read_json,
+    where_begun,
     write_facts,
     write_json,
 )
@@ -37,6 +38,7 @@ from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
 from elmokit.weights.fingerprint import fingerprint
+from elmokit.weights.pretrained import DEFAULT_MODEL
 
 Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
 """Train a biLM (path or name) on sentences, on a device, and write the result to the folder: what ``train/`` offers."""
@@ -226,7 +228,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
                 f"{run} was trained with another biLM than the one at {config.elmo.model or 'en-mini'} now "
                 f"(fingerprint {expected}, found {found}). Put the old one back, or train again."
             )
-        cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
+        cache = LayerCache(where_begun(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
         inputs = _with_elmo(inputs, elmo)
         inputs.layers_of = cache.layers
     model = _build(task, config, inputs, labels, {})
@@ -310,7 +312,9 @@ def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> 
 
 def _bilm_of(config: ElmoConfig, run: Path) -> str | None:
     """Where a run's biLM is: its own, if it has fine-tuned one."""
-    return config.model if config.finetune is None else str(run / TUNED)
+    if config.finetune is not None:
+        return str(run / TUNED)
+    return config.model if config.model == DEFAULT_MODEL else where_begun(run, config.model)
 
 
 def _finetuned(
