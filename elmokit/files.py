@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ LINES_BETWEEN_PROGRESS = 1000
 
 
 MARK_LENGTH = 8  # random characters at the end of a temporary folder's name
+ABANDONED_SECONDS = 24 * 3600.0
 
 
 def cache_folder() -> Path:
@@ -103,13 +105,29 @@ def recover_interrupted(folder: Path) -> None:
 
     Only for a folder that no other process writes to.
     """
-    for workshop in folder.glob(".*"):
-        name, _, mark = workshop.name[1:].rpartition(".")
-        if not (name and len(mark) == MARK_LENGTH and workshop.is_dir()):
-            continue
+    for workshop in _workshops(folder):
+        name = workshop.name[1:].rpartition(".")[0]
         if (workshop / "old").exists() and not (folder / name).exists():
             (workshop / "old").rename(folder / name)
         shutil.rmtree(workshop)
+
+
+def forget_abandoned(folder: Path, idle_seconds: float = ABANDONED_SECONDS) -> None:
+    """Clear away what killed writers left in a folder of files that are never overwritten.
+
+    Other processes may be writing there: what was written to within the last ``idle_seconds`` stays.
+    """
+    latest = time.time() - idle_seconds
+    for workshop in _workshops(folder):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if all(path.stat().st_mtime < latest for path in (workshop, *workshop.rglob("*"))):
+                shutil.rmtree(workshop)
+
+
+def _workshops(folder: Path) -> list[Path]:
+    """The temporary folders of ``written_whole``."""
+    parts = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
+    return [path for path, name, _, mark in parts if name and len(mark) == MARK_LENGTH and path.is_dir()]
 
 
 def forget_later_lines(log: Path, n_steps: int) -> None:

@@ -59,6 +59,19 @@ def test_a_batch_is_what_a_mix_takes(elmo: Elmo, tmp_path: Path) -> None:
     assert cache.batch([])[0].shape == (elmo.n_layers, 0, 1, elmo.output_dim)
 
 
+def test_what_killed_processes_left_is_cleared_away_and_what_others_write_stays(elmo: Elmo, tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path, elmo)
+    left, busy = (cache.folder / f".shard-{name}.abcd1234" for name in ("left", "busy"))
+    for folder in (left, busy):
+        (folder / "shard").mkdir(parents=True)
+        (folder / "shard/layers.npy").touch()
+    for path in (left / "shard/layers.npy", left / "shard", left, busy):
+        os.utime(path, (0, 0))
+    cache.fill(SENTENCES)
+    assert not left.exists()
+    assert (busy / "shard/layers.npy").exists()
+
+
 def test_stored_numbers_are_exactly_the_rounded_ones(elmo: Elmo, tmp_path: Path) -> None:
     cache = LayerCache(tmp_path, elmo, "float16")
     sentences = [["the", "cat"]]

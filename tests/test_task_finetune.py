@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from elmokit.cli.task_finetune import finetune_for_task
 from elmokit.errors import TextError
@@ -15,6 +17,7 @@ from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
 from tests.test_cli_task import Shell, shell, write_config  # noqa: F401 (a fixture)
 
+CPU = torch.device("cpu")
 SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
 
 
@@ -32,20 +35,35 @@ def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(shell: Shell) -> N
 def test_the_models_perplexity_on_the_tasks_text_falls(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
     config = FinetuneConfig(epochs=60, learning_rate=1e-2)
-    finetune_for_task(str(tmp_path / "bilm"), SENTENCES, config, tmp_path / "tuned")
+    finetune_for_task(str(tmp_path / "bilm"), SENTENCES, config, tmp_path / "tuned", CPU)
     before, after = (perplexity(load_folder(tmp_path / name), SENTENCES).mean for name in ("bilm", "tuned"))
     assert after < before / 2
 
 
 def test_a_published_file_without_a_softmax_will_do(tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "weights.hdf5")
-    finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned")
+    finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", CPU)
     tuned = open_model(tmp_path / "tuned")
     assert tuned.vocabulary is not None
     assert "zebra" in tuned.vocabulary.ids
 
 
+def test_the_biLM_is_trained_on_the_tasks_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reached(Exception):
+        pass
+
+    def carry_on(*given: Any) -> None:
+        raise Reached(given[-1])
+
+    monkeypatch.setattr("elmokit.cli.task_finetune.carry_on", carry_on)
+    save_folder(random_model(), tmp_path / "bilm")
+    elsewhere = torch.device("cuda:1")
+    with pytest.raises(Reached) as reached:
+        finetune_for_task(str(tmp_path / "bilm"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", elsewhere)
+    assert reached.value.args == (elsewhere,)
+
+
 def test_too_little_text_is_told(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
     with pytest.raises(TextError, match=r"1 sentence is too little.*Take elmo\.finetune out"):
-        finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned")
+        finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned", CPU)

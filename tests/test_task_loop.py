@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,55 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     assert log(straight) == log(broken)
     assert same_tensors(straight / "best.safetensors", broken / "best.safetensors")
     assert (straight / "result.json").read_text() == (broken / "result.json").read_text()
+
+
+def kill_when(is_due: Callable[[Progress], bool]) -> Callable[[Progress], None]:
+    def report(progress: Progress) -> None:
+        if is_due(progress):
+            raise Killed
+
+    return report
+
+
+def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(tmp_path, report=kill_when(lambda now: now.phase == "train" and now.done == 4), evaluate_every=3)
+    folder = tmp_path / "run/seed-0"
+    position = json.loads((folder / "checkpoint/position.json").read_text())
+    assert position["n_steps"] == position["best_n_steps"] == 3
+    model, best = (load_file(folder / name) for name in ("checkpoint/model.safetensors", "best.safetensors"))
+    assert all(model[name].equal(best[name]) for name in best)
+
+
+def test_no_weights_are_kept_that_no_checkpoint_knows(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(tmp_path, report=kill_when(lambda now: now.scores is not None))
+    assert not (tmp_path / "run/seed-0/best.safetensors").exists()
+
+
+def test_killed_between_checkpoint_and_best_weights_these_are_written_after_all(tmp_path: Path) -> None:
+    rate = OptimizerConfig("sgd", 1e-12)  # nothing is learned, so the first evaluation is the best one
+    train(tmp_path, "straight", optimizer=rate)
+    with pytest.raises(Killed):
+        train(tmp_path, "broken", report=kill_when(lambda now: now.phase == "train" and now.done == 3), optimizer=rate)
+    (tmp_path / "broken/seed-0/best.safetensors").unlink()
+    train(tmp_path, "broken", resume=True, optimizer=rate)
+    straight, broken = (tmp_path / run / "seed-0/best.safetensors" for run in ("straight", "broken"))
+    assert same_tensors(straight, broken)
+
+
+def test_a_checkpoint_that_a_kill_caught_aside_is_put_back(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(tmp_path, report=kill_when(lambda now: now.phase == "train" and now.done == 5))
+    folder = tmp_path / "run/seed-0"
+    workshop = folder / ".checkpoint.abcd1234"
+    workshop.mkdir()
+    (folder / "checkpoint").rename(workshop / "old")
+    (tmp_path / "run/.results.json.abcd1234").mkdir()
+    told: list[Progress] = []
+    train(tmp_path, report=told.append, resume=True)
+    assert min(progress.done for progress in told if progress.phase == "train") == 5
+    assert not list((tmp_path / "run").rglob(".*"))
 
 
 def test_patience_stops_and_plateau_lowers_the_rate(tmp_path: Path) -> None:

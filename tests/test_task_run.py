@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
+from elmokit.files import held
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run import open_run, train_task
@@ -58,6 +61,37 @@ def test_a_run_says_all_that_repeats_it(tmp_path: Path, bilm: str) -> None:
     assert results["dev"]["f1"]["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
 
 
+def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    task, config = tiny("ner", "data", {"model": "bilm", "cache": "cache"}, train={"epochs": 1})
+    train_task(task, config, "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    opened = open_run("../run")
+    assert opened.cache is not None
+    assert ["Mira", "visits", "Oslo"] in opened.cache
+    assert len(opened.predict(opened.read("../data"))) == 3
+
+
+def test_all_files_and_packages_that_a_run_rests_on_are_written_down(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("Mira 1 2\n")
+    words = {"vectors": str(tmp_path / "v.txt"), "dim": False, "lowercase": False}
+    (tmp_path / "test").write_text(TEXTS["ner"])
+    task, config = tiny(
+        "ner", tmp_path / "data", words=words, data={"test": str(tmp_path / "test")}, train={"epochs": 1}
+    )
+    train_task(task, config, tmp_path / "run")
+    facts = json.loads((tmp_path / "run/run.json").read_text())
+    assert list(facts["data"]) == ["train", "dev", "test", "vectors"]
+    assert facts["data"]["test"][str(tmp_path / "test")][0] == len(TEXTS["ner"])
+    assert facts["data"]["vectors"][str(tmp_path / "v.txt")][0] == 9
+    assert facts["directory"] == str(Path.cwd())
+    assert {"torch", "numpy", "nltk"} <= set(facts["versions"])
+    (tmp_path / "v.txt").write_text("Mira 1 3\n")
+    with pytest.raises(TrainingError, match=r"data of .* have changed"):
+        train_task(task, config, tmp_path / "run", resume=True)
+
+
 def test_layers_are_computed_before_training_and_shared_between_runs(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +122,16 @@ def test_seeds_may_be_added_when_a_run_goes_on_and_nothing_else_may_change(tmp_p
     (tmp_path / "data").write_text(TEXTS["ner"].replace("VBZ", "VBP"))
     with pytest.raises(TrainingError, match=r"data of .* have changed"):
         train_task(task, config, run, resume=True)
+
+
+def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 1})
+    run = tmp_path / "run"
+    with held(run / "lock"), pytest.raises(TrainingError, match="Another process is training in"):
+        train_task(task, config, run, resume=True)
+    assert not (run / "config.toml").exists()
+    train_task(task, config, run, resume=True)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, bilm: str) -> None:
@@ -199,18 +243,43 @@ def test_the_best_seed_predicts(tmp_path: Path) -> None:
 def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(tmp_path: Path, bilm: str) -> None:
     given: list[Any] = []
 
-    def finetune(source: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path) -> None:
-        given.append((source, list(map(list, sentences)), config.epochs))
+    def finetune(
+        source: str | None,
+        sentences: Sequence[Sequence[str]],
+        config: FinetuneConfig,
+        folder: Path,
+        device: torch.device,
+    ) -> None:
+        given.append((source, list(map(list, sentences)), config.epochs, device))
         save_model(random_model(seed=5), folder)
 
     task, config = tiny("ner", tmp_path / "data", {"model": bilm, "finetune": {}}, train={"epochs": 1})
     train_task(task, config, tmp_path / "run", finetune=finetune)
-    ((source, sentences, epochs),) = given
+    ((source, sentences, epochs, device),) = given
     assert (source, epochs, sentences[0]) == (bilm, 1, ["Mira", "visits", "Oslo"])
+    assert device == torch.device("cpu")
     train_task(task, config, tmp_path / "run", finetune=finetune, resume=True)
     assert len(given) == 1  # what is tuned stays in the run
     shutil.rmtree(bilm)
     assert open_run(tmp_path / "run").cache is not None
+
+
+def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(tmp_path: Path, bilm: str) -> None:
+    class Reached(Exception):
+        pass
+
+    def finetune(source: str | None, sentences: Sequence[Sequence[str]], *rest: Any) -> None:
+        raise Reached([" ".join(sentence) for sentence in sentences])
+
+    task, config = tiny("sst", tmp_path / "data", {"model": bilm, "finetune": {}}, data={"phrases": "all"})
+    whole = [" ".join(sentence.tokens) for sentence in task.read(str(tmp_path / "data"), config)]
+    for share, n_expected in ((1.0, 5), (0.5, 3)):
+        drawn = replace(config, data=replace(config.data, train_share=share))
+        with pytest.raises(Reached) as reached:
+            train_task(task, drawn, tmp_path / f"run-{share}", finetune=finetune)
+        (sentences,) = reached.value.args
+        assert len(sentences) == n_expected
+        assert set(sentences) <= set(whole)
 
 
 def test_text_is_labelled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
     from elmokit.tasks.loop import Progress
+    from elmokit.tasks.vocabulary import Coverage
 
 SECONDS_BETWEEN_LINES = 10.0
 SLOW = 10.0  # seconds of work after which judging or predicting says how far it is
@@ -53,16 +54,11 @@ def train(config: Path, run: Path, settings: tuple[str, ...], seeds: str | None,
         run,
         device=device,
         report=Reporter(),
+        tell=echo_coverage,
         finetune=finetune_for_task,
         resume=resume,
         facts={"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])},
     )
-    for name, coverage in json.loads((run / "run.json").read_text(encoding="utf-8"))["word_vectors"].items():
-        click.echo(
-            f"{name}: no pretrained vector for {coverage['unknown_types']:.1%} of the training words, "
-            f"{coverage['unknown_tokens']:.1%} of the tokens",
-            err=True,
-        )
     echo_scores(results["dev"], len(results["seeds"]))
 
 
@@ -121,6 +117,15 @@ def predict(run: Path, text: Path, seed: int | None, as_json: bool, tokenize: bo
             click.echo(json.dumps(opened.task.to_record(example, prediction), ensure_ascii=False))
         else:
             click.echo(opened.task.to_text(example, prediction))
+
+
+def echo_coverage(table: str, coverage: Coverage) -> None:
+    """How many of the training words have no pretrained vector."""
+    click.echo(
+        f"{table}: no pretrained vector for {coverage.unknown_types:.1%} of the training words, "
+        f"{coverage.unknown_tokens:.1%} of the tokens",
+        err=True,
+    )
 
 
 def echo_scores(scores: dict[str, dict[str, float]], n_seeds: int) -> None:

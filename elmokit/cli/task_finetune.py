@@ -30,7 +30,7 @@ N_CALIBRATING = 2000
 
 
 def finetune_for_task(
-    name: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path
+    name: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path, device: torch.device
 ) -> None:
     """Train a biLM on a task's sentences and write the best one, by held-out sentences, to a folder.
 
@@ -52,7 +52,7 @@ def finetune_for_task(
         with written_whole(text, overwrite=True) as beside:
             beside.write_text("".join(" ".join(tokens) + "\n" for tokens in training), encoding="utf-8", newline="\n")
         _begin(name, text, training, held_out, config, run)
-    carry_on(run, (text,), {}, World(), torch.device("cpu"))
+    carry_on(run, (text,), {}, World(), device)
     tuned = load_folder(run / "model")
     tuned.warm_state = calibrated_state(tuned, list(sentences[:N_CALIBRATING]))
     save_folder(tuned, folder)

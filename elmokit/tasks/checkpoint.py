@@ -41,6 +41,8 @@ class Position:
     best_epoch: int = 0
     best: dict[str, float] = field(default_factory=dict)
     """The scores of the best evaluation."""
+    best_n_steps: int = 0
+    """Steps that were done at it."""
     is_over: bool = False
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
-from elmokit.files import written_whole
+from elmokit.files import forget_abandoned, written_whole
 from elmokit.tasks.inputs import ElmoShape, mask_of, padded_layers
 from elmokit.text.batches import check_sentence
 from elmokit.weights.fingerprint import fingerprint
@@ -97,6 +97,7 @@ class LayerCache:
         Raises:
             OutputError: the disk is full, or the folder cannot be written.
         """
+        forget_abandoned(self.folder)
         self._look()
         missing = {_key(sentence): sentence for sentence in sentences}
         missing = {key: sentence for key, sentence in missing.items() if key not in self._places}

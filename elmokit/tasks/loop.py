@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elmokit.errors import TrainingError
-from elmokit.files import forget_later_lines, written_whole
+from elmokit.files import forget_later_lines, recover_interrupted, written_whole
 from elmokit.tasks.batches import epoch_batches, sorted_batches
 from elmokit.tasks.checkpoint import LoopState, Position, load_checkpoint, save_checkpoint
 from elmokit.tasks.config import OptimizerConfig, TrainConfig
@@ -79,6 +79,7 @@ def fit(
 
     Args:
         build: a fresh model, drawn from torch's global generator, which is seeded here.
+        folder: of the seed; no other process may write to it.
 
     Returns:
         the content of ``result.json``: the best scores, when, and the mixes' weights.
@@ -86,11 +87,12 @@ def fit(
     Raises:
         TrainingError: the loss is no number any more, or the checkpoint is damaged.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    recover_interrupted(folder)
     result_path = folder / "result.json"
     if result_path.exists():
         earlier: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
         return earlier
-    folder.mkdir(parents=True, exist_ok=True)
     settings = job.settings
     torch.manual_seed(seed)
     model = build().to(job.device)
@@ -102,6 +104,7 @@ def fit(
     if (folder / "checkpoint").exists():
         load_checkpoint(state, folder / "checkpoint")
     forget_later_lines(folder / "metrics.jsonl", state.position.n_steps)
+    keep_best(state, folder)
     _Loop(job, state, seed, folder, report).run()
     best = state.position
     result = {
@@ -133,11 +136,11 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
         per_epoch = math.ceil(len(job.train) / job.settings.batch_size)
         self.total_steps = per_epoch * job.settings.epochs
         self.first_step, self.started = state.position.n_steps, time.monotonic()
+        self.saved = self.started
         self.evaluation_seconds = 0.0
 
     def run(self) -> None:
         settings, position = self.job.settings, self.state.position
-        saved = time.monotonic()
         while not position.is_over:
             batches = epoch_batches(self.lengths, settings.batch_size, settings.bucketed, self.seed, position.epoch)
             while position.step < len(batches) and not position.is_over:
@@ -147,17 +150,21 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
                 is_due = settings.evaluate_every is not None and position.n_steps % settings.evaluate_every == 0
                 if is_due and not (position.step == len(batches) and position.epoch + 1 == settings.epochs):
                     self._evaluate()
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    save_checkpoint(self.state, self.folder / "checkpoint")
-                    saved = time.monotonic()
+                    self._save()
+                elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+                    self._save()
             if not position.is_over:
                 position.epoch, position.step = position.epoch + 1, 0
                 is_last = position.epoch == settings.epochs
                 if settings.evaluate_every is None or is_last:
                     self._evaluate()
                 position.is_over = position.is_over or is_last
-            save_checkpoint(self.state, self.folder / "checkpoint")
-            saved = time.monotonic()
+            self._save()
+
+    def _save(self) -> None:
+        save_checkpoint(self.state, self.folder / "checkpoint")
+        keep_best(self.state, self.folder)
+        self.saved = time.monotonic()
 
     def _step(self, places: Sequence[int]) -> None:
         job, state, position = self.job, self.state, self.state.position
@@ -226,10 +233,8 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
         position.n_evaluations += 1
         epoch = position.epoch + (position.step > 0)
         if is_best:
-            position.best, position.best_epoch = scores, epoch
+            position.best, position.best_epoch, position.best_n_steps = scores, epoch, position.n_steps
             position.since_best = position.since_drop = 0
-            with written_whole(self.folder / "best.safetensors", overwrite=True) as beside:
-                save_tensors(state.judged.state_dict(), beside)
         else:
             position.since_best += 1
             position.since_drop += 1
@@ -257,6 +262,17 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
         epoch, n_epochs = self.state.position.epoch, self.job.settings.epochs
         left = (time.monotonic() - started) / done * (total - done)
         self.report(Progress("dev", self.seed, epoch, n_epochs, done, total, left))
+
+
+def keep_best(state: LoopState, folder: Path) -> None:
+    """Write ``best.safetensors`` if the state is that of the best evaluation.
+
+    Called after the checkpoint of that state is on disk, and when training goes on from it: so a kill between the two
+    files leaves no weights that the checkpoint knows nothing of, and no scores whose weights are lost.
+    """
+    if state.position.best and state.position.best_n_steps == state.position.n_steps:
+        with written_whole(folder / "best.safetensors", overwrite=True) as beside:
+            save_tensors(state.judged.state_dict(), beside)
 
 
 def predict_all(

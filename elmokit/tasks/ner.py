@@ -216,10 +216,11 @@ def collate(examples: Sequence[TaggedSentence], inputs: Inputs, known: Labels, c
 def score(
     examples: Sequence[TaggedSentence], predictions: Sequence[list[Chunk]], config: NerConfig
 ) -> dict[str, float]:
-    """Precision, recall and F1 over entities as conlleval has them, with the F1 of each type."""
+    """Precision, recall and F1 over entities as conlleval has them, with the F1 of each type that gold has."""
     gold = [example.chunks or [] for example in examples]
     whole = chunk_f1(gold, predictions)
-    per_type = {f"f1-{kind}": counts.f1 for kind, counts in chunk_f1_per_label(gold, predictions).items()}
+    per_label = chunk_f1_per_label(gold, predictions)
+    per_type = {f"f1-{kind}": counts.f1 for kind, counts in per_label.items() if counts.gold}
     return {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall, **per_type}
 
 

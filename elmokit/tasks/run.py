@@ -15,7 +15,16 @@ from torch import Tensor
 
 from elmokit.configs import config_from
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, UnknownLabelError
+from elmokit.errors import (
+    ConfigError,
+    FormatError,
+    ModelNotFoundError,
+    OutputError,
+    TextError,
+    TrainingError,
+    UnknownLabelError,
+)
+from elmokit.files import held, recover_interrupted
 from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
@@ -23,11 +32,13 @@ from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import Job, Progress, Report, fit, predict_all
 from elmokit.tasks.run_folder import (
+    LOCK,
     AnyTask,
     begin,
     finished_seeds,
     mean_and_deviation,
     read_json,
+    where_begun,
     write_facts,
     write_json,
 )
@@ -35,9 +46,10 @@ from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
 from elmokit.weights.fingerprint import fingerprint
+from elmokit.weights.pretrained import DEFAULT_MODEL
 
-Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path], None]
-"""Train a biLM (path or name) on sentences and write the result to the folder: what ``train/`` offers."""
+Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
+"""Train a biLM (path or name) on sentences, on a device, and write the result to the folder: what ``train/`` offers."""
 PREDICTED_AT_ONCE = 256  # examples
 TUNED = "bilm"  # the folder in a run for the biLM that it has fine-tuned
 
@@ -49,6 +61,7 @@ def train_task(
     *,
     device: str | torch.device = "cpu",
     report: Report = lambda progress: None,
+    tell: Callable[[str, Coverage], None] = lambda table, coverage: None,
     finetune: Finetune | None = None,
     resume: bool = False,
     facts: Mapping[str, Any] | None = None,
@@ -57,6 +70,7 @@ def train_task(
 
     Args:
         run: a folder that is not there yet, or with ``resume`` one of a run with the same config and data.
+        tell: is told before training, of each table of words with pretrained vectors, how many words lack one.
         finetune: for a config that fine-tunes the biLM first.
         facts: what ``run.json`` says beside its own, such as the command.
 
@@ -66,7 +80,7 @@ def train_task(
     Raises:
         ConfigError, TextError, ModelError: the config, the data or the biLM cannot be used.
         OutputError: the folder exists, or cannot be written.
-        TrainingError: the folder's run has other settings, or training cannot go on.
+        TrainingError: the folder's run has other settings, or another process is at it; training cannot go on.
     """
     run = Path(run)
     if run.exists() and not (resume and run.is_dir()):
@@ -75,10 +89,12 @@ def train_task(
     if config.elmo is not None and config.elmo.finetune is not None and finetune is None:
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
     train, dev = _examples(task, config, "train"), _examples(task, config, "dev")
-    train = [train[number] for number in subset([_text(task, example) for example in train], config.data.train_share)]
+    train = [train[number] for number in subset([task.text_of(example) for example in train], config.data.train_share)]
     others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
     labels = task.labels([*train, *dev], config)
     vocabulary = _vocabulary(task, config, train, others)
+    for name, coverage in vocabulary.coverage.items():
+        tell(name, coverage)
     inputs = vocabulary.inputs
     elmo = None if config.elmo is None else _open_elmo(config.elmo, config.elmo.model, place)
     if elmo is not None:
@@ -88,26 +104,33 @@ def train_task(
         return _build(task, config, inputs, labels, vocabulary.starts)
 
     build()  # what does not fit together is refused before anything is written
-    begin(run, task, config, {**vocabulary.content, "labels": labels})
-    if elmo is not None and config.elmo is not None:
-        if config.elmo.finetune is not None:
-            elmo = _finetuned(task, config.elmo, run, train, place, finetune)
-        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(place)})
-        cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
-        _fill(cache, task, [*train, *dev], report, config.train.epochs)
-        inputs.layers_of = cache.layers
-    else:
-        write_facts(run, task, config, vocabulary.coverage, None, {**(facts or {}), "device": str(place)})
+    with held(run / LOCK) as is_ours:
+        if not is_ours:
+            raise TrainingError(
+                f"Another process is training in {run}. Wait until it is over, or choose another folder."
+            )
+        recover_interrupted(run)
+        begin(run, task, config, {**vocabulary.content, "labels": labels})
+        facts = {**(facts or {}), "device": str(place)}
+        if elmo is not None and config.elmo is not None:
+            if config.elmo.finetune is not None:
+                elmo = _finetuned(task, config.elmo, run, train, place, finetune)
+            write_facts(run, task, config, vocabulary.coverage, elmo, facts)
+            cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
+            _fill(cache, task, [*train, *dev], report, config.train.epochs)
+            inputs.layers_of = cache.layers
+        else:
+            write_facts(run, task, config, vocabulary.coverage, None, facts)
 
-    job = Job(task, config, config.train, train, dev, inputs, labels, place)
-    results = [fit(job, build, seed, run / f"seed-{seed}", report) for seed in config.train.seeds]
-    summary = {
-        "task": task.name,
-        "metric": task.metric,
-        "dev": mean_and_deviation([result["dev"] for result in results]),
-        "seeds": results,
-    }
-    write_json(run / "results.json", summary)
+        job = Job(task, config, config.train, train, dev, inputs, labels, place)
+        results = [fit(job, build, seed, run / f"seed-{seed}", report) for seed in config.train.seeds]
+        summary = {
+            "task": task.name,
+            "metric": task.metric,
+            "dev": mean_and_deviation([result["dev"] for result in results]),
+            "seeds": results,
+        }
+        write_json(run / "results.json", summary)
     return summary
 
 
@@ -221,7 +244,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
                 f"{run} was trained with another biLM than the one at {config.elmo.model or 'en-mini'} now "
                 f"(fingerprint {expected}, found {found}). Put the old one back, or train again."
             )
-        cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
+        cache = LayerCache(where_begun(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
         inputs = _with_elmo(inputs, elmo)
         inputs.layers_of = cache.layers
     model = _build(task, config, inputs, labels, {})
@@ -299,17 +322,15 @@ def _examples(task: AnyTask, config: Any, part: str) -> list[Any]:
     return examples
 
 
-def _text(task: AnyTask, example: Any) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(sentence) for sentence in task.sentences(example))
-
-
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
     return Elmo.from_pretrained(source, start=config.start, n_mixes=0, device=device)
 
 
 def _bilm_of(config: ElmoConfig, run: Path) -> str | None:
     """Where a run's biLM is: its own, if it has fine-tuned one."""
-    return config.model if config.finetune is None else str(run / TUNED)
+    if config.finetune is not None:
+        return str(run / TUNED)
+    return config.model if config.model == DEFAULT_MODEL else where_begun(run, config.model)
 
 
 def _finetuned(
@@ -319,8 +340,8 @@ def _finetuned(
     if not (run / TUNED).exists():
         assert finetune is not None
         assert config.finetune is not None
-        sentences = list(dict.fromkeys(sentence for example in train for sentence in _text(task, example)))
-        finetune(config.model, sentences, config.finetune, run / TUNED)
+        sentences = list(dict.fromkeys(sentence for example in train for sentence in task.text_of(example)))
+        finetune(config.model, sentences, config.finetune, run / TUNED, device)
     return _open_elmo(config, str(run / TUNED), device)
 
 

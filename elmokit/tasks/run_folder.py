@@ -4,21 +4,25 @@
 
     config.toml        every setting; ``elmokit task train RUN/config.toml --run ANOTHER`` repeats the run
     vocabulary.json    words, characters, labels
-    run.json           command, versions, the data's sizes and checksums, the biLM's fingerprint and card
+    run.json           command, folder that paths count from, versions, the data's and word vectors' sizes and
+                       checksums, the biLM's fingerprint and card
     layers/            the biLM's layers, unless the config names another place
     bilm/              the biLM that the run has fine-tuned, if it has
     seed-N/            metrics.jsonl, checkpoint/, best.safetensors, result.json
     results.json       all seeds' results, mean and deviation
+    lock               held by the process that trains there
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ from elmokit.tasks.vocabulary import Coverage
 from elmokit.weights.fingerprint import fingerprint
 
 AnyTask = Task[Any, Any, Any, Any]
+LOCK = "lock"
 
 
 def finished_seeds(run: Path) -> list[int]:
@@ -44,19 +49,23 @@ def finished_seeds(run: Path) -> list[int]:
 
 
 def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Of each score over the seeds: the mean, and the sample's standard deviation (0 of a single seed)."""
+    """Of each score that all seeds have: the mean, and the sample's standard deviation (0 of a single seed)."""
     return {
         name: {
             "mean": statistics.fmean(one[name] for one in scores),
             "deviation": statistics.stdev(one[name] for one in scores) if len(scores) > 1 else 0.0,
         }
         for name in scores[0]
+        if all(name in one for one in scores)
     }
 
 
-def data_facts(config: Any) -> dict[str, dict[str, list[int]]]:
-    """Each file's size and checksum, decompressed."""
-    return {part: {path: _checksum(path) for path in expand(getattr(config.data, part))} for part in ("train", "dev")}
+def data_facts(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]]]:
+    """Each file's size and checksum, decompressed: of the data, and of the word vectors."""
+    paths = {part: expand(getattr(config.data, part)) for part in ("train", "dev", "test")}
+    tables = [words for name in task.word_tables if (words := getattr(config, name)) is not None]
+    paths["vectors"] = [path for words in tables for path in expand(words.vectors)]
+    return {part: {path: _checksum(path) for path in found} for part, found in paths.items()}
 
 
 def _checksum(path: str) -> list[int]:
@@ -80,8 +89,10 @@ def begin(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) 
             )
     if (run / "vocabulary.json").exists() and read_json(run / "vocabulary.json") != json.loads(json.dumps(vocabulary)):
         raise TrainingError(f"The words or labels of {run} are not those of the data any more. Start a new run.")
-    if (run / "run.json").exists() and read_json(run / "run.json").get("data") != data_facts(config):
-        raise TrainingError(f"The data of {run} have changed since it began. Put them back, or start a new run.")
+    if (run / "run.json").exists():
+        earlier, now = read_json(run / "run.json").get("data", {}), data_facts(task, config)
+        if any(now.get(part) != earlier[part] for part in earlier):
+            raise TrainingError(f"The data of {run} have changed since it began. Put them back, or start a new run.")
     run.mkdir(parents=True, exist_ok=True)
     for name, text in (("vocabulary.json", json.dumps(vocabulary)), ("config.toml", to_toml(content))):
         with written_whole(run / name, overwrite=True) as beside:
@@ -119,13 +130,31 @@ def write_facts(
     content = {
         **facts,
         "task": task.name,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "directory": str(Path.cwd()),
+        "versions": {"python": platform.python_version(), **_versions()},
         "n_threads": torch.get_num_threads(),
-        "data": data_facts(config),
+        "data": data_facts(task, config),
         "word_vectors": {name: asdict(covered) for name, covered in coverage.items()},
         "bilm": bilm,
     }
     write_json(path, content)
+
+
+def _versions() -> dict[str, str]:
+    """Of the packages that numbers and tokens depend on; what is not installed is left out."""
+    found = {}
+    for name in ("torch", "numpy", "nltk"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def where_begun(run: Path, path: str | None) -> str | None:
+    """A path from a run's config, which counts from the folder that the run began in, if it is there."""
+    if path is None:
+        return None
+    place = Path(read_json(run / "run.json").get("directory", "")) / path
+    return str(place) if place.exists() else path
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -120,6 +120,8 @@ class Phrase:
     tokens: list[str]
     label: str | None
     where: str
+    sentence: list[str] | None = None
+    """The tokens of the sentence that it is a part of; None of a whole one."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def _phrases(tree: LabelledTree, n_classes: int, n_nodes: int, min_tokens: int) 
     for place, node in enumerate(tree.nodes[:n_nodes]):
         label = CLASSES[n_classes][int(node.label)]
         if label is not None and (place == 0 or node.stop - node.start >= min_tokens):
-            yield Phrase(tree.tokens[node.start : node.stop], label, tree.where)
+            yield Phrase(tree.tokens[node.start : node.stop], label, tree.where, tree.tokens if place else None)
 
 
 def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: SstConfig) -> Iterator[Phrase]:
@@ -273,6 +275,7 @@ TASK = Task(
     read_training=read_training,
     read_text=read_text,
     sentences=lambda example: [example.tokens],
+    text=lambda example: [example.tokens if example.sentence is None else example.sentence],
     labels=labels,
     check=check,
     build=lambda config, inputs, known: SstModel(config.model, inputs, known["classes"]),

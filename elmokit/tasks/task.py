@@ -83,12 +83,18 @@ class Task(Generic[Config, Example, Batch, Prediction]):
     """A prediction for readers."""
     read_training: Callable[[str, Config], Iterable[Example]] | None = None
     """As ``read``, for training files, where training takes other examples from a file than judging does."""
+    text: Callable[[Example], Sequence[Sentence]] | None = None
+    """The whole sentences that an example was cut out of; None where ``sentences`` are whole."""
     lengths: Callable[[Example], tuple[int, ...]] | None = None
     """What batches are sorted by; None for the length of the longest sentence."""
     vary: Callable[[Example, Config, random.Random], Example] | None = None
     """The view of an example that training takes in one epoch, where it does not take the whole."""
     word_tables: tuple[str, ...] = ("words",)
     """The config's fields that are a ``WordsConfig`` or None."""
+
+    def text_of(self, example: Example) -> tuple[tuple[str, ...], ...]:
+        """The sentences of the text that an example is of: what is drawn for a share, and what a biLM may learn."""
+        return tuple(map(tuple, (self.text or self.sentences)(example)))
 
     def lengths_of(self, example: Example) -> tuple[int, ...]:
         """What batches are sorted by."""
