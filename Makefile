@@ -8,6 +8,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SENTENCES ?= examples/sentences.txt
 BENCH ?= bench
+# A process for each core, with one thread: threads of several processes wait for one another.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .PHONY: demo test quick check bench clean
 
@@ -15,10 +17,10 @@ demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 quick: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
