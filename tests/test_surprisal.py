@@ -72,3 +72,10 @@ def test_beside_its_own_dump_the_checkpoint_is_opened(tmp_path: Path) -> None:
     assert open_predicting(str(run)).softmax is not None
     with pytest.raises(ModelNotFoundError, match="has no softmax"):
         open_predicting(str(run / "dump_weights.hdf5"))
+
+
+def test_the_working_folder_opens_by_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(random_model(), tmp_path / "their_weights.hdf5")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="has no softmax"):
+        open_predicting(".")

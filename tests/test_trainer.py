@@ -162,6 +162,20 @@ def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -
     ]
 
 
+def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
+    told: list[str] = []
+    run_training(tmp_path / "done", tell=told.append)
+    run_training(tmp_path / "done", tell=told.append)
+    assert told == ["The run has its 120 predictions already: give it more --epochs, --tokens or --hours."]
+    told.clear()
+    harmful = dataclasses.replace(
+        CONFIG, learning_rate=3.0, warmup_share=0.0, patience=1, evaluate_every=1, tokens=2000
+    )
+    run_training(tmp_path / "worse", harmful, tell=told.append)
+    run_training(tmp_path / "worse", harmful, tell=told.append)
+    assert told == ["No look of the last 1 was better: a larger --patience, or 0, trains on."]
+
+
 def test_hours_given_again_begin_now_and_else_end_where_they_would_have(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, tokens=None, hours=1e-9)  # one step
     run_training(tmp_path, config)

@@ -42,7 +42,7 @@ def convert(
     """
     from elmokit.files import read_lines, split_tokens
     from elmokit.weights.open import HDF5_SUFFIXES, save_model
-    from elmokit.weights.pretrained import open_with_softmax
+    from elmokit.weights.pretrained import open_pretrained, open_with_softmax
     from elmokit.weights.warm import calibrated_state
 
     if target.suffix in HDF5_SUFFIXES and storage != "float32":
@@ -50,7 +50,7 @@ def convert(
             f"--storage {storage} is for a folder of ours: AllenNLP and bilm-tf read float32 from {target.suffix} "
             "files. Leave it out, or name a folder."
         )
-    model = open_with_softmax(source, options)
+    model = open_pretrained(source, options) if target.suffix in HDF5_SUFFIXES else open_with_softmax(source, options)
     if calibrate is not None:
         sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]
         model.warm_state = calibrated_state(model, sentences)

@@ -97,6 +97,8 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     file = {} if settings["file"] is None else read_toml(settings["file"])
     stored = open_with_softmax(name, settings["options"])
     config = _config(stored, file, settings)  # what cannot be is refused before the text is counted
+    if config.freeze_softmax and stored.softmax is None and config.softmax.kind != "tied":
+        raise ConfigError(f"{name} has no softmax, and --freeze-softmax would keep one drawn at random. Leave it out.")
     if vocab is None and max_words is None:
         vocab = own_words(stored)
     most = settings["held_out_sentences"]
@@ -107,7 +109,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     is_drawn, kept = _kept_rows(stored, initial)
     click.echo(kept, err=True)
     if config.freeze_softmax and is_drawn:
-        raise ConfigError(f"--freeze-softmax would keep chance for a softmax, for {kept}. Leave it out.")
+        raise ConfigError(f"--freeze-softmax would keep a softmax drawn at random: {kept}. Leave it out.")
     dropout = config.model.dropout
     config = dataclasses.replace(config, model=dataclasses.replace(initial.bilm.config, dropout=dropout))
     # A warm state was calibrated for the old weights.
@@ -143,12 +145,14 @@ def _config(stored: StoredModel, file: Table, settings: Table) -> TrainConfig:
 
 def _kept_rows(old: StoredModel, new: StoredModel) -> tuple[bool, str]:
     """Whether the softmax is drawn anew, and what became of the old one's rows, in a line."""
-    from elmokit.nn.softmax import AdaptiveSoftmax
+    from elmokit.nn.softmax import AdaptiveSoftmax, TiedSoftmax
 
     assert new.vocabulary is not None
     n_words = len(new.vocabulary)
     if new.softmax is old.softmax:
         return False, f"the softmax over {n_words:,} words is the model's own"
+    if isinstance(new.softmax, TiedSoftmax):
+        return False, f"the softmax over {n_words:,} words takes its rows from the table of words"
     if old.softmax is None or old.vocabulary is None:
         return True, f"the model came without a softmax: one over {n_words:,} words is drawn anew"
     if isinstance(old.softmax, AdaptiveSoftmax) or isinstance(new.softmax, AdaptiveSoftmax):

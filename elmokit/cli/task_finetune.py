@@ -20,7 +20,7 @@ from elmokit.train.distributed import World
 from elmokit.train.finetune import with_softmax_over
 from elmokit.train.run import SETTINGS, Corpus
 from elmokit.weights.folder import load_folder, save_folder
-from elmokit.weights.pretrained import open_pretrained
+from elmokit.weights.pretrained import open_with_softmax
 from elmokit.weights.softmaxes import softmax_config
 from elmokit.weights.warm import calibrated_state
 
@@ -66,7 +66,7 @@ def _begin(
     config: FinetuneConfig,
     run: Path,
 ) -> None:
-    stored = open_pretrained(name)
+    stored = open_with_softmax(name)
     counts = Counter(token for sentence in training for token in sentence)
     vocabulary = own_words(stored) or Vocabulary.from_counts(counts, MAX_WORDS)
     corpus = Corpus([text], held_out, vocabulary, len(training), counts.total())

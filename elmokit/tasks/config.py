@@ -259,7 +259,7 @@ def expand(given: Paths) -> list[str]:
         matches = sorted(map(str, anchor.glob(str(path.relative_to(path.anchor))))) if is_pattern else []
         for match in matches or [name]:
             found += _in_folder(match) if Path(match).is_dir() else [match]
-    return found
+    return list(dict.fromkeys(found))  # ``**`` names a folder and those inside it
 
 
 def _in_folder(folder: str) -> list[str]:

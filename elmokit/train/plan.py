@@ -44,20 +44,20 @@ class Plan:
 
 
 def seconds_per_step(
-    config: TrainConfig, losses: WindowLosses, window: Window, state: BiLMState, n_timed: int = N_TIMED
+    config: TrainConfig, losses: WindowLosses, window: Window, state: BiLMState, with_update: bool = True
 ) -> float:
     """The time of one optimizer step, without changing a weight or a random state; averaging over processes apart.
 
     The first window and the first update, slower than the rest, are not counted.
+
+    Args:
+        with_update: time the optimizer too, with one of its own; not where memory already holds another's numbers.
     """
     trained = [parameter for parameter in losses.parameters() if parameter.requires_grad]
-    optimizer = build_optimizer(config, trained)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0  # it does its work and changes nothing
     parts = [torch.from_numpy(part).to(state.hidden.device) for part in (window.tokens, window.inputs, window.targets)]
     on_gpu = [state.hidden.device] if state.hidden.device.type == "cuda" else []
     with torch.random.fork_rng(on_gpu):
-        for index in range(n_timed + 1):
+        for index in range(N_TIMED + 1):
             if index == 1:
                 started = time.perf_counter()
             with torch.autocast(state.hidden.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
@@ -65,14 +65,18 @@ def seconds_per_step(
             loss.mean().backward()
             if on_gpu:
                 torch.cuda.synchronize(on_gpu[0])
-    of_window = (time.perf_counter() - started) / n_timed
-    for _ in range(2):
-        started = time.perf_counter()
-        torch.nn.utils.clip_grad_norm_(trained, config.clip_norm)
-        optimizer.step()
-        if on_gpu:
-            torch.cuda.synchronize(on_gpu[0])
-        of_update = time.perf_counter() - started
+    of_window, of_update = (time.perf_counter() - started) / N_TIMED, 0.0
+    if with_update:
+        optimizer = build_optimizer(config, trained)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0  # it does its work and changes nothing
+        for _ in range(2):
+            started = time.perf_counter()
+            torch.nn.utils.clip_grad_norm_(trained, config.clip_norm)
+            optimizer.step()
+            if on_gpu:
+                torch.cuda.synchronize(on_gpu[0])
+            of_update = time.perf_counter() - started
     for parameter in trained:
         parameter.grad = None
     return of_window * config.accumulate + of_update

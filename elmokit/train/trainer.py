@@ -198,20 +198,25 @@ class _Training:
             seconds = world.tell(self._seconds_per_step())
             self.total = self._predictions_for(seconds)
             done = self.state.counters.n_predictions
-            if earlier is not None and earlier.n_predictions:
+            if earlier is not None and earlier.n_predictions and done < self.total:
                 before, after = (config.rate(done / total) for total in (earlier.n_predictions, self.total))
                 if before != after:
                     tell(
                         f"The schedule follows the new length: the learning rate is {after:.3g} now, not {before:.3g}."
                     )
             show_plan(make_plan(config, max(0, self.total - done), world.size, seconds))
+        if self._has_stopped():
+            tell(f"No look of the last {config.patience} was better: a larger --patience, or 0, trains on.")
+        elif self.state.counters.n_predictions >= self.total:
+            tell(f"The run has its {self.total:,} predictions already: give it more --epochs, --tokens or --hours.")
         if world.leads:
             save_settings(self.run, dataclasses.replace(now, n_predictions=self.total))
             forget_later_lines(self.run / LOG, self.state.counters.n_steps)
 
     def _seconds_per_step(self) -> float:
         with contextlib.closing(_stream(self.config, self.corpus, self.state.model, self.world)) as stream:
-            return seconds_per_step(self.config, self.state.losses, next(stream), self.state.lstm_state)
+            is_fresh = not self.state.optimizer.state
+            return seconds_per_step(self.config, self.state.losses, next(stream), self.state.lstm_state, is_fresh)
 
     def _predictions_for(self, seconds: float) -> int:
         config = self.config

@@ -160,7 +160,7 @@ def find(path: Path, step: int | None = None) -> Path | None:
     """
     if path.name.endswith(INDEX_SUFFIX) and path.is_file():
         return path.with_name(path.name.removesuffix(INDEX_SUFFIX))
-    if path.with_name(path.name + INDEX_SUFFIX).is_file():
+    if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
         return path
     folder = path.parent if path.name == "checkpoint" and path.is_file() else path
     epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
