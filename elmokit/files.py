@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from elmokit.errors import MissingExtraError, OutputError, TextError
+from elmokit.errors import MissingExtraError, OutputError, TextError, TrainingError
 
 STDIN = "-"
 TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
@@ -335,6 +335,11 @@ def held(path: Path) -> Iterator[bool]:
         raise OutputError(f"Cannot write to {path.parent}: {error.strerror}.") from None
     with file:
         yield _lock(file)
+
+
+def busy(run: Path) -> TrainingError:
+    """The error where another process holds a run's lock."""
+    return TrainingError(f"Another process is training in {run}. Wait until it is over, or choose another folder.")
 
 
 def _lock(file: IO[str]) -> bool:

@@ -45,12 +45,13 @@ def convert(
     from elmokit.weights.pretrained import open_pretrained, open_with_softmax
     from elmokit.weights.warm import calibrated_state
 
-    if target.suffix in HDF5_SUFFIXES and storage != "float32":
+    is_hdf5 = target.suffix in HDF5_SUFFIXES
+    if is_hdf5 and storage != "float32":
         raise ConfigError(
             f"--storage {storage} is for a folder of ours: AllenNLP and bilm-tf read float32 from {target.suffix} "
             "files. Leave it out, or name a folder."
         )
-    model = open_pretrained(source, options) if target.suffix in HDF5_SUFFIXES else open_with_softmax(source, options)
+    model = (open_pretrained if is_hdf5 else open_with_softmax)(source, options)
     if calibrate is not None:
         sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]
         model.warm_state = calibrated_state(model, sentences)
@@ -60,5 +61,5 @@ def convert(
         click.echo(f"wrote {path}", err=True)
     parts = {"the softmax and its words": model.softmax, "the warm state": model.warm_state}
     lost = [name for name, part in parts.items() if part is not None]
-    if target.suffix in HDF5_SUFFIXES and lost:
+    if is_hdf5 and lost:
         click.echo(f"left out, as HDF5 has no place for it: {', '.join(lost)}", err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import options_option
-from elmokit.cli.settings import SettingsCommand, Table, flags_of, laid_over, read_toml
+from elmokit.cli.settings import SettingsCommand, Table, flags_of, given_flags, laid_over, read_toml
 from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError
 
 if TYPE_CHECKING:
@@ -123,11 +123,7 @@ def _config(stored: StoredModel, file: Table, settings: Table) -> TrainConfig:
     from elmokit.train.config import TrainConfig
     from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 
-    flags: Table = {
-        field.name: settings[field.name]
-        for field in dataclasses.fields(TrainConfig)
-        if "help" in field.metadata and settings[field.name] is not None
-    }
+    flags = given_flags(TrainConfig, settings)
     if settings["dropout"] is not None:
         flags["model"] = {"dropout": settings["dropout"]}
     budgets = {"epochs", "tokens", "hours"}

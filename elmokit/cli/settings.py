@@ -58,6 +58,12 @@ def flags_of(kind: type, defaults: Mapping[str, Any] = types.MappingProxyType({}
     return options
 
 
+def given_flags(kind: type, settings: Mapping[str, Any]) -> Table:
+    """What was given of the options that ``flags_of`` made."""
+    names = [field.name for field in dataclasses.fields(kind) if "help" in field.metadata]
+    return {name: settings[name] for name in names if settings[name] is not None}
+
+
 class _Numbers(click.ParamType[list[int]]):
     name = "numbers"
 

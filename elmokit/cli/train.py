@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.settings import SettingsCommand, Table, flags_of, laid_over, read_toml
+from elmokit.cli.settings import SettingsCommand, Table, flags_of, given_flags, laid_over, read_toml
 from elmokit.errors import ConfigError, ElmoError, OutputError
 
 if TYPE_CHECKING:
@@ -164,8 +164,6 @@ def _data(texts: tuple[Path, ...], settings: Table, data: Any, file: str) -> Tab
 
 
 def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
-    import dataclasses
-
     from elmokit.configs import config_from
     from elmokit.train.config import TrainConfig
 
@@ -176,8 +174,7 @@ def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
     model = {name: settings[name] for name in MODEL_FLAGS if settings[name] is not None}
     if inputs == "words":
         model |= {"char_cnn": None, "n_words": n_words}
-    fields = [field.name for field in dataclasses.fields(TrainConfig) if "help" in field.metadata]
-    flags: Table = {name: settings[name] for name in fields if settings[name] is not None}
+    flags = given_flags(TrainConfig, settings)
     softmax: Table = {"kind": settings["softmax"]} if settings["softmax"] else {}
     if settings["cutoffs"]:
         try:

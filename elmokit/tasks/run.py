@@ -21,10 +21,9 @@ from elmokit.errors import (
     ModelNotFoundError,
     OutputError,
     TextError,
-    TrainingError,
     UnknownLabelError,
 )
-from elmokit.files import held, recover_interrupted
+from elmokit.files import busy, held, recover_interrupted
 from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
@@ -106,9 +105,7 @@ def train_task(
     build()  # what does not fit together is refused before anything is written
     with held(run / LOCK) as is_ours:
         if not is_ours:
-            raise TrainingError(
-                f"Another process is training in {run}. Wait until it is over, or choose another folder."
-            )
+            raise busy(run)
         recover_interrupted(run)
         begin(run, task, config, {**vocabulary.content, "labels": labels})
         facts = {**(facts or {}), "device": str(place)}

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import TrainingError
-from elmokit.files import forget_later_lines, held, recover_interrupted
+from elmokit.files import busy, forget_later_lines, held, recover_interrupted
 from elmokit.nn.fast.choose import offers
 from elmokit.text.shards import Part
 from elmokit.text.stream import Window, WindowStream
@@ -112,9 +112,7 @@ def train(
     refuse_small_corpus(corpus, config, world.size)
     with held(run / LOCK) if world.leads else contextlib.nullcontext() as is_ours:
         if not world.tell(is_ours):
-            raise TrainingError(
-                f"Another process is training in {run}. Wait until it is over, or choose another folder."
-            )
+            raise busy(run)
         if world.leads:
             recover_interrupted(run)
             recover_interrupted(run / "checkpoints")
