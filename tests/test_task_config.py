@@ -175,6 +175,7 @@ def test_a_folder_stands_for_its_gold_conll_files_at_any_depth(tmp_path: Path, m
     files = ["train/a.v4_gold_conll", "train/nw/b.gold_conll"]
     assert expand("train") == expand("tr*n") == expand(("train/a.v4_gold_conll", "train/nw")) == files
     assert expand("train/**") == files  # each once, though it names the folder and the one inside
+    assert expand(("train", "train")) == files * 2  # vectors may be asked for twice
     assert expand(str(tmp_path / "train")) == [str(tmp_path / name) for name in files]
     with pytest.raises(TextError, match=r"other is a folder, .* named \*gold_conll.* such as other/\*\*/\*\.txt"):
         expand("other")

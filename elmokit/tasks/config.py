@@ -248,6 +248,8 @@ def check_share(name: str, value: float) -> None:
 def expand(given: Paths) -> list[str]:
     """The files of a config's ``Paths``, those of a pattern or folder sorted; a name without a match stands as it is.
 
+    A file comes once for each name that it is given by.
+
     Raises:
         TextError: there is no ``*gold_conll`` file in a folder, nor below it.
     """
@@ -257,9 +259,11 @@ def expand(given: Paths) -> list[str]:
         anchor = Path(path.anchor) if path.is_absolute() else Path()
         is_pattern = any(mark in name for mark in "*?[") and not path.exists()
         matches = sorted(map(str, anchor.glob(str(path.relative_to(path.anchor))))) if is_pattern else []
+        named: dict[str, None] = {}  # each once: ``**`` names a folder and those inside it
         for match in matches or [name]:
-            found += _in_folder(match) if Path(match).is_dir() else [match]
-    return list(dict.fromkeys(found))  # ``**`` names a folder and those inside it
+            named |= dict.fromkeys(_in_folder(match) if Path(match).is_dir() else [match])
+        found += named
+    return found
 
 
 def _in_folder(folder: str) -> list[str]:
