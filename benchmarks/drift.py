@@ -5,6 +5,7 @@
 For each kernel that ``ELMOKIT_KERNELS`` can ask for, beside the plain path: the cosine of each token's top-layer vector
 with its exact one, the largest difference in any layer, perplexity (if the model has a softmax) on SENTENCES, and the
 accuracy of one linear probe per layer, trained on exact vectors and asked about these. Prints Markdown.
+Needs scikit-learn.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def blocks(page: Path, language: str) -> list[str]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the documents speak of."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(ROOT / "examples" / "sentences.txt", "sentences.txt")
-    shutil.copytree(ROOT / "examples" / "understand", "understand")
+    shutil.copytree(ROOT / "examples", ".", dirs_exist_ok=True)
+    shutil.copytree(ROOT / "examples", "examples")
     Path("held-out.txt").write_text(TEXT)
     Path("srl.txt").write_text("Ada fixed it .\n1 Mira sold it |||\n")
     Path("corpus").mkdir()

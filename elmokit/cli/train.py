@@ -58,9 +58,9 @@ class TrainCommand(SettingsCommand):
 def train(texts: tuple[Path, ...], run: Path | None, resume: Path | None, **settings: Any) -> None:
     """Pre-train a biLM on TEXT: tokenised sentences, one per line.
 
-    TEXT is files (.txt, .gz, .xz, .zst), folders or quoted patterns. All settings may stand in a TOML file: those
-    of the flags below by their names, sizes in a table [model], and texts, held_out, vocab, max_words and
-    held_out_sentences in a table [data].
+    TEXT is files (.txt, .gz, .xz, .zst), folders or quoted patterns. Settings may stand in a TOML file: those of
+    the flags below by their names; sizes, dropout and bidirectional in a table [model]; kind and cutoffs in a table
+    [softmax]; texts, held_out, vocab, max_words and held_out_sentences in a table [data].
 
     On several CPUs or GPUs: torchrun --nproc-per-node N -m elmokit train TEXT ... --out RUN
     """

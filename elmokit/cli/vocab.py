@@ -20,7 +20,7 @@ from elmokit.errors import ConfigError
 def vocab(
     texts: tuple[Path, ...], output: Path, max_words: int | None, min_count: int, repair: bool, overwrite: bool
 ) -> None:
-    """Count the words of TEXT and write them to OUT, one a line, with their counts beside (OUT.counts.tsv).
+    """Count the words of TEXT and write them to OUT, one a line, with their counts beside (OUT.txt: OUT.counts.tsv).
 
     TEXT is tokenised, one sentence per line: files (.txt, .gz, .xz, .zst), folders, quoted patterns, or - for standard
     input. The words are <S>, </S>, <UNK>, then the others, the most frequent first.

@@ -21,7 +21,7 @@ MAY_CHANGE = frozenset(
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train ``model``. The defaults are the recipe of the model inside this package."""
+    """How to train ``model``. The defaults are the recipe ``modern``."""
 
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)

@@ -28,7 +28,8 @@ class StoredModel:
 
     bilm: BiLM
     family: str
-    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub" or "ELMoForManyLangs"."""
+    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub" or "ELMoForManyLangs";
+    "allennlp" for one that ``_ElmoBiLm.to_model`` made."""
     source: Path | None = None
     softmax: Softmax | None = None
     """For perplexity and further training; old exports threw it away."""

@@ -225,7 +225,9 @@ def _config_hint(path: Path) -> str | None:
     return None if kind is None else f"a Hugging Face model of type {kind!r}"
 
 
-def save_model(model: StoredModel, path: Path, storage: Storage = "float32", overwrite: bool = False) -> list[Path]:
+def save_model(
+    model: StoredModel, path: str | Path, storage: Storage = "float32", overwrite: bool = False
+) -> list[Path]:
     """Write a model in the format that the path asks for: HDF5 with options beside it, or a folder of ours.
 
     Beside the HDF5 of a word-input model stands ``vocab.txt`` too, which names the rows of its table.
@@ -236,6 +238,7 @@ def save_model(model: StoredModel, path: Path, storage: Storage = "float32", ove
     Raises:
         OutputError: something stands there and may not be overwritten, or it cannot be written.
     """
+    path = Path(path).expanduser()
     if path.suffix in HDF5_SUFFIXES:
         options = named_options(path)
         if model.bilm.config.n_words is None or model.vocabulary is None:
