@@ -54,7 +54,8 @@ class Elmo(nn.Module):
             made from the model's sentence boundaries. "zero": nothing read yet. "carry": the state of the
             same batch row after the sentence before, as bilm-tf and AllenNLP do.
         n_mixes: learned mixes that ``forward`` returns, for different places in a model.
-        layer_norm: normalise layers before mixing, over the whole batch, as in bilm-tf.
+        layer_norm: normalise layers before mixing, over all vectors of the batch that are returned, as in bilm-tf
+            (AllenNLP counts the boundaries too: ``compat.allennlp``).
         dropout: on each mix, in training; the paper's models use 0.5.
         layers: what the mixes weigh: "all"; "top", the top layer times a learned gamma; "average", the plain mean times
             a learned gamma; a layer's number; or several.
@@ -197,7 +198,8 @@ class Elmo(nn.Module):
         state = self.start_state(len(ids)) if state is None else state
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers, state = self.bilm(ids, mask, state)
-        mixes: list[Tensor] = [mix(layers, mask) * mask[..., None] for mix in self.mixes]
+        real = mask if self.keep_boundaries else within_boundaries(mask)
+        mixes: list[Tensor] = [mix(layers, real) * mask[..., None] for mix in self.mixes]
         if not self.keep_boundaries:
             mixes, mask = [_without_boundaries(mix, mask) for mix in mixes], mask[:, 2:]
         return ElmoOutput([self.dropout(mix) for mix in mixes], mask, state)
@@ -343,7 +345,7 @@ class Elmo(nn.Module):
         self, sentences: Sequence[Sequence[str]], state: BiLMState, chosen: _Chosen
     ) -> tuple[list[Vectors], BiLMState]:
         (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
-        wanted = chosen.of(self, layers)  # (..., batch, time, dim)
+        wanted = chosen.of(self, layers, torch.from_numpy(batch.mask).to(layers.device))  # (..., batch, time, dim)
         rows = wanted.movedim(-3, 0).float().cpu().numpy()
         lengths = batch.mask.sum(axis=1)
         return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, lengths, strict=True)], state
@@ -374,16 +376,23 @@ class _Chosen(NamedTuple):
         """Whether a vector depends on the whole batch: a mix that normalises over it."""
         return self.layers == "mix" and bool(elmo.mixes) and bool(elmo.mixes[0].layer_norm)
 
-    def of(self, elmo: Elmo, layers: Tensor) -> Tensor:
-        """From ``(layers, batch, time, dim)`` to what was asked for."""
+    def of(self, elmo: Elmo, layers: Tensor, mask: Tensor | None = None) -> Tensor:
+        """From ``(layers, batch, time, dim)`` to what was asked for; the mask for a mix that looks at all."""
         if self.layers == "average":
             return layers.mean(dim=0)
         if self.layers == "mix":
             if not elmo.mixes:
                 raise ConfigError("This Elmo was built with n_mixes=0: there is no learned mix to apply.")
-            mixed: Tensor = elmo.mixes[0](layers)
+            mixed: Tensor = elmo.mixes[0](layers, None if mask is None else within_boundaries(mask))
             return mixed
         return layers[self.layers] if isinstance(self.layers, int) else layers[list(self.layers)]
+
+
+def within_boundaries(mask: Tensor) -> Tensor:
+    """``(batch, time)``: True on the tokens between ``<S>`` and ``</S>``, of a mask that is True on these too."""
+    inner = torch.zeros_like(mask)
+    inner[:, 1:-1] = mask[:, 2:]
+    return inner
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import fnmatch
 import glob
 import gzip
 import json
@@ -13,11 +15,11 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from elmokit.errors import MissingExtraError, OutputError, TextError, TrainingError
+from elmokit.errors import ElmoError, MissingExtraError, OutputError, TextError, TrainingError
 
 STDIN = "-"
 TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
@@ -54,20 +56,20 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def written_whole(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
+def written_whole(
+    path: str | Path, overwrite: bool = False, folder: bool = False, parts: Sequence[str] | None = None
+) -> Iterator[Path]:
     """A path beside ``path`` to write to; renamed to ``path`` if the block ends well, removed if not.
 
     Args:
         folder: make a folder at the path to write to; else a file's path is handed out.
+        parts: as in ``refuse_existing``.
 
     Raises:
         OutputError: ``path`` exists and may not be overwritten, or it cannot be written.
     """
     path = Path(path)
-    refuse_existing(path, overwrite)
-    if path.exists() and path.is_dir() != folder:
-        kinds = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
-        raise OutputError(f"{path} is {kinds[0]}, and {kinds[1]} is to be written there. Choose another name.")
+    refuse_existing(path, overwrite, folder, parts)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -143,16 +145,67 @@ def forget_later_lines(log: Path, n_steps: int) -> None:
         beside.write_text("".join(kept), encoding="utf-8")
 
 
-def refuse_existing(path: str | Path, overwrite: bool) -> None:
+def refuse_existing(
+    path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
+) -> None:
     """Say before any work is done that an output path is taken.
 
+    Args:
+        folder: a folder is to be written there; else a file.
+        parts: patterns for the names of what such a folder holds. One that holds anything else, which would be lost, is
+            not overwritten. None: it may hold anything.
+
     Raises:
-        OutputError: something stands there and may not be overwritten.
+        OutputError: something stands there and may not be overwritten; or the path has no name, as that of the folder
+            one is in.
     """
-    if Path(path).exists() and not overwrite:
+    path = Path(path)
+    if not path.name:
+        raise OutputError(f"The output {str(path)!r} names nothing. Give it a name.")
+    if not path.exists():
+        return
+    if not overwrite:
         raise OutputError(
             f"{path} exists already. Choose another name, or allow overwriting (--overwrite in the shell)."
         )
+    if path.is_dir() != folder:
+        kinds = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
+        raise OutputError(f"{path} is {kinds[0]}, and {kinds[1]} is to be written there. Choose another name.")
+    if folder and parts is not None:
+        for name in sorted(inside.name for inside in path.iterdir()):
+            if not any(fnmatch.fnmatchcase(name, part) for part in parts):
+                raise OutputError(
+                    f"{path} holds {name}, which would be lost by overwriting. Move it away, or choose another name."
+                )
+
+
+def at_home(path: str | Path, error: type[ElmoError] = TextError) -> Path:
+    """A path whose ``~`` is spelt out.
+
+    Raises:
+        ElmoError: ``error``, where there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise error(f"{path}: there is no such user's home folder. Give the whole path.") from None
+
+
+def refuse_unreadable(source: str | Path, output: str | Path) -> None:
+    """Say before any work is done that a text is not there, or is about to be replaced by what is made of it.
+
+    Raises:
+        TextError: there is no such file, or it is a folder.
+        OutputError: the text and the output are one file.
+    """
+    if str(source) == STDIN:
+        return
+    if not Path(source).exists():
+        raise TextError(f"Cannot read {source}: there is no such file.")
+    if Path(source).is_dir():
+        raise TextError(f"Cannot read {source}: it is a folder. Name a file in it.")
+    if Path(output).exists() and Path(source).samefile(output):
+        raise OutputError(f"{output} is the text itself, which would be lost. Choose another name.")
 
 
 def find_texts(names: Iterable[str | Path], reread: bool = False) -> list[Path]:
@@ -178,7 +231,7 @@ def find_texts(names: Iterable[str | Path], reread: bool = False) -> list[Path]:
 
 
 def _texts_of(name: str | Path) -> list[Path]:
-    path = Path(name).expanduser()
+    path = at_home(name)
     if str(path) == STDIN:
         return [path]
     if path.is_dir():
@@ -255,7 +308,7 @@ def _zstandard(path: str | Path) -> Any:
 
 
 def read_lines(path: str | Path, progress: Callable[[int], object] | None = None) -> Iterator[str]:
-    """The lines of a UTF-8 text file without their line ends.
+    """The lines of a UTF-8 text file without their line ends, nor the mark that some editors put first (BOM).
 
     ``.gz``, ``.xz`` and ``.zst`` are decompressed on the way; ``-`` is standard input.
 
@@ -271,6 +324,8 @@ def read_lines(path: str | Path, progress: Callable[[int], object] | None = None
     with lines, raw or contextlib.nullcontext():
         try:
             for line in lines:
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 yield line.decode("utf-8").rstrip("\r\n")
                 number += 1
                 if progress is not None:

@@ -109,3 +109,18 @@ def test_a_run_that_kept_no_model_yet_names_its_checkpoint(shell) -> None:  # ty
     assert ran.code == 2
     assert "a training run that has kept no model yet; its newest checkpoint is run/checkpoints/step-0" in ran.err
     assert shell("convert", "run/checkpoints/step-00000004/model", "out.hdf5").code == 0
+
+
+def test_a_folder_with_other_files_is_not_overwritten(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    Path("models/other").mkdir(parents=True)
+    Path("models/notes.md").write_text("mine")
+    ran = shell("convert", "en-mini", "models", "--overwrite")
+    assert (ran.code, "models holds notes.md, which would be lost" in ran.err) == (2, True)
+    assert {path.name for path in Path("models").iterdir()} == {"other", "notes.md"}
+    assert shell("convert", "en-mini", ".", "--overwrite").code == 2
+
+
+def test_a_blank_calibration_text_is_named(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    Path("blank.txt").write_text("\n")
+    ran = shell("convert", "en-mini", "calibrated", "--calibrate", "blank.txt")
+    assert (ran.code, "blank.txt holds no sentence" in ran.err) == (2, True)

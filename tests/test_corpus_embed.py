@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,12 +13,18 @@ import h5py
 import numpy as np
 import pytest
 
+from elmokit.bilm import BiLMConfig
 from elmokit.corpus import unfinished
-from elmokit.corpus.embed import embed_file
+from elmokit.corpus.embed import _settings, embed_file
 from elmokit.corpus.hdf5 import Keys
 from elmokit.corpus.unfinished import Done, UnfinishedOutput
 from elmokit.embedder import Elmo, Layers, Start
 from elmokit.errors import OutputError, TextError
+from elmokit.files import split_tokens
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.weights.model import StoredModel
+from elmokit.weights.words import CachedModel
 from tests.conftest import random_model
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\nthe cat sat .\n"
@@ -211,3 +218,59 @@ def test_processes_killed_at_any_moment_lose_nothing_that_was_committed(tmp_path
                 done.append(json.loads(journal.read_text())["done"]["n_sentences"])
     assert done == sorted(done)
     assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text.replace("the cat", "the dog"), lambda text: text + "one more .\n"]
+)
+def test_a_pool_that_was_not_complete_is_done_again_where_its_text_is_another(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]
+) -> None:
+    monkeypatch.setattr(unfinished, "COMMIT_SECONDS", 0.0)
+    text, output, whole = tmp_path / "text.txt", tmp_path / "out.hdf5", tmp_path / "whole.hdf5"
+    text.write_text(lines(60))
+    embed_file(elmo, text, tmp_path / "old.hdf5", batch_tokens=30)
+    old_text = text.read_text()
+
+    def batches_done() -> int:
+        journal = unfinished.partial_folder(output) / "journal.json"
+        done = json.loads(journal.read_text())["done"] if journal.exists() else {"n_sentences": 0, "n_batches": 0}
+        assert done["n_sentences"] == 0
+        return int(done["n_batches"])
+
+    def stop(n_tokens: int) -> None:
+        if batches_done() >= 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=30, progress=stop)
+    assert batches_done() >= 2
+    text.write_text(change(old_text))
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=30, resume=True, progress=stop)
+    text.write_text(old_text)  # what the second run wrote over is not taken for the first one's
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=30, resume=True, progress=stop)
+    text.write_text(change(old_text))
+    embed_file(elmo, text, output, batch_tokens=30, resume=True)
+    embed_file(elmo, text, whole, batch_tokens=30)
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_resuming_wants_the_same_words_and_tables_and_the_warm_state_of_the_weights_may_round(tmp_path: Path) -> None:
+    def name(model: StoredModel, start: Start = "warm") -> str:
+        return str(_settings(Elmo(model, start=start), "all", "float32", False, split_tokens, 1)["model"])
+
+    words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]
+    config = BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6)
+    models = [random_model(config), random_model(config)]
+    models[0].vocabulary, models[1].vocabulary = Vocabulary(words), Vocabulary([*words[:4], "dog"])
+    assert name(models[0]) != name(models[1])
+    model = random_model()
+    assert name(model) != name(model, "zero")
+    elmo = Elmo(model)
+    elmo.start_hidden += 1e-7  # other kernels' warm state
+    settings = _settings(elmo, "all", "float32", False, split_tokens, 1)
+    assert settings["model"] == name(model)
+    cached = [CachedModel(**vars(model) | {"rows": {"the": row}}) for row in (0, 1)]
+    assert name(cached[0]) != name(cached[1])

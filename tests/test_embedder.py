@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from elmokit.bilm import BiLMConfig
 from elmokit.embedder import Elmo, Layers
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.weights.model import StoredModel
 from elmokit.weights.warm import boundary_state
 from tests.conftest import random_model
@@ -162,6 +163,29 @@ def test_module_mixes_equal_the_embedded_layers() -> None:
             np.testing.assert_allclose(mix[row, : len(vectors)].detach(), vectors, atol=1e-6)
             assert not mix[row, len(vectors) :].any()
     torch.testing.assert_close(elmo(elmo.ids(sentences)).mixes[0], mixes[0])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_layer_norm_is_over_the_vectors_that_are_returned(keep: bool) -> None:
+    sentences = [["the", "cat", "sat", "on"], [], ["dog"]]
+    elmo = Elmo(random_model(), layer_norm=True, keep_boundaries=keep)
+    mixes, mask, _ = elmo(elmo.ids(sentences))
+    single = [Elmo(random_model(), layers=number, keep_boundaries=keep) for number in range(3)]
+    layers = torch.stack([one(one.ids(sentences)).mixes[0] for one in single])
+    real = layers[:, mask]  # (layers, tokens, dim)
+    mean = real.mean(dim=(1, 2), keepdim=True)
+    expected = ((real - mean) / real.var(dim=(1, 2), correction=0, keepdim=True).sqrt()).mean(dim=0)
+    torch.testing.assert_close(mixes[0][mask], expected, atol=1e-5, rtol=1e-5)
+    if not keep:
+        vectors = elmo.embed(sentences, layers="mix", batch_tokens=1000)
+        np.testing.assert_allclose(np.concatenate(vectors), expected.detach(), atol=1e-5)
+
+
+def test_layer_norm_of_a_batch_without_a_token_is_no_nan() -> None:
+    elmo = Elmo(random_model(), layer_norm=True)
+    (vectors,) = elmo.embed([[]], layers="mix")
+    assert vectors.shape == (0, 64)
+    assert ScalarMix(3, layer_norm=True)(torch.ones(3, 1, 2, 4), torch.zeros(1, 2, dtype=torch.bool)).isfinite().all()
 
 
 def test_boundaries_are_kept_on_request() -> None:

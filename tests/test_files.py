@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError, TextError
-from elmokit.files import find_texts, read_lines, read_sentences, split_tokens, written_whole
+from elmokit.files import (
+    at_home,
+    find_texts,
+    read_lines,
+    read_sentences,
+    refuse_existing,
+    refuse_unreadable,
+    split_tokens,
+    written_whole,
+)
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -203,3 +212,54 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"fine\ncaf\xe9\n")
     with pytest.raises(TextError, match=r"text\.txt, line 2: not UTF-8 .*iconv"):
         list(read_sentences(path))
+
+
+def test_a_folder_that_holds_other_things_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
+    (tmp_path / "model" / "notes.md").write_text("precious")
+    with (
+        pytest.raises(OutputError, match=r"holds notes\.md, which would be lost"),
+        written_whole(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"]),
+    ):
+        pass
+    assert (tmp_path / "model" / "notes.md").read_text() == "precious"
+    (tmp_path / "model" / "notes.md").unlink()
+    with written_whole(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"]) as folder:
+        (folder / "new.json").touch()
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["new.json"]
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_an_output_without_a_name_is_refused(path: str) -> None:
+    with pytest.raises(OutputError, match="names nothing"):
+        refuse_existing(path, overwrite=True)
+
+
+def test_a_text_that_is_not_there_or_is_the_output_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    with pytest.raises(TextError, match="there is no such file"):
+        refuse_unreadable(text, tmp_path / "out")
+    text.touch()
+    refuse_unreadable(text, tmp_path / "out")
+    refuse_unreadable("-", tmp_path / "out")
+    with pytest.raises(TextError, match="it is a folder"):
+        refuse_unreadable(tmp_path, tmp_path / "out")
+    (tmp_path / "link").symlink_to(text)
+    with pytest.raises(OutputError, match="is the text itself"):
+        refuse_unreadable(text, tmp_path / "link")
+
+
+def test_the_home_of_no_user_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="no such user's home folder"):
+        find_texts(["~nosuchuser/x.txt"])
+    with pytest.raises(OutputError, match="no such user's home folder"):
+        at_home("~nosuchuser/x", OutputError)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text.txt{suffix}"
+    data = "\ufeffthe cat\n\ufeffsat\n".encode()
+    path.write_bytes(gzip.compress(data) if suffix else data)
+    assert list(read_lines(path)) == ["the cat", "\ufeffsat"]

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import h5py
@@ -247,3 +248,45 @@ def test_the_only_options_file_beside_is_taken(folder: Path) -> None:
     (folder / "options.json").rename(folder / "elmo_2x_options.json")
     (folder / "weights.hdf5").rename(folder / "elmo_2x_weights_PubMed_only.hdf5")
     assert open_model(folder / "elmo_2x_weights_PubMed_only.hdf5").family == "bilm-tf"
+
+
+def test_a_second_half_of_zeros_is_one_clear_error(folder: Path) -> None:
+    data = (folder / "weights.hdf5").read_bytes()
+    (folder / "weights.hdf5").write_bytes(data[: len(data) // 2].ljust(len(data), b"\0"))
+    with pytest.raises(FormatError, match=r"weights\.hdf5"):
+        open_model(folder)
+
+
+def test_weights_with_bytes_changed_open_or_are_one_clear_error(folder: Path) -> None:
+    sound = (folder / "weights.hdf5").read_bytes()
+    random, refused = Random(0), 0
+    for _ in range(150):
+        data = bytearray(sound)
+        for _ in range(3):  # the layout of the file stands in the gaps between its numbers
+            data[random.choice((random.randrange(4096), random.randrange(len(data))))] = random.randrange(256)
+        (folder / "weights.hdf5").write_bytes(data)
+        try:
+            open_model(folder)
+        except ModelError:
+            refused += 1
+    assert refused > 20
+
+
+def test_too_few_characters_for_all_bytes_are_refused(folder: Path) -> None:
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        numbers = file["char_embed"][:100]
+        del file["char_embed"]
+        file["char_embed"] = numbers
+    with pytest.raises(ConfigError, match=r"char_embed has 99 rows|char_embed has 100 rows"):
+        open_model(folder)
+
+
+def test_half_a_character_in_a_table_is_refused_and_passed_over_in_a_note(folder: Path) -> None:
+    (folder / "meta.json").write_text('{"name": "\\ud83d"}')
+    assert "meta" not in open_model(folder).card
+    (folder / "meta.json").write_text('{"name": "\\ud83d\\ude00"}')
+    assert open_model(folder).card["meta"] == {"name": "\U0001f600"}
+    options = json.loads((folder / "options.json").read_text())
+    (folder / "options.json").write_text(json.dumps(options | {"card": {"x": "\ud83d"}}))
+    with pytest.raises(FormatError, match=r"options\.json is no readable JSON"):
+        open_model(folder)

@@ -69,12 +69,12 @@ def test_nothing_committed_leaves_nothing_behind(output: Path) -> None:
 def test_a_commit_comes_by_itself_after_some_seconds(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMIT_SECONDS", 0.0)
     with contextlib.suppress(Killed), begun(output, SETTINGS) as unfinished:
-        unfinished.end_batch()
-        unfinished.end_batch()
+        unfinished.end_batch(7)
+        unfinished.end_batch(7)
         assert unfinished.committed.n_batches == 2
         raise Killed
     with begun(output, SETTINGS, resume=True) as unfinished:
-        assert unfinished.done == Done(n_batches=2)
+        assert unfinished.done == Done(n_batches=2, pool_checksum=7)
 
 
 def test_the_state_is_kept_with_what_it_belongs_to(output: Path) -> None:
@@ -108,10 +108,22 @@ def test_resuming_wants_the_same_settings(output: Path) -> None:
 def test_two_cannot_write_one_output(output: Path) -> None:
     pytest.importorskip("fcntl")
     with begun(output, SETTINGS) as first:
-        first.end_batch()
+        first.end_batch(7)
         with pytest.raises(OutputError, match="being written by another process"), begun(output, SETTINGS):
             pass
         assert first.folder.is_dir()
+
+
+def test_what_a_kill_left_behind_a_complete_output_is_nothing_to_go_on_from(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_killed_after_one(output)
+    with monkeypatch.context() as killed, begun(output, SETTINGS, resume=True):
+        killed.setattr(module, "_remove", lambda folder: None)
+    assert (partial_folder(output) / "journal.json").exists()
+    with begun(output, SETTINGS, resume=True, overwrite=True) as unfinished:
+        assert unfinished.done == Done()
+    assert not partial_folder(output).exists()
 
 
 @pytest.mark.parametrize("name", ["lengths", "names", "vectors.hdf5"])

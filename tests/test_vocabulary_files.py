@@ -59,6 +59,14 @@ def test_nothing_is_written_where_something_is_wrong(texts: list[Path], tmp_path
     with pytest.raises(OutputError, match=r"counts\.tsv exists already"):
         build_vocabulary(texts, out)
     assert (counts_path(out).read_text(), out.exists()) == ("mine", False)
+    out.mkdir()
+    with pytest.raises(OutputError, match="is a folder"):
+        build_vocabulary(texts, out, overwrite=True)
+    assert counts_path(out).read_text() == "mine"
+    out.rmdir()
+    for limits in ({"max_words": 3}, {"min_count": 0}):
+        with pytest.raises(ConfigError):
+            build_vocabulary([tmp_path / "never-read.txt"], out, **limits, overwrite=True)
     build_vocabulary(texts, out, overwrite=True)
     assert out.exists()
 

@@ -54,6 +54,7 @@ def allennlp_elmo(
     """
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, Layers
+    from elmokit.files import refuse_existing, refuse_unreadable
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
@@ -61,6 +62,8 @@ def allennlp_elmo(
         raise click.UsageError(f"Give one of --all, --top and --average; {len(chosen)} given.")
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}; at least 1.")
+    refuse_existing(output, overwrite=True)
+    refuse_unreadable(source, output)
     n_lines = _n_lines_none_blank(source) if source.is_file() else None  # a pipe can be read only once
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
     elmo = Elmo.from_pretrained(weight_file, options=options_file, start="carry", device=device)

@@ -40,7 +40,7 @@ def convert(
     them; else as a folder of ours (JSON and safetensors), which alone keeps the softmax, its words and the warm state.
     SRC may be the folder of a training run: its best model is taken.
     """
-    from elmokit.files import read_lines, split_tokens
+    from elmokit.files import read_sentences
     from elmokit.weights.open import HDF5_SUFFIXES, save_model
     from elmokit.weights.pretrained import open_pretrained, open_with_softmax
     from elmokit.weights.warm import calibrated_state
@@ -53,7 +53,7 @@ def convert(
         )
     model = (open_pretrained if is_hdf5 else open_with_softmax)(source, options)
     if calibrate is not None:
-        sentences = [tokens for line in read_lines(calibrate) if (tokens := split_tokens(line))]
+        sentences = list(read_sentences(calibrate))
         model.warm_state = calibrated_state(model, sentences)
         model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {calibrate.name}"
     written = save_model(model, target, storage, overwrite)

@@ -92,10 +92,11 @@ def embed(
     from elmokit.corpus.reading import read_sentences, survey
     from elmokit.corpus.unfinished import Done
     from elmokit.embedder import Elmo
-    from elmokit.files import refuse_existing, split_tokens
+    from elmokit.files import refuse_existing, refuse_unreadable, split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
     refuse_existing(output, overwrite)
+    refuse_unreadable(source, output)
     if layers is not None and which is not None:
         raise ConfigError(f"--layers and --{which} both choose layers; give one of them.")
     if forget_sentences and include_sentence_indices:

@@ -143,12 +143,12 @@ def wsd(
     from elmokit.figures import refuse_figure
     from elmokit.files import refuse_existing
     from elmokit.probe.sense_files import find_sense_set, read_inventory
-    from elmokit.probe.senses import probe_senses, write_answers
+    from elmokit.probe.senses import ANSWERS, probe_senses, write_answers
 
     if figure is not None:
         refuse_figure(figure, overwrite)
     if answers is not None:
-        refuse_existing(answers, overwrite)
+        refuse_existing(answers, overwrite, folder=True, parts=[ANSWERS])
     train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]
     known = None if inventory is None else read_inventory(inventory)
     elmo = Elmo.from_pretrained(model, options=options, device=device)

@@ -27,6 +27,7 @@ from elmokit.embedder import LONG_TOKENS, POOL_BATCHES, Elmo, Layers, Vectors
 from elmokit.files import STDIN, split_tokens
 from elmokit.nn.fast.choose import asked
 from elmokit.text.batches import plan_batches
+from elmokit.weights.fingerprint import fingerprint
 
 Storage = Literal["float32", "float16"]
 POOLS_AHEAD = 2
@@ -92,7 +93,7 @@ def embed_file(
 
     Raises:
         TextError: the input cannot be read, a line is not UTF-8, or a line is blank and ``strict`` is set; on resuming,
-            the text is another one.
+            what was done is of another text (but for a pool that was not complete, which is done again).
         OutputError: the output exists and may not be overwritten, or cannot be written; an unfinished run is there and
             neither ``resume`` nor ``overwrite`` is set, or it was begun with other settings.
         ConfigError: there is no such layer.
@@ -113,7 +114,7 @@ def embed_file(
         else:
             pools = read_pools(sentences, before, token_bytes, max_tokens=POOL_BATCHES * batch_tokens)
         computing = _Computing(elmo, layers, batch_tokens, unfinished.state)
-        n_before, n_skipped = before.n_tokens, 0
+        n_before, n_to_skip = before.n_tokens, before.n_batches
         # A thread that waits for standard input cannot be ended, and crashes Python on Ctrl-C.
         source_thread = contextlib.nullcontext(pools) if str(source) == STDIN else Ahead(pools, POOLS_AHEAD)
         with source_thread as ahead, Behind(_writer(unfinished, dtype, carried), BATCHES_BEHIND) as behind:
@@ -122,9 +123,12 @@ def embed_file(
                     for number, name in enumerate(pool.names, start=pool.done.n_sentences - len(pool.names)):
                         check_key(name, number)
                 lengths = pool.lengths.tolist()
+                if n_to_skip and pool.done.checksum != before.pool_checksum:  # its text is another now
+                    unfinished.forget_batches()
+                    n_to_skip = 0
                 for batch in [list(range(len(lengths)))] if carried else plan_batches(lengths, batch_tokens):
-                    if n_skipped < before.n_batches:
-                        n_skipped += 1
+                    if n_to_skip:
+                        n_to_skip -= 1
                         n_before += sum(lengths[row] for row in batch)
                         for row in batch:
                             progress(lengths[row])
@@ -133,7 +137,7 @@ def embed_file(
                         behind.put(parts)
                         for part in parts:
                             progress(part.vectors.shape[-2])
-                    behind.put("batch's end")
+                    behind.put(_BatchEnd(pool))
                 behind.put(_PoolEnd(pool, computing.state))
         unfinished.commit()
         write_index(unfinished, n_layers, dim, dtype, keys, with_map, with_old_map)
@@ -158,6 +162,12 @@ class _Part(NamedTuple):
     first: int
     """The part's first token."""
     vectors: Vectors
+
+
+class _BatchEnd(NamedTuple):
+    """All vectors of a batch have been given."""
+
+    pool: Pool
 
 
 class _PoolEnd(NamedTuple):
@@ -202,16 +212,16 @@ def _whole(pool: Pool, rows: list[int], vectors: list[Vectors]) -> list[_Part]:
 
 def _writer(
     unfinished: UnfinishedOutput, dtype: Storage, carried: bool
-) -> Callable[[list[_Part] | _PoolEnd | Literal["batch's end"]], None]:
+) -> Callable[[list[_Part] | _BatchEnd | _PoolEnd], None]:
     """What the writing thread does with what it is given."""
 
-    def write(item: list[_Part] | _PoolEnd | Literal["batch's end"]) -> None:
+    def write(item: list[_Part] | _BatchEnd | _PoolEnd) -> None:
         if isinstance(item, _PoolEnd):
             names = "".join(f"{name}\n" for name in item.pool.names).encode("utf-8")
             unfinished.end_pool(item.pool.done, item.pool.lengths, names, item.state)
-        elif isinstance(item, str):
+        elif isinstance(item, _BatchEnd):
             if not carried:  # else the batch counts together with the state after it
-                unfinished.end_batch()
+                unfinished.end_batch(item.pool.done.checksum)
         else:
             for part in item:
                 _write_part(unfinished, part, dtype)
@@ -236,7 +246,7 @@ def _settings(
 ) -> Settings:
     """All that the vectors depend on beside the text."""
     return {
-        "model": f"{_fingerprint(elmo):08x}",
+        "model": _fingerprint(elmo),
         "start": elmo.start,
         "kernels": asked(),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
@@ -247,11 +257,7 @@ def _settings(
     }
 
 
-def _fingerprint(elmo: Elmo) -> int:
-    """Tells models apart by a few numbers of each tensor, so that a large one is not read for it."""
-    checksum = 0
-    # A table of token vectors computed before is a buffer, and not part of the state dict.
-    for name, tensor in [*elmo.named_parameters(), *elmo.named_buffers()]:
-        some = tensor.detach().flatten()[:: max(1, tensor.numel() // 64)].float().cpu().numpy()
-        checksum = zlib.crc32(some.tobytes(), zlib.crc32(f"{name} {tuple(tensor.shape)}".encode(), checksum))
-    return checksum
+def _fingerprint(elmo: Elmo) -> str:
+    """Of the model, its word lists and tables, and of the mixes."""
+    mixes = zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in elmo.mixes.parameters()))
+    return f"{fingerprint(elmo.model, elmo.start)}-{mixes:08x}"

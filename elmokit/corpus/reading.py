@@ -154,6 +154,7 @@ def _pool(sentences: list[Sentence], done: Done, token_bytes: int) -> Pool:
         replace(
             done,
             n_batches=0,
+            pool_checksum=0,
             n_sentences=done.n_sentences + len(sentences),
             n_tokens=done.n_tokens + int(lengths.sum()),
             n_blank=done.n_blank + int((lengths == 0).sum()),

@@ -63,6 +63,8 @@ class Done:
     """CRC-32 of the text that was read, to see on resuming whether it is still the same."""
     n_batches: int = 0
     """Of the pool that follows. Its vectors stand in the file; its lengths and names do not yet."""
+    pool_checksum: int = 0
+    """``checksum`` as it will be after that pool."""
 
     @property
     def nothing(self) -> bool:
@@ -94,13 +96,25 @@ class UnfinishedOutput:
         self.vectors.seek(place)
         _write(self.vectors, vectors)
 
-    def end_batch(self) -> None:
+    def end_batch(self, pool_checksum: int) -> None:
         """All vectors of one more batch were written.
+
+        Args:
+            pool_checksum: ``checksum`` once the batch's pool is complete.
 
         Raises:
             OSError: they cannot be brought to the disk.
         """
-        self._advance(replace(self.done, n_batches=self.done.n_batches + 1))
+        self._advance(replace(self.done, n_batches=self.done.n_batches + 1, pool_checksum=pool_checksum))
+
+    def forget_batches(self) -> None:
+        """The batches of the incomplete pool count as not done; their place will be written over.
+
+        Raises:
+            OSError: that cannot be brought to the disk.
+        """
+        self.done = replace(self.done, n_batches=0, pool_checksum=0)
+        self.commit()
 
     def end_pool(self, done: Done, lengths: NDArray[np.int64], names: bytes, state: BiLMState | None = None) -> None:
         """All vectors up to ``done`` were written.
@@ -178,10 +192,8 @@ def begun(
             begun with other settings, or is being written; or something cannot be written.
     """
     output = Path(output)
-    folder = partial_folder(output)
     refuse_existing(output, overwrite)
-    if output.is_dir():
-        raise OutputError(f"{output} is a folder, and a file is to be written there. Choose another name.")
+    folder = partial_folder(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
@@ -243,6 +255,8 @@ def _read_journal(folder: Path) -> _Journal | None:
     try:
         content = (folder / "journal.json").read_bytes()
     except FileNotFoundError:
+        return None
+    if not (folder / VECTORS).exists():  # it became the output, and a kill came before the rest was cleared away
         return None
     try:
         return msgspec.json.decode(content, type=_Journal)

@@ -75,7 +75,7 @@ class ScalarMix(nn.Module):
     @staticmethod
     def _normalised(layers: Tensor, mask: Tensor | None) -> Tensor:
         real = torch.ones_like(layers[0, ..., :1]) if mask is None else mask[..., None].to(layers.dtype)
-        n_values = real.sum() * layers.shape[-1]
+        n_values = (real.sum() * layers.shape[-1]).clamp(min=1)  # a batch may hold no token
         mean = (layers * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
         variance = (((layers - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
         return (layers - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()

@@ -29,6 +29,8 @@ from elmokit.probe.sense_files import Instance, LemmaPos, SenseSentence, SenseSe
 from elmokit.probe.sense_score import SenseScore, score_senses
 
 SAVE_SECONDS = 60.0
+ANSWERS = "*.key.txt"
+"""What a folder of answers holds."""
 Inventory = Mapping[LemmaPos, tuple[str, ...]]
 
 
@@ -212,9 +214,9 @@ def write_answers(result: SenseResult, path: str | Path, overwrite: bool = False
     """A folder of key files, one for each row and test set, for the official scorer: ``senseval2.layer-1.key.txt``.
 
     Raises:
-        OutputError: the folder exists and may not be overwritten, or cannot be written.
+        OutputError: the folder exists and may not be overwritten, holds other files, or cannot be written.
     """
-    with written_whole(path, overwrite, folder=True) as folder:
+    with written_whole(path, overwrite, folder=True, parts=[ANSWERS]) as folder:
         for row, by_set in result.answers.items():
             title = f"layer-{row}" if row.isdigit() else row.replace(" ", "-")
             for name, given in by_set.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import heapq
 import zlib
@@ -130,10 +131,7 @@ def rank_words(counts: Counts, max_words: int | None = None, min_count: int = 1)
     Raises:
         ConfigError: the limits leave no room for a word.
     """
-    if max_words is not None and max_words <= len(SPECIALS):
-        raise ConfigError(f"max_words is {max_words}; the three special words alone need {len(SPECIALS)}.")
-    if min_count < 1:
-        raise ConfigError(f"min_count is {min_count}; it must be at least 1.")
+    check_limits(max_words, min_count)
     left_out = {*SPECIALS, IGNORED_LINE}
     listed = (
         (-count, word)
@@ -142,6 +140,18 @@ def rank_words(counts: Counts, max_words: int | None = None, min_count: int = 1)
     )
     ranked = sorted(listed) if max_words is None else heapq.nsmallest(max_words - len(SPECIALS), listed)
     return [(word, -count) for count, word in ranked]
+
+
+def check_limits(max_words: int | None, min_count: int) -> None:
+    """Refuse limits of ``rank_words`` that no vocabulary can keep.
+
+    Raises:
+        ConfigError: they leave no room for a word.
+    """
+    if max_words is not None and max_words <= len(SPECIALS):
+        raise ConfigError(f"max_words is {max_words}; the three special words alone need {len(SPECIALS)}.")
+    if min_count < 1:
+        raise ConfigError(f"min_count is {min_count}; it must be at least 1.")
 
 
 def read_words(path: str | Path) -> list[str]:
@@ -162,7 +172,7 @@ def read_words(path: str | Path) -> list[str]:
     if len(data) > MAX_BYTES:
         raise FormatError(f"{path} holds more than {MAX_BYTES:,} bytes of text; it is no vocabulary.")
     try:
-        lines = data.decode("utf-8").split("\n")
+        lines = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
     if not lines[-1]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from elmokit.errors import ConfigError
 from elmokit.files import refuse_existing, written_whole
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.counts import WordCounts
-from elmokit.text.vocabulary import SPECIALS, Vocabulary, rank_words, read_words
+from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words
 
 COUNTS_SUFFIX = ".counts.tsv"
 
@@ -60,8 +61,9 @@ def build_vocabulary(
     """
     if path.suffix in (".xz", ".zst"):
         raise ConfigError(f"A vocabulary is written plain or as .gz; {path} asks for {path.suffix}.")
-    for output in (path, counts_path(path)):
-        refuse_existing(output, overwrite)
+    check_limits(max_words, min_count)
+    refuse_existing(path, overwrite)
+    refuse_existing(counts_path(path), overwrite)
     with WordCounts() as counts:
         for text in texts:
             counts.add(text, progress)
@@ -78,8 +80,11 @@ def build_vocabulary(
     vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])
     of_specials = {BEGIN_SENTENCE: counts.n_sentences, END_SENTENCE: counts.n_sentences, UNKNOWN: n_unknown}
     lines = (f"{word}\t{count}\n" for word, count in (*of_specials.items(), *ranked))
-    _write(counts_path(path), "".join(lines), overwrite)
-    _write(path, vocabulary.to_text(), overwrite)
+    with (  # the two appear together
+        _written(path, vocabulary.to_text(), overwrite),
+        _written(counts_path(path), "".join(lines), overwrite),
+    ):
+        pass
     return VocabularyReport(
         n_sentences=counts.n_sentences,
         n_tokens=counts.n_tokens,
@@ -107,7 +112,8 @@ def repair_vocabulary(source: Path, path: Path, overwrite: bool = False) -> list
     """
     refuse_existing(path, overwrite)
     words, mended = repaired_words(read_words(source))
-    _write(path, Vocabulary(words).to_text(), overwrite)
+    with _written(path, Vocabulary(words).to_text(), overwrite):
+        pass
     return mended
 
 
@@ -136,7 +142,10 @@ def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [*missing, *sound], mended
 
 
-def _write(path: Path, text: str, overwrite: bool) -> None:
+@contextlib.contextmanager
+def _written(path: Path, text: str, overwrite: bool) -> Iterator[None]:
+    """The text stands at the path when the block ends well."""
     data = text.encode("utf-8")
     with written_whole(path, overwrite) as beside:
         beside.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+        yield

@@ -22,7 +22,8 @@ from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.files import written_whole
 from elmokit.hdf5 import created_hdf5
-from elmokit.weights.datasets import check_dataset, read_dataset
+from elmokit.text.characters import N_CHARS
+from elmokit.weights.datasets import check_dataset, damage_told, read_dataset
 from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
 from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
@@ -189,13 +190,15 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
         char_cnn = n_words = None
         if "char_cnn" in options:
             cnn = options["char_cnn"]
+            if (n_chars := n_rows(shapes, "char_embed", N_CHARS)) < N_CHARS:
+                raise ConfigError(f"char_embed has {n_chars} rows; the bytes of UTF-8 and the marks are {N_CHARS}.")
             char_cnn = CharCNNConfig(
                 filters=filters_from(cnn["filters"]),
                 char_dim=cnn["embedding"]["dim"],
                 n_highway=cnn.get("n_highway") or 0,
                 activation=cnn["activation"],
                 max_chars=cnn["max_characters_per_token"],
-                n_chars=n_rows(shapes, "char_embed", 261),
+                n_chars=n_chars,
             )
         elif "embedding" in shapes:
             n_words = n_rows(shapes, "embedding")
@@ -291,12 +294,14 @@ def _shapes(file: h5py.File) -> dict[str, Shape]:
             check_dataset(item, file.filename)
             shapes[name] = item.shape
 
-    file.visititems(note)
+    with damage_told(file.filename):
+        file.visititems(note)
     return shapes
 
 
 def _reader(file: h5py.File, path: str | Path) -> Callable[[str], Tensor]:
     def read(name: str) -> Tensor:
-        return torch.from_numpy(read_dataset(file[name], path))
+        with damage_told(path):
+            return torch.from_numpy(read_dataset(file[name], path))
 
     return read

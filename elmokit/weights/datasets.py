@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import FormatError
+from elmokit.errors import ElmoError, FormatError
+
+DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+"""What h5py raises of a file that is damaged, besides running out of memory."""
 
 MAX_RATIO = 200  # of declared to stored bytes where a dataset is compressed; weights hardly shrink
+
+
+@contextlib.contextmanager
+def damage_told(path: str | Path) -> Iterator[None]:
+    """What h5py raises of a damaged file becomes a line that says so.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    try:
+        yield
+    except ElmoError:
+        raise
+    except DAMAGE as error:
+        raise FormatError(
+            f"{path} is a damaged HDF5 file ({error}). It may be cut short: download or copy it again."
+        ) from None
 
 
 def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
@@ -41,6 +63,6 @@ def read_dataset(dataset: h5py.Dataset, path: str | Path) -> NDArray[np.float32]
     check_dataset(dataset, path)
     try:
         return np.asarray(dataset, dtype=np.float32)
-    except (OSError, ValueError, TypeError) as error:
+    except DAMAGE as error:
         name = str(dataset.name).lstrip("/")
         raise FormatError(f"{path}: dataset {name} cannot be read ({error}). Download or copy it again.") from None

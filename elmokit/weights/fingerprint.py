@@ -7,10 +7,11 @@ import json
 
 from elmokit.configs import config_to
 from elmokit.weights.model import StoredModel
+from elmokit.weights.words import CachedModel
 
 
 def fingerprint(model: StoredModel, start: str) -> str:
-    """A name for all that a sentence's layers depend on: weights, sizes, start state, word lists.
+    """A name for all that a sentence's layers depend on: weights, sizes, start state, word lists, tables.
 
     Args:
         start: how sentences start, as in ``Elmo``.
@@ -23,7 +24,9 @@ def fingerprint(model: StoredModel, start: str) -> str:
         "lexicon": None if model.lexicon is None else config_to(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
-    tensors = dict(model.bilm.state_dict())
+    if isinstance(model, CachedModel):
+        digest.update(json.dumps(model.rows).encode("utf-8", "surrogatepass"))
+    tensors = dict(model.bilm.state_dict()) | dict(model.bilm.named_buffers())  # a table computed before is not saved
     # A warm state that no file holds follows from the weights, and its last bits from the machine.
     if start == "warm" and model.warm_state is not None:
         tensors.update(start_hidden=model.warm_state.hidden, start_cell=model.warm_state.cell)

@@ -28,6 +28,8 @@ def read_table(path: str | Path, missing: str | None = None, max_bytes: int = MA
         if len(data) > max_bytes:
             raise FormatError(f"{path} holds more than {max_bytes:,} bytes; it is no file of a model.")
         content = json.loads(data.decode("utf-8"))
+        if b"\\u" in data:  # half of a pair of such escapes is no character, and could not be written
+            json.dumps(content, ensure_ascii=False).encode("utf-8")
     except FileNotFoundError:
         raise ModelNotFoundError(missing or f"{path} is missing.") from None
     except (OSError, ValueError, RecursionError) as error:

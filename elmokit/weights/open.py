@@ -6,10 +6,11 @@ from pathlib import Path
 
 import h5py
 
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError
-from elmokit.files import written_whole
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
+from elmokit.files import at_home, written_whole
 from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
+from elmokit.weights.datasets import DAMAGE
 from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
 from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
@@ -48,9 +49,9 @@ def open_model(
         ModelNotFoundError: nothing stands at the path, or a part of the model is missing.
         FormatError, TensorMismatchError, ConfigError: it is damaged or of another kind, or is of other words.
     """
-    path = Path(path).expanduser()
+    path = at_home(path, ModelNotFoundError)
     options, table, listed = (
-        None if file is None else Path(file).expanduser() for file in (options, token_embeddings, vocabulary)
+        None if file is None else at_home(file, ModelNotFoundError) for file in (options, token_embeddings, vocabulary)
     )
     words = listed if table is None else None
     if tf_checkpoint.is_named_by(path):
@@ -202,7 +203,7 @@ def _other_hdf5(path: Path) -> str:
         with h5py.File(path, "r") as file:
             names = set(file)
             is_keras = "keras_version" in file.attrs or "model_weights" in names
-    except (OSError, RuntimeError, KeyError):
+    except DAMAGE:
         return ""
     if names == {"embedding"}:
         return "It looks like cached token embeddings: open the model itself, and give this file as token_embeddings."
@@ -238,7 +239,7 @@ def save_model(
     Raises:
         OutputError: something stands there and may not be overwritten, or it cannot be written.
     """
-    path = Path(path).expanduser()
+    path = at_home(path, OutputError)
     if path.suffix in HDF5_SUFFIXES:
         options = named_options(path)
         if model.bilm.config.n_words is None or model.vocabulary is None:

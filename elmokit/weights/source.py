@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
+from elmokit.files import at_home
 from elmokit.weights import published
 from elmokit.weights.download import fetch, is_address, name_in, sibling, unfolded
 from elmokit.weights.hub import PREFIX, hub_folder, is_hub_id
@@ -30,7 +31,7 @@ def open_source(source: str | Path, options: str | Path | None = None) -> Stored
     text = unfolded(source)
     if is_address(text):
         return open_model(*_from_address(text, options))
-    if os.path.exists(_at_home(source)):  # noqa: PTH110 (Path.exists raises for a name that is too long)
+    if os.path.exists(at_home(source, ModelNotFoundError)):  # noqa: PTH110 (Path.exists raises for a name that is too long)
         return open_model(source, None if options is None else local_path(options))
     if (model := published.find(text)) is not None:
         if options is not None:
@@ -51,15 +52,7 @@ def local_path(path: str | Path) -> Path:
     Raises:
         ModelError: as in ``fetch``.
     """
-    return fetch(path) if is_address(path) else _at_home(path)
-
-
-def _at_home(path: str | Path) -> Path:
-    """A path whose ``~`` is spelt out."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise ModelNotFoundError(f"{path}: there is no such user's home folder. Give the whole path.") from None
+    return fetch(path) if is_address(path) else at_home(path, ModelNotFoundError)
 
 
 def _from_hub(text: str) -> Path:

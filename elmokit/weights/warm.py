@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from elmokit.bilm import BiLMState
+from elmokit.errors import TextError
 from elmokit.weights.model import StoredModel
 
 N_BOUNDARY_ROUNDS = 16  # reading empty sentences converges: a further round changes less than 5e-3
@@ -21,7 +22,13 @@ def boundary_state(model: StoredModel) -> BiLMState:
 
 @torch.no_grad()
 def calibrated_state(model: StoredModel, sentences: Sequence[Sequence[str]]) -> BiLMState:
-    """The mean state after a sentence of a calibration text, state carried from sentence to sentence."""
+    """The mean state after a sentence of a calibration text, state carried from sentence to sentence.
+
+    Raises:
+        TextError: there is no sentence.
+    """
+    if not sentences:
+        raise TextError("There is no sentence to calibrate the warm state on.")
     states = _states_after(sentences, model, n_rows=min(N_ROWS, len(sentences)))
     states = states[len(states) // 5 :]  # the first batches still feel the cold start
     hidden, cell = (torch.cat(parts, dim=2).mean(dim=2, keepdim=True) for parts in zip(*states, strict=True))

@@ -21,7 +21,7 @@ from elmokit.nn.cached import CachedCharCNN
 from elmokit.nn.char_cnn import CharCNN, WordEmbedding
 from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import RowVocabulary, Vocabulary, read_words
-from elmokit.weights.datasets import read_dataset
+from elmokit.weights.datasets import DAMAGE, read_dataset
 from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
 
@@ -167,5 +167,5 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
             return read_dataset(dataset, path)
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no file of token embeddings {path}.") from None
-    except (OSError, KeyError, RuntimeError) as error:
+    except DAMAGE as error:
         raise FormatError(f"{path} is no readable HDF5 file ({error}). Download or copy it again.") from None
