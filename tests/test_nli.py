@@ -93,7 +93,7 @@ def test_sentences_are_split_as_the_config_says(tmp_path: Path) -> None:
 
 def test_text_is_premise_tab_hypothesis_or_json() -> None:
     lines = ["A girl.\tNo one.", '{"sentence1": "A girl.", "sentence2": "No one."}']
-    first, second = nli.read_text(lines, "text", str.split, config())
+    first, second = nli.read_text([lines[0], "", lines[1], " "], "text", str.split, config())
     assert (first.premise, first.hypothesis, first.label) == (["A", "girl", "."], ["No", "one", "."], None)
     assert second.premise == first.premise
     (by_hand,) = nli.read_text(lines[:1], "text", str.split, config(tokenize="parse"))

@@ -107,6 +107,10 @@ def test_any_clusters_survive_conll(
         (CONLL.replace("(4|(3)", "(x)"), "line 4: '\\(x\\)' in the last column"),
         (CONLL.replace("#end document\n", ""), "the document of line 1 has no #end document"),
         (CONLL.replace("#end document\n", "") + CONLL, "line 11: a document begins"),
+        (
+            CONLL.replace("bike  NN   *))         -   -  - spk1 *        *)     ", "bike"),
+            "line 5: 5 columns, but 13 in the",
+        ),
         (CONLL + "#end document\n", "line 12: a document ends, but none has begun"),
         (CONLL.partition("\n")[2], "line 1: expected '#begin document"),
         ("#begin document (x); part 0\nx 0 0\n", "line 2: 3 columns, expected at least 5"),
@@ -159,6 +163,7 @@ def test_gap_rows_become_documents(tmp_path: Path) -> None:
         ("t-1\tx\n", "line 2: 2 columns, expected 11"),
         (GAP_ROW.replace("\t33\t", "\t34\t"), "line 2: Pronoun is 'She' at character 34, but the text has 'he '"),
         (GAP_ROW.replace("\t33\t", "\tx\t"), "line 2: Pronoun is 'She' at character x"),
+        (GAP_ROW.replace("Mira Berg\t4", " \t3"), "line 2: A is ' ', which holds no word"),
         (GAP_ROW.replace("TRUE", "yes"), "line 2: B-coref is 'yes'. Expected TRUE or FALSE"),
     ],
 )

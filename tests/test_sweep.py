@@ -16,10 +16,12 @@ import pytest
 
 import tests
 from elmokit.cli.main import elmokit
+from elmokit.cli.task_sweep import _told
 from elmokit.errors import ConfigError, OutputError, TrainingError
 from elmokit.tasks.loop import Progress
 from elmokit.tasks.sweep import (
     Row,
+    Saving,
     SweepProgress,
     layer_variants,
     n_elsewhere,
@@ -201,7 +203,35 @@ def test_steps_to_the_baseline_are_those_of_its_best_and_of_the_first_as_good(tm
         dataclasses.replace(row, name="baseline-0.1", share=0.1, seeds=(1,)),
         dataclasses.replace(row, name="elmo-0.1", share=0.1, seeds=(1,), with_elmo=True),
     ]
-    assert steps_to_baseline(rows, tmp_path, "f1") == {1.0: ((20 + 30) / 2, (10 + 20) / 2)}
+    found = steps_to_baseline(rows, tmp_path, "f1")
+    assert found[1.0] == Saving(2, 2, (20 + 30) / 2, (10 + 20) / 2)
+    assert (found[0.1].n_seeds, found[0.1].n_there) == (1, 0)
+    assert _told(found[1.0]) == (
+        "the baseline is at its best after 25 steps; ELMo is as good after 15 (40% fewer), in 2 of 2 seeds"
+    )
+    assert _told(Saving(3, 1, 10, 14)).endswith("after 14 (40% more), in 1 of 3 seeds")
+    assert _told(found[0.1]) == "ELMo is as good as the baseline at its best in 0 of 1 seeds"
+
+
+def test_a_variant_that_would_read_nothing_is_refused_before_any_training(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    config = dataclasses.replace(config, words=None)
+    assert config.elmo.input is not None
+    assert config.chars is None
+    for variants in (share_variants(task, config, [1.0]), layer_variants(task, config)):
+        with pytest.raises(ConfigError, match=r"^baseline.*: The model of sst has nothing to read"):
+            run_sweep(task, variants, [1], "sweep")
+    with pytest.raises(ConfigError, match="output only: The model of sst has nothing to read"):
+        run_sweep(task, place_variants(task, config), [1], "sweep")
+    assert not Path("sweep").exists()
+
+
+def test_a_sweep_goes_on_wherever_its_folder_is(folder: Path) -> None:
+    task, config = load_config("sst.toml")
+    variants = share_variants(task, config, [1.0])
+    first = run_sweep(task, variants, [1], "sweep")
+    Path("sweep").rename("moved")
+    assert run_sweep(task, variants, [1], Path("moved").resolve()) == first
 
 
 def test_the_shell_prints_a_row_for_each_and_draws_the_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from elmokit.errors import TrainingError
 from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig, TrainConfig
-from elmokit.tasks.loop import Progress, clip, make_optimizer
+from elmokit.tasks.loop import Progress, clip, l2_penalty
 from elmokit.tasks.run import train_task
 from tests.task_examples import changed, tiny
 
@@ -202,11 +202,26 @@ def test_gradients_are_clipped_entry_by_entry_then_by_norm() -> None:
 
 def test_l2_acts_on_matrices_and_not_on_tables_biases_and_mixes() -> None:
     model = nn.ModuleDict({"table": nn.Embedding(3, 2), "linear": nn.Linear(2, 2), "lstm": nn.LSTM(2, 2)})
-    optimizer = make_optimizer(model, TrainConfig(l2=0.01))
-    decayed = {id(weight) for group in optimizer.param_groups if group["weight_decay"] for weight in group["params"]}
-    names = {name for name, weight in model.named_parameters() if id(weight) in decayed}
-    assert names == {"linear.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"}
-    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0, 0.02}
+    penalty = l2_penalty(model, TrainConfig(l2=0.01))
+    assert isinstance(penalty, torch.Tensor)
+    penalty.backward()  # type: ignore[no-untyped-call]
+    found = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
+    assert found.keys() == {"linear.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"}
+    for weight in found.values():
+        torch.testing.assert_close(weight.grad, 0.02 * weight)
+    assert l2_penalty(model, TrainConfig()) == 0.0
+
+
+def test_l2_is_part_of_the_loss_and_its_gradient_is_clipped_with_the_rest(tmp_path: Path) -> None:
+    moved = []
+    for l2 in (0.0, 1e6):
+        run = tmp_path / f"run-{l2}"
+        train(
+            tmp_path, run.name, optimizer=OptimizerConfig("sgd", 1.0), epochs=1, batch_size=1000, clip_norm=1e-3, l2=l2
+        )
+        moved.append(load_file(run / "seed-0/best.safetensors"))
+    distance = sum(float(((a - b) ** 2).sum()) for a, b in zip(moved[0].values(), moved[1].values(), strict=True))
+    assert 0 < distance**0.5 < 2.1e-3
 
 
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:

@@ -293,3 +293,32 @@ def test_text_is_labelled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "",
         "The [LOC New York] bus .",
     ] * 2
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_model_without_input_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
+    task, config = tiny(name, tmp_path / "data")
+    blind = replace(config, chars=None, **dict.fromkeys(task.word_tables))
+    (tmp_path / "data").unlink()
+    with pytest.raises(ConfigError, match=f"The model of {name} has nothing to read: give words, chars or elmo.input"):
+        train_task(task, blind, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_empty_sides_of_pairs_are_no_sentences_to_fine_tune_on(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("gold_label\tsentence1\tsentence2\nx\t\tthe cat\ny\tthe dog\tran\n")
+    save_model(random_model(), tmp_path / "bilm")
+    elmo = {"model": str(tmp_path / "bilm"), "finetune": {"epochs": 1}}
+    task, config = tiny("nli", tmp_path / "data", elmo)
+    seen: list[tuple[str, ...]] = []
+
+    class Seen(Exception):
+        pass
+
+    def finetune(model: str, sentences: Sequence[tuple[str, ...]], *rest: Any) -> None:
+        seen.extend(sentences)
+        raise Seen
+
+    with pytest.raises(Seen):
+        train_task(task, config, tmp_path / "run", finetune=finetune)
+    assert [" ".join(tokens) for tokens in seen] == ["the cat", "the dog", "ran"]

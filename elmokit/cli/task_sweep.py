@@ -17,7 +17,7 @@ from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
     from elmokit.tasks.loop import Progress
-    from elmokit.tasks.sweep import Row, SweepProgress
+    from elmokit.tasks.sweep import Row, Saving, SweepProgress
 
 
 @click.command(short_help="Many trainings side by side: shares of the data, layers, places.")
@@ -91,11 +91,8 @@ def sweep(
     )
     _echo_table(rows, task.metric)
     if over == "shares":
-        for share, (base, with_elmo) in steps_to_baseline(rows, folder, task.metric).items():
-            click.echo(
-                f"{100 * share:g} %: the baseline is at its best after {base:,.0f} steps; ELMo is as good after "
-                f"{with_elmo:,.0f} ({1 - with_elmo / base:.0%} fewer)"
-            )
+        for share, saving in steps_to_baseline(rows, folder, task.metric).items():
+            click.echo(f"{100 * share:g} %: {_told(saving)}")
         if figure and any(row.scores for row in rows):
             for path in plot_shares(rows, task.metric, folder / "curve", overwrite=True):
                 click.echo(str(path))
@@ -164,3 +161,16 @@ class _Reporter:
         left = "" if progress.seconds_left is None else f", about {clock(progress.seconds_left)} left in all"
         variant, seed = progress.cell.variant, progress.cell.seed
         click.echo(f"training {progress.number} of {progress.total}: {variant.label}, seed {seed}{left}", err=True)
+
+
+def _told(saving: Saving) -> str:
+    """How much sooner ELMo is as good as the baseline, and in how many seeds."""
+    seeds = f"in {saving.n_there} of {saving.n_seeds} seeds"
+    if not saving.n_there:
+        return f"ELMo is as good as the baseline at its best {seeds}"
+    change = 1 - saving.with_elmo / saving.baseline
+    than = f"{change:.0%} fewer" if change >= 0 else f"{-change:.0%} more"
+    return (
+        f"the baseline is at its best after {saving.baseline:,.0f} steps; ELMo is as good after "
+        f"{saving.with_elmo:,.0f} ({than}), {seeds}"
+    )

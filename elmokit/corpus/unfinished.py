@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
 import msgspec
@@ -34,15 +33,7 @@ from numpy.typing import NDArray
 from elmokit.bilm import BiLMState
 from elmokit.corpus.hdf5_format import DATA_START
 from elmokit.errors import OutputError
-from elmokit.files import refuse_existing
-
-_locking: ModuleType | None
-try:
-    import fcntl
-
-    _locking = fcntl
-except ImportError:  # not on Windows
-    _locking = None
+from elmokit.files import held, refuse_existing
 
 COMMIT_SECONDS = 2.0
 VECTORS = "vectors.hdf5"
@@ -196,13 +187,13 @@ def begun(
     folder = partial_folder(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
     except OSError as error:
         raise OutputError(
             f"Cannot write to {output}: {error.strerror}. Choose a place that you may write to."
         ) from None
-    with lock:
-        _lock(lock, output)
+    with held(folder / "lock") as is_ours:
+        if not is_ours:
+            raise OutputError(f"{output} is being written by another process. Wait for it, or choose another name.")
         found = _read_journal(folder) if resume or not overwrite else None
         if found is not None and not resume:
             raise OutputError(
@@ -305,19 +296,6 @@ def _remove(folder: Path) -> None:
         for path in [*folder.glob("state-*"), *(folder / name for name in _FILES)]:
             path.unlink(missing_ok=True)
         folder.rmdir()
-
-
-def _lock(file: IO[str], output: Path) -> None:
-    if _locking is None:
-        return
-    try:
-        _locking.flock(file, _locking.LOCK_EX | _locking.LOCK_NB)
-    except BlockingIOError:
-        raise OutputError(
-            f"{output} is being written by another process. Wait for it, or choose another name."
-        ) from None
-    except OSError:
-        pass  # a file system without locks
 
 
 def _sync_folder(folder: Path) -> None:

@@ -150,7 +150,12 @@ def _output_layers(given: Given | None, ours: Content) -> None:
     given.needless("num_layers", "as many as there are sizes")
     given.needless("input_dim", DERIVED)
     pools = given.content.pop("pool_sizes", None)
-    sizes = given.take("output_dims" if pools is not None else "hidden_dims", list, [])
+    key = "output_dims" if pools is not None else "hidden_dims"
+    sizes = given.take(key, list, [])
+    if sizes:
+        given.findings.needless.append(
+            f"{given.place(key)}, the last of them, {shown(sizes[-1])}: the number of classes"
+        )
     n_layers = len(sizes)
     dropout = given.content.pop("dropout", 0.0)
     dropout = dropout if isinstance(dropout, list) else [dropout] * n_layers

@@ -155,6 +155,12 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         check_above_zero("learning_rate", self.learning_rate)
         check_above_zero("epsilon", self.epsilon)
+        for beta in self.betas:
+            check_share("betas", beta)
+        if not 0 <= self.rho <= 1:
+            raise ConfigError(f"rho is {self.rho}; it is a share from 0 to 1.")
+        if self.momentum < 0:
+            raise ConfigError(f"momentum is {self.momentum}; it must be 0 or more.")
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,7 @@ class TrainConfig:
     average: float | None = None
     """Decay of the exponential moving average of the weights, which is then what is evaluated and kept."""
     l2: float = 0.0
-    """Times the sum of squares of all recurrent, convolutional and linear matrices, added to each batch's loss."""
+    """Times the sum of squares of all matrices, word and character tables left out, added to each batch's loss."""
     seeds: tuple[int, ...] = (0,)
     """One training for each."""
 
@@ -240,7 +246,7 @@ def check_above_zero(name: str, value: float) -> None:
 
 
 def check_share(name: str, value: float) -> None:
-    """Refuse what is no dropout."""
+    """Refuse what is no dropout, nor another share below 1."""
     if not 0 <= value < 1:
         raise ConfigError(f"{name} is {value}; it is a share from 0 to below 1.")
 

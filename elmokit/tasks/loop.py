@@ -19,7 +19,7 @@ from elmokit.errors import TrainingError
 from elmokit.files import forget_later_lines, recover_interrupted, written_whole
 from elmokit.tasks.batches import epoch_batches, sorted_batches
 from elmokit.tasks.checkpoint import LoopState, Position, load_checkpoint, save_checkpoint
-from elmokit.tasks.config import OptimizerConfig, TrainConfig
+from elmokit.tasks.config import TrainConfig
 from elmokit.tasks.inputs import Inputs, move_to
 from elmokit.tasks.task import Batch, Config, Example, Labels, Prediction, Task, TaskModel
 from elmokit.weights.folder import save_tensors
@@ -185,7 +185,7 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
         for group in state.optimizer.param_groups:
             group["lr"] = self._learning_rate()
         if loss.requires_grad:
-            (loss + model.inputs.penalty()).backward()  # type: ignore[no-untyped-call]
+            (loss + model.inputs.penalty() + l2_penalty(model, job.settings)).backward()  # type: ignore[no-untyped-call]
             clip(model, job.settings)
             state.optimizer.step()
             state.optimizer.zero_grad()
@@ -298,28 +298,25 @@ def predict_all(
 
 
 def make_optimizer(model: nn.Module, settings: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser of all that learns; ``l2`` on matrices, word and character tables and mixes left out."""
-    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    groups: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            groups[parameter.ndim >= 2 and id(parameter) not in tables].append(parameter)
-    # torch adds weight_decay * w to the gradient, which is that of half its square
-    chosen = [
-        {"params": parameters, "weight_decay": decay}
-        for parameters, decay in zip(groups, (0.0, 2 * settings.l2), strict=True)
-        if parameters
-    ]
-    return _optimizer(chosen, settings.optimizer)
-
-
-def _optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimiser of all that learns."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    config = settings.optimizer
     rate = config.learning_rate
     if config.name == "adam":
-        return torch.optim.Adam(groups, lr=rate, betas=config.betas, eps=config.epsilon)
+        return torch.optim.Adam(learnt, lr=rate, betas=config.betas, eps=config.epsilon)
     if config.name == "adadelta":
-        return torch.optim.Adadelta(groups, lr=rate, rho=config.rho, eps=config.epsilon)
-    return torch.optim.SGD(groups, lr=rate, momentum=config.momentum)
+        return torch.optim.Adadelta(learnt, lr=rate, rho=config.rho, eps=config.epsilon)
+    return torch.optim.SGD(learnt, lr=rate, momentum=config.momentum)
+
+
+def l2_penalty(model: nn.Module, settings: TrainConfig) -> Tensor | float:
+    """``l2`` times the sum of squares of the matrices that learn, word and character tables left out."""
+    if not settings.l2:
+        return 0.0
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    learnt = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
+    squares = [(parameter**2).sum() for parameter in learnt if id(parameter) not in tables]
+    return settings.l2 * torch.stack(squares).sum() if squares else 0.0
 
 
 def clip(model: nn.Module, settings: TrainConfig) -> None:

@@ -188,7 +188,8 @@ def read(path: str, config: NliConfig) -> Iterator[SentencePair]:
 
 
 def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig) -> Iterator[SentencePair]:
-    """Premise and hypothesis with a tab between, or a JSON object with sentence1 and sentence2, on each line.
+    """Premise and hypothesis with a tab between, or a JSON object with sentence1 and sentence2, on each line; blank
+    ones are passed over.
 
     They are split as the run's training data were, whatever ``tokenize`` says; by ``tokenize`` where those were parses.
 
@@ -198,6 +199,8 @@ def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: NliCo
     chosen = tokenize if config.data.tokenize == "parse" else _tokenizer(config)
     for number, line in enumerate(lines, start=1):
         where = f"{name}, line {number}"
+        if not line.strip():
+            continue
         if line.lstrip().startswith("{"):
             pair = pair_of(parse_object(line, where), where)
         else:

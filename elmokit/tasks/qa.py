@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import TextError
 from elmokit.nn.bi_attention import BiAttention, SelfAttention, best_spans
 from elmokit.nn.dropout import SharedDropout
 from elmokit.nn.recurrent import read_padded
@@ -249,8 +249,6 @@ def check(example: QaExample, labels: Labels) -> None:
 def build(config: QaConfig, inputs: InputLayer, labels: Labels) -> BiDafPlusPlus:
     """A fresh model."""
     model = config.model
-    if not inputs.output_dim:
-        raise ConfigError("The question answering model has no input: give words, chars or elmo.input.")
     hidden = model.hidden or (100 if config.elmo is None else 90)
     return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
 

@@ -87,6 +87,7 @@ def train_task(
     place = usable_device(device)
     if config.elmo is not None and config.elmo.finetune is not None and finetune is None:
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
+    refuse_no_input(task, config)
     train, dev = _examples(task, config, "train"), _examples(task, config, "dev")
     train = [train[number] for number in subset([task.text_of(example) for example in train], config.data.train_share)]
     others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
@@ -290,6 +291,17 @@ def _vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequen
     )
 
 
+def refuse_no_input(task: AnyTask, config: Any) -> None:
+    """Refuse a config whose model would read no word.
+
+    Raises:
+        ConfigError: there are neither words, nor characters, nor ELMo at the input.
+    """
+    has_elmo = config.elmo is not None and config.elmo.input is not None
+    if not (has_elmo or config.chars is not None or _word_configs(task, config)):
+        raise ConfigError(f"The model of {task.name} has nothing to read: give words, chars or elmo.input.")
+
+
 def _word_configs(task: AnyTask, config: Any) -> dict[str, WordsConfig]:
     found = {name: getattr(config, name) for name in task.word_tables}
     return {name: words for name, words in found.items() if words is not None}
@@ -337,7 +349,8 @@ def _finetuned(
     if not (run / TUNED).exists():
         assert finetune is not None
         assert config.finetune is not None
-        sentences = list(dict.fromkeys(sentence for example in train for sentence in task.text_of(example)))
+        texts = (sentence for example in train for sentence in task.text_of(example) if sentence)
+        sentences = list(dict.fromkeys(texts))
         finetune(config.model, sentences, config.finetune, run / TUNED, device)
     return _open_elmo(config, str(run / TUNED), device)
 

@@ -40,6 +40,8 @@ from elmokit.weights.fingerprint import fingerprint
 
 AnyTask = Task[Any, Any, Any, Any]
 LOCK = "lock"
+FREE = {"train.seeds", "elmo.cache"}
+"""Settings that may differ between a run and its resumption."""
 
 
 def finished_seeds(run: Path) -> list[int]:
@@ -100,13 +102,13 @@ def begin(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) 
 
 
 def changes(earlier: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
-    """The settings that differ, and how."""
+    """The settings that differ, and how, but for those that no result depends on."""
     found: list[str] = []
     for name in now:
         was, is_ = earlier.get(name), now[name]
         if isinstance(was, dict) and isinstance(is_, dict):
             found += changes(was, is_, f"{path}{name}.")
-        elif was != is_ and f"{path}{name}" != "train.seeds":
+        elif was != is_ and f"{path}{name}" not in FREE:
             found.append(f"{path}{name} was {was!r} and is {is_!r}")
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from elmokit.errors import ConfigError, OutputError, TrainingError
 from elmokit.files import held
 from elmokit.tasks.config import ElmoConfig, MixConfig, read_toml
 from elmokit.tasks.loop import Progress
-from elmokit.tasks.run import Finetune, train_task
+from elmokit.tasks.run import Finetune, refuse_no_input, train_task
 from elmokit.tasks.run_folder import AnyTask, changes, mean_and_deviation, read_json, write_json
 from elmokit.tasks.table import config_of
 
@@ -150,10 +151,16 @@ def run_sweep(
         a row for each variant. Trainings that another process is at are left to it, and not in their rows.
 
     Raises:
+        ConfigError: a variant's model would read no word.
         TrainingError: the folder is of a sweep with another task or other settings, or a training failed.
         OutputError: the folder is something else, or cannot be written.
     """
     folder = Path(folder)
+    for variant in variants:
+        try:
+            refuse_no_input(task, variant.config)
+        except ConfigError as error:
+            raise ConfigError(f"{variant.label}: {error}") from None
     _begin(task, folder)
     cells = [Cell(variant, seed) for variant in variants for seed in seeds]
     for cell in cells:
@@ -183,27 +190,40 @@ def n_elsewhere(rows: Sequence[Row], seeds: Sequence[int]) -> int:
     return sum(len(set(seeds) - set(row.seeds)) for row in rows)
 
 
-def steps_to_baseline(rows: Sequence[Row], folder: str | Path, metric: str) -> dict[float, tuple[float, float]]:
-    """By share: the step of the baseline's best dev score, and the step at which ELMo first has as good a one.
+@dataclass(frozen=True)
+class Saving:
+    """How soon ELMo is as good as the baseline at its best."""
 
-    Means over the seeds of which both trainings are over and ELMo gets there; shares without one are left out.
-    """
-    found: dict[float, tuple[float, float]] = {}
+    n_seeds: int
+    """Of which both trainings are over."""
+    n_there: int
+    """Of these, in which ELMo gets there; the steps are means over them."""
+    baseline: float
+    """Steps to its best dev score."""
+    with_elmo: float
+    """Steps to as good a one."""
+
+
+def steps_to_baseline(rows: Sequence[Row], folder: str | Path, metric: str) -> dict[float, Saving]:
+    """By share; shares of which no seed is over are left out."""
+    found: dict[float, Saving] = {}
     baselines = {row.share: row for row in rows if not row.with_elmo}
     for row in rows:
         base = baselines.get(row.share)
         if base is None or not row.with_elmo:
             continue
-        pairs = []
-        for seed in sorted(set(row.seeds) & set(base.seeds)):
+        steps: list[tuple[int, int]] = []
+        seeds = sorted(set(row.seeds) & set(base.seeds))
+        for seed in seeds:
             lines = _metrics(Path(folder) / base.name / f"run-{seed}")
             best = max(lines, key=lambda line: float(line["dev"][metric]))
             with_elmo = _metrics(Path(folder) / row.name / f"run-{seed}")
             there = [line["n_steps"] for line in with_elmo if line["dev"][metric] >= best["dev"][metric]]
             if there:
-                pairs.append((best["n_steps"], there[0]))
-        if pairs:
-            found[row.share] = (statistics.fmean(a for a, _ in pairs), statistics.fmean(b for _, b in pairs))
+                steps.append((best["n_steps"], there[0]))
+        if seeds:
+            baseline, sooner = map(statistics.fmean, zip(*steps, strict=True)) if steps else (math.nan, math.nan)
+            found[row.share] = Saving(len(seeds), len(steps), baseline, sooner)
     return found
 
 

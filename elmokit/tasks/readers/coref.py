@@ -146,6 +146,7 @@ class _Builder:
         self.sentences: list[list[str]] = [[]]
         self.speakers: list[list[str]] = [[]]
         self.n_tokens = 0
+        self.n_columns: int | None = None  # of the sentence that is being read
         self.open: dict[
             str, list[tuple[int, str]]
         ] = {}  # by chain: first token and line of the mentions not closed yet
@@ -157,12 +158,19 @@ class _Builder:
             if self.sentences[-1]:
                 self.sentences.append([])
                 self.speakers.append([])
+                self.n_columns = None
             return
         if len(columns) < LEAST_COLUMNS:
             raise TextError(
                 f"{where}: {len(columns)} columns, expected at least {LEAST_COLUMNS}: document, part, index, word, …, "
                 "chains."
             )
+        if self.n_columns not in (None, len(columns)):
+            raise TextError(
+                f"{where}: {len(columns)} columns, but {self.n_columns} in the line before. A blank line ends a "
+                "sentence."
+            )
+        self.n_columns = len(columns)
         word = columns[WORD_COLUMN]
         self.sentences[-1].append(UNESCAPED.get(word, word))
         self.speakers[-1].append(columns[SPEAKER_COLUMN] if len(columns) > SPEAKER_COLUMN + 1 else "-")

@@ -91,4 +91,6 @@ def _span(row: dict[str, str], name: str, bounds: list[tuple[int, int]], where: 
             f"{row['Text'][max(start, 0) : max(stop, 0)]!r} there."
         )
     touched = [place for place, (first, last) in enumerate(bounds) if first < stop and start < last]
+    if not touched:
+        raise TextError(f"{where}: {name} is {row[name]!r}, which holds no word.")
     return touched[0], touched[-1]

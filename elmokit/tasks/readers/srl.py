@@ -59,7 +59,9 @@ def read_srl(path: str) -> Iterator[Proposition]:
     elif DIVIDER in first[1]:
         for number, line in lines:
             if line.strip():
-                yield proposition_from_line(line, f"{path}, line {number}")
+                found = proposition_from_line(line, f"{path}, line {number}")
+                _check_predicate(found)
+                yield found
     else:
         for where, rows in _sentences(path, lines):
             yield from _columns(where, rows)
@@ -86,6 +88,16 @@ def proposition_from_line(line: str, where: str) -> Proposition:
             raise TextError(f"{where}: {len(tags)} tags for {len(tokens)} tokens. Each token needs one tag.")
         _check_bio(tags, where)
     return Proposition(where, tuple(tokens), predicate, tuple(tags) if tags else None)
+
+
+def _check_predicate(found: Proposition) -> None:
+    """Refuse gold tags that mark another token than the predicate, or none."""
+    tag = f"B-{PREDICATE}" if found.tags is None or found.predicate is None else found.tags[found.predicate]
+    if tag.partition("-")[2] != PREDICATE:
+        raise TextError(
+            f"{found.where}: the predicate is at place {found.predicate}, from 0 on, and the tag there is {tag}. "
+            f"Expected B-{PREDICATE}."
+        )
 
 
 def _sentences(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, list[list[str]]]]:
