@@ -56,20 +56,17 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def written_whole(
-    path: str | Path, overwrite: bool = False, folder: bool = False, parts: Sequence[str] | None = None
-) -> Iterator[Path]:
+def written_whole(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
     """A path beside ``path`` to write to; renamed to ``path`` if the block ends well, removed if not.
 
     Args:
         folder: make a folder at the path to write to; else a file's path is handed out.
-        parts: as in ``refuse_existing``.
 
     Raises:
         OutputError: ``path`` exists and may not be overwritten, or it cannot be written.
     """
     path = Path(path)
-    refuse_existing(path, overwrite, folder, parts)
+    refuse_existing(path, overwrite, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -387,7 +384,9 @@ def held(path: Path) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
     except OSError as error:
-        raise OutputError(f"Cannot write to {path.parent}: {error.strerror}.") from None
+        raise OutputError(
+            f"Cannot write to {path.parent}: {error.strerror}. Choose a place that you may write to."
+        ) from None
     with file:
         yield _lock(file)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -220,17 +221,22 @@ def test_processes_killed_at_any_moment_lose_nothing_that_was_committed(tmp_path
     assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "change", [lambda text: text.replace("the cat", "the dog"), lambda text: text + "one more .\n"]
-)
+CHANGES: dict[str, Callable[[str], str]] = {
+    "none": lambda text: text,
+    "other words": lambda text: text.replace("the cat", "the dog"),
+    "more": lambda text: text + "one more .\n",
+    "less": lambda text: text.partition("\n")[0] + "\n",
+    "nothing": lambda text: "",
+}
+
+
+@pytest.mark.parametrize("first", CHANGES)
+@pytest.mark.parametrize("then", CHANGES)
 def test_a_pool_that_was_not_complete_is_done_again_where_its_text_is_another(
-    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
 ) -> None:
     monkeypatch.setattr(unfinished, "COMMIT_SECONDS", 0.0)
     text, output, whole = tmp_path / "text.txt", tmp_path / "out.hdf5", tmp_path / "whole.hdf5"
-    text.write_text(lines(60))
-    embed_file(elmo, text, tmp_path / "old.hdf5", batch_tokens=30)
-    old_text = text.read_text()
 
     def batches_done() -> int:
         journal = unfinished.partial_folder(output) / "journal.json"
@@ -242,18 +248,16 @@ def test_a_pool_that_was_not_complete_is_done_again_where_its_text_is_another(
         if batches_done() >= 2:
             raise Stopped
 
+    text.write_text(lines(20))  # one pool
     with pytest.raises(Stopped):
-        embed_file(elmo, text, output, batch_tokens=30, progress=stop)
+        embed_file(elmo, text, output, batch_tokens=20, progress=stop)
     assert batches_done() >= 2
-    text.write_text(change(old_text))
-    with pytest.raises(Stopped):
-        embed_file(elmo, text, output, batch_tokens=30, resume=True, progress=stop)
-    text.write_text(old_text)  # what the second run wrote over is not taken for the first one's
-    with pytest.raises(Stopped):
-        embed_file(elmo, text, output, batch_tokens=30, resume=True, progress=stop)
-    text.write_text(change(old_text))
-    embed_file(elmo, text, output, batch_tokens=30, resume=True)
-    embed_file(elmo, text, whole, batch_tokens=30)
+    text.write_text(CHANGES[first](lines(20)))
+    with contextlib.suppress(Stopped):
+        embed_file(elmo, text, output, batch_tokens=20, resume=True, progress=stop)
+    text.write_text(CHANGES[then](lines(20)))
+    embed_file(elmo, text, output, batch_tokens=20, resume=True, overwrite=True)
+    embed_file(elmo, text, whole, batch_tokens=20)
     assert output.read_bytes() == whole.read_bytes()
 
 

@@ -77,6 +77,20 @@ def test_a_commit_comes_by_itself_after_some_seconds(output: Path, monkeypatch: 
         assert unfinished.done == Done(n_batches=2, pool_checksum=7)
 
 
+def test_batches_that_are_forgotten_are_forgotten_at_once(output: Path) -> None:
+    with contextlib.suppress(Killed), begun(output, SETTINGS) as unfinished:
+        unfinished.end_pool(ONE, np.array([2]), b"a b\n")
+        unfinished.write(DATA_START, np.ones(4, np.float32))
+        unfinished.end_batch(7)
+        unfinished.commit()
+        unfinished.forget_batches()
+        unfinished.end_batch(8)
+        assert unfinished.done.n_batches == 1
+        raise Killed
+    with begun(output, SETTINGS, resume=True) as unfinished:
+        assert unfinished.done == ONE
+
+
 def test_the_state_is_kept_with_what_it_belongs_to(output: Path) -> None:
     run_killed_after_one(output, STATE)
     assert [path.name for path in partial_folder(output).glob("state-*")] == ["state-1"]

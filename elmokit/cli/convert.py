@@ -41,7 +41,7 @@ def convert(
     SRC may be the folder of a training run: its best model is taken.
     """
     from elmokit.files import read_sentences
-    from elmokit.weights.open import HDF5_SUFFIXES, save_model
+    from elmokit.weights.open import HDF5_SUFFIXES, refuse_target, save_model
     from elmokit.weights.pretrained import open_pretrained, open_with_softmax
     from elmokit.weights.warm import calibrated_state
 
@@ -51,6 +51,7 @@ def convert(
             f"--storage {storage} is for a folder of ours: AllenNLP and bilm-tf read float32 from {target.suffix} "
             "files. Leave it out, or name a folder."
         )
+    refuse_target(target, overwrite)
     model = (open_pretrained if is_hdf5 else open_with_softmax)(source, options)
     if calibrate is not None:
         sentences = list(read_sentences(calibrate))

@@ -29,7 +29,7 @@ class FinetuneCommand(SettingsCommand):
         """The fields of ``TrainConfig``, with the defaults of fine-tuning."""
         from elmokit.train.config import TrainConfig
 
-        return flags_of(TrainConfig, {**DEFAULTS, "epochs": None})  # its help says 1 already
+        return flags_of(TrainConfig, DEFAULTS)
 
 
 @click.command(cls=FinetuneCommand, short_help="A trained model, trained further on your text.")

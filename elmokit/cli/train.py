@@ -27,7 +27,7 @@ class TrainCommand(SettingsCommand):
         """The fields of ``TrainConfig``."""
         from elmokit.train.config import TrainConfig
 
-        return flags_of(TrainConfig)
+        return flags_of(TrainConfig, {"epochs": 1.0})
 
 
 @click.command(cls=TrainCommand, short_help="Raw text to a biLM.")

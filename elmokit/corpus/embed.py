@@ -139,6 +139,8 @@ def embed_file(
                             progress(part.vectors.shape[-2])
                     behind.put(_BatchEnd(pool))
                 behind.put(_PoolEnd(pool, computing.state))
+        if n_to_skip:  # the text ends before their pool now
+            unfinished.forget_batches()
         unfinished.commit()
         write_index(unfinished, n_layers, dim, dtype, keys, with_map, with_old_map)
         done = unfinished.done

@@ -185,12 +185,6 @@ def begun(
     output = Path(output)
     refuse_existing(output, overwrite)
     folder = partial_folder(output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write to {output}: {error.strerror}. Choose a place that you may write to."
-        ) from None
     with held(folder / "lock") as is_ours:
         if not is_ours:
             raise OutputError(f"{output} is being written by another process. Wait for it, or choose another name.")

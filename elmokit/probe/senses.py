@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
-from elmokit.files import written_whole
+from elmokit.files import refuse_existing, written_whole
 from elmokit.probe.growing import Progress, chunks, model_digest, no_progress
 from elmokit.probe.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.probe.sense_score import SenseScore, score_senses
@@ -216,7 +216,8 @@ def write_answers(result: SenseResult, path: str | Path, overwrite: bool = False
     Raises:
         OutputError: the folder exists and may not be overwritten, holds other files, or cannot be written.
     """
-    with written_whole(path, overwrite, folder=True, parts=[ANSWERS]) as folder:
+    refuse_existing(path, overwrite, folder=True, parts=[ANSWERS])
+    with written_whole(path, overwrite, folder=True) as folder:
         for row, by_set in result.answers.items():
             title = f"layer-{row}" if row.isdigit() else row.replace(" ", "-")
             for name, given in by_set.items():

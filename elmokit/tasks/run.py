@@ -298,7 +298,7 @@ def refuse_no_input(task: AnyTask, config: Any) -> None:
         ConfigError: there are neither words, nor characters, nor ELMo at the input.
     """
     has_elmo = config.elmo is not None and config.elmo.input is not None
-    if not (has_elmo or config.chars is not None or _word_configs(task, config)):
+    if not (has_elmo or config.chars is not None or "words" in _word_configs(task, config)):
         raise ConfigError(f"The model of {task.name} has nothing to read: give words, chars or elmo.input.")
 
 

@@ -25,7 +25,7 @@ class TrainConfig:
 
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
-    epochs: float | None = described(None, "Passes over the text to train for.  [default: 1]")
+    epochs: float | None = described(None, "Passes over the text to train for.")
     tokens: int | None = described(
         None, "Instead: predictions per direction to train for; a sentence of n tokens holds n + 1."
     )

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import ElmoError, FormatError
+from elmokit.errors import FormatError
 
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """What h5py raises of a file that is damaged, besides running out of memory."""
@@ -27,8 +27,6 @@ def damage_told(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except ElmoError:
-        raise
     except DAMAGE as error:
         raise FormatError(
             f"{path} is a damaged HDF5 file ({error}). It may be cut short: download or copy it again."

@@ -39,6 +39,7 @@ FORMAT = "elmokit"
 FORMAT_VERSION = 1
 Storage = Literal["float32", "float16"]
 PARTS = ("config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "lexicon.json")
+"""What such a folder holds."""
 _WARM = "warm_state."
 
 
@@ -54,8 +55,7 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
     """Write a model as a folder; whole or not at all.
 
     Raises:
-        OutputError: the folder exists and may not be overwritten, holds what is no part of a model, or cannot be
-            written.
+        OutputError: the folder exists and may not be overwritten, or cannot be written.
     """
     dtype = torch.float16 if storage == "float16" else torch.float32
     config = {
@@ -70,7 +70,7 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
     tensors = dict(model.bilm.state_dict())
     if model.warm_state is not None:
         tensors |= {_WARM + name: part for name, part in model.warm_state._asdict().items()}
-    with written_whole(path, overwrite, folder=True, parts=PARTS) as folder:
+    with written_whole(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         save_tensors(tensors, folder / "model.safetensors", dtype)
         if model.softmax is not None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import h5py
 
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
-from elmokit.files import at_home, written_whole
+from elmokit.files import at_home, refuse_existing, written_whole
 from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.datasets import DAMAGE
-from elmokit.weights.folder import Storage, is_folder, load_folder, save_folder
+from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_folder
 from elmokit.weights.json_table import read_table
 from elmokit.weights.model import StoredModel
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
@@ -226,6 +226,19 @@ def _config_hint(path: Path) -> str | None:
     return None if kind is None else f"a Hugging Face model of type {kind!r}"
 
 
+def refuse_target(path: Path, overwrite: bool) -> None:
+    """Say before any work is done that ``save_model`` could not write there.
+
+    Raises:
+        OutputError: something stands there and may not be overwritten, or is a folder with what is no part of a model.
+    """
+    if path.suffix in HDF5_SUFFIXES:
+        refuse_existing(path, overwrite)
+        refuse_existing(named_options(path), overwrite)
+    else:
+        refuse_existing(path, overwrite, folder=True, parts=PARTS)
+
+
 def save_model(
     model: StoredModel, path: str | Path, storage: Storage = "float32", overwrite: bool = False
 ) -> list[Path]:
@@ -240,6 +253,7 @@ def save_model(
         OutputError: something stands there and may not be overwritten, or it cannot be written.
     """
     path = at_home(path, OutputError)
+    refuse_target(path, overwrite)
     if path.suffix in HDF5_SUFFIXES:
         options = named_options(path)
         if model.bilm.config.n_words is None or model.vocabulary is None:

@@ -92,11 +92,13 @@ def proposition_from_line(line: str, where: str) -> Proposition:
 
 def _check_predicate(found: Proposition) -> None:
     """Refuse gold tags that mark another token than the predicate, or none."""
-    tag = f"B-{PREDICATE}" if found.tags is None or found.predicate is None else found.tags[found.predicate]
+    if found.tags is None or found.predicate is None:
+        return
+    tag = found.tags[found.predicate]
     if tag.partition("-")[2] != PREDICATE:
         raise TextError(
             f"{found.where}: the predicate is at place {found.predicate}, from 0 on, and the tag there is {tag}. "
-            f"Expected B-{PREDICATE}."
+            f"Expected B-{PREDICATE} or I-{PREDICATE}."
         )
 
 
