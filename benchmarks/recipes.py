@@ -1,6 +1,7 @@
 """Training recipes at equal tokens: the original's beside the newer ones, by held-out perplexity with the full softmax.
 
-    python benchmarks/recipes.py RUNS TEXT... --held-out TEXT... [--vocab VOCAB] [--steps 300] [--only NAME,...]
+    python benchmarks/recipes.py RUNS TEXT... --held-out TEXT... [--vocab VOCAB] [--words 10000] [--steps 300]
+        [--only NAME;...]
 
 One network (mini), one text, one seed; each recipe trains for the same number of predictions. Every run is a folder in
 RUNS: after a kill the same command goes on, and what has ended is not done again. Prints a Markdown table.
@@ -17,12 +18,14 @@ from typing import Any
 import elmokit
 from elmokit.bilm import PRESETS
 from elmokit.cli.training import counted_corpus
+from elmokit.text.vocabulary import Vocabulary
 from elmokit.train.config import RECIPES, TrainConfig
 from elmokit.train.trainer import Progress, train
 from elmokit.weights.folder import load_folder
 from elmokit.weights.softmaxes import SoftmaxConfig
 
 N_SAMPLES = 1024
+N_WORDS = 10_000
 N_HELD_OUT = 1000
 SHIPPED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 
@@ -44,8 +47,8 @@ def recipes(n_steps: int) -> dict[str, TrainConfig]:
         "batch_size": MODERN.batch_size,
         "tokens": n_steps * MODERN.batch_size * MODERN.n_steps,
         "evaluate_every": n_steps,
-        "checkpoint_every": 25,
-        "report_every": 25,
+        "checkpoint_every": max(25, n_steps // 40),
+        "report_every": max(25, n_steps // 100),
     }
     return {name: dataclasses.replace(base, **{**shared, **changes}) for name, (base, changes) in CHANGES.items()}
 
@@ -57,13 +60,15 @@ def main() -> None:
     parser.add_argument("texts", nargs="+", type=Path)
     parser.add_argument("--held-out", nargs="+", type=Path, required=True)
     parser.add_argument("--vocab", type=Path, default=SHIPPED_VOCABULARY)
+    parser.add_argument("--words", type=int, default=N_WORDS, help="The first so many of the vocabulary.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", help="Some of the recipes, by their names with ; between them.")
     arguments = parser.parse_args()
 
     wanted = recipes(arguments.steps)
     names = list(wanted) if arguments.only is None else arguments.only.split(";")
-    corpus, _, _ = counted_corpus(arguments.texts, arguments.held_out, arguments.vocab, None, N_HELD_OUT)
+    vocabulary = Vocabulary(Vocabulary.from_file(arguments.vocab).words[: arguments.words])
+    corpus, _, _ = counted_corpus(arguments.texts, arguments.held_out, vocabulary, None, N_HELD_OUT)
     rows = []
     for name in names:
         run = arguments.runs / name.replace(", ", "-").replace(" ", "-")

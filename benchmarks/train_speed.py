@@ -1,6 +1,7 @@
 """Training tokens per second, beside a plain PyTorch version of the same network, and the data path alone.
 
-    python benchmarks/train_speed.py TEXT... [--vocab VOCAB] [--sizes mini,small] [--rounds 15] [--clock wall]
+    python benchmarks/train_speed.py TEXT... [--vocab VOCAB] [--words 10000] [--sizes mini,small] [--rounds 15]
+        [--clock wall]
 
 One process; ours and the plain version take turns, window by window, on the same windows, so that whatever else the
 machine does falls on both. A token is one prediction of each direction. The plain version is what one would write with
@@ -42,6 +43,7 @@ from elmokit.weights.model import StoredModel
 
 SHIPPED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 N_SAMPLES = 1024
+N_WORDS = 10_000
 N_WARM = 1  # steps before the clock starts
 N_DATA_WINDOWS = 400
 Shape = tuple[int, int, int]
@@ -209,6 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="+", type=Path)
     parser.add_argument("--vocab", type=Path, default=SHIPPED_VOCABULARY)
+    parser.add_argument("--words", type=int, default=N_WORDS, help="The first so many of the vocabulary.")
     parser.add_argument("--sizes", default="mini,small")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=240, help="For each size, at most about so long.")
@@ -219,7 +222,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
 
     clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
-    vocabulary = Vocabulary.from_file(arguments.vocab)
+    vocabulary = Vocabulary(Vocabulary.from_file(arguments.vocab).words[: arguments.words])
     texts = find_texts(arguments.texts, reread=True)
     n_words = len(vocabulary)
     print(
