@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from elmokit.cli.train import train
 from elmokit.train.config import TrainConfig
 from elmokit.train.run import open_settings
 from elmokit.weights.open import open_model
+from elmokit.weights.warm import calibrated_state
 from tests.test_cli import folder, shell  # noqa: F401 (fixtures)
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
@@ -42,6 +44,20 @@ def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: P
     assert card["command"].startswith("elmokit train corpus.txt")
     assert len(card["held_out_perplexity"]) == 2
     assert card["elmokit"]
+
+
+def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+    Path("documents.txt").write_text("the cat sat . " * 100 + "\n" + "the dog ran .\n" * 2000)
+    ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "100")
+    assert ran.code == 0, ran.err
+    model = open_model("run/model")
+    assert model.card["warm_state"] == "mean state after a sentence, over 540 sentences of the training text"
+    sentences = [line.split() for line in TEXT.splitlines()] * 20
+    sentences += [["the", "cat", "sat", "."] * 50] + [
+        ["the", "dog", "ran", "."]
+    ] * 499  # 500 of a shard, 200 tokens each
+    for ours, other in zip(model.warm_state or (), calibrated_state(model, sentences), strict=True):
+        torch.testing.assert_close(ours, other)
 
 
 def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811

@@ -22,11 +22,9 @@ from elmokit.train.run import SETTINGS, Corpus
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.pretrained import open_with_softmax
 from elmokit.weights.softmaxes import softmax_config
-from elmokit.weights.warm import calibrated_state
 
 HELD_OUT_EVERY = 20  # every so many sentences one is kept to judge by
 MOST_ROWS, MOST_STEPS = 16, 20
-N_CALIBRATING = 2000
 
 
 def finetune_for_task(
@@ -53,9 +51,7 @@ def finetune_for_task(
             beside.write_text("".join(" ".join(tokens) + "\n" for tokens in training), encoding="utf-8", newline="\n")
         _begin(name, text, training, held_out, config, run)
     carry_on(run, (text,), {}, World(), device)
-    tuned = load_folder(run / "model")
-    tuned.warm_state = calibrated_state(tuned, list(sentences[:N_CALIBRATING]))
-    save_folder(tuned, folder)
+    save_folder(load_folder(run / "model"), folder)
 
 
 def _begin(

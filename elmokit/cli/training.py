@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from elmokit.train.trainer import train as run_training
 from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.json_table import read_table
 from elmokit.weights.softmaxes import build_softmax
+from elmokit.weights.warm import calibrated_state
 
 if TYPE_CHECKING:
     from elmokit.train.distributed import World
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
 MAX_WORDS = 30_000
+CALIBRATING_SENTENCES, CALIBRATING_TOKENS, CALIBRATING_SHARDS = 1000, 200, 16  # in all, of a sentence, at most
 FLAGS = {"file": "config", "inputs": "input"}  # settings whose flag has another name
 
 
@@ -263,19 +266,34 @@ def carry_on(
             board.close()
         with held(run / LOCK) as is_ours:
             if is_ours:  # else another process goes on with the run already
-                _conclude(run, held_out, config)
+                _conclude(run, corpus, config)
     return result
 
 
-def _conclude(run: Path, held_out: Sequence[Sequence[str]], config: TrainConfig) -> None:
-    """Curves, and what a fine-tuning has changed."""
+def _conclude(run: Path, corpus: Corpus, config: TrainConfig) -> None:
+    """The best model's warm state, curves, and what a fine-tuning has changed."""
+    if is_folder(run / "model"):
+        _calibrate(run / "model", corpus.shards)
     try:
         curves = draw_curves(run, "sampled loss" if config.n_samples else "training loss")
         click.echo(f"The curves are in {curves[0]}.")
     except MissingExtraError as error:
         click.echo(str(error), err=True)
     if (run / INITIAL).exists():
-        _compare(run, held_out)
+        _compare(run, corpus.held_out)
+
+
+def _calibrate(folder: Path, shards: Sequence[Path]) -> None:
+    """Store the warm state with a model: the mean state after a sentence of its training text."""
+    chosen = shards[:: -(-len(shards) // CALIBRATING_SHARDS)]
+    n_each = -(-CALIBRATING_SENTENCES // len(chosen))
+    sentences = [
+        tokens[:CALIBRATING_TOKENS] for shard in chosen for tokens in islice(read_sentences(shard), n_each)
+    ]  # cut, as some texts have a document a line
+    model = load_folder(folder)
+    model.warm_state = calibrated_state(model, sentences)
+    model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of the training text"
+    save_folder(model, folder, overwrite=True)
 
 
 def _n_steps(run: Path) -> int:
