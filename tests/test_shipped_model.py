@@ -23,7 +23,7 @@ SENTENCES = [split_tokens(line) for line in read_lines(ROOT / "examples" / "sent
 def test_it_is_small_and_says_where_it_comes_from() -> None:
     model = open_pretrained()
     assert model.source is not None
-    assert sum(file.stat().st_size for file in model.source.iterdir()) < 12_000_000
+    assert sum(file.stat().st_size for file in model.source.iterdir()) < 16_000_000
     assert {"corpus", "command", "n_steps", "held_out", "warm_state"} <= set(model.card)
     assert model.softmax is not None
     assert model.warm_state is not None
@@ -37,29 +37,25 @@ def test_it_predicts_english_and_less_well_scrambled_english() -> None:
         perplexity(model, text, start=model.warm_state)
         for text in (SENTENCES, [sorted(sentence) for sentence in SENTENCES])
     ]
-    assert all(value < 100 for value in scores[0].per_direction)  # measured: 54.2 and 55.2
+    assert all(value < 75 for value in scores[0].per_direction)  # measured: 40.2 and 41.4, over 30,000 words
     assert all(bad > 5 * good for good, bad in zip(scores[0].per_direction, scores[1].per_direction, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("word", "lines", "senses"),
-    [
-        ("bank", [1, 7], [range(4), range(4, 8)]),  # those of the demo; of all eight uses 5 are right
-        ("play", range(8, 16), [range(8, 12), range(12, 16)]),
-        ("spring", range(22, 26), [range(22, 24), range(24, 26)]),
-    ],
+    ("word", "senses", "n_right"),
+    [("bank", [range(4), range(4, 8)], 6), ("play", [range(8, 12), range(12, 16)], 8)],  # by chance, 3.4 of 8
 )
-def test_the_nearest_use_of_an_ambiguous_word_has_the_same_sense(
-    word: str, lines: list[int], senses: list[range]
+def test_the_nearest_use_of_an_ambiguous_word_mostly_has_the_same_sense(
+    word: str, senses: list[range], n_right: int
 ) -> None:
     vectors = Elmo.from_pretrained().embed(SENTENCES)
     places = [(line, SENTENCES[line].index(word)) for sense in senses for line in sense]
     uses = np.array([vectors[line][:, token] for line, token in places])  # (uses, layers, dim)
     np.testing.assert_allclose(uses[:, 0], np.broadcast_to(uses[0, 0], uses[:, 0].shape), atol=1e-5)  # no context there
     for layer in (1, 2):
-        for line in lines:
-            nearest = nearest_tokens(vectors, line, SENTENCES[line].index(word), layer, 1, places)[0]
-            assert any(line in sense and nearest.sentence in sense for sense in senses), (layer, line)
+        nearest = {line: nearest_tokens(vectors, line, token, layer, 1, places)[0].sentence for line, token in places}
+        right = [line for sense in senses for line in sense if nearest[line] in sense]
+        assert len(right) >= n_right, (layer, nearest)
 
 
 def test_the_demo_writes_vectors_and_shows_neighbours(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def bilm(tmp_path: Path) -> str:
 def test_each_task_fits_its_examples_and_gives_them_back(name: str, with_elmo: bool, tmp_path: Path, bilm: str) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     elmo = {"model": bilm, **({} if name == "ner" else {"output": {"dropout": 0.1}})}
-    task, config = tiny(name, data, elmo if with_elmo else None)
+    longer = {"train": {"epochs": 60, "optimizer": {"learning_rate": 0.003}}} if name in ("sst", "nli") else {}
+    task, config = tiny(name, data, elmo if with_elmo else None, **longer)
     results = train_task(task, config, run)
     assert results["dev"][task.metric]["mean"] == 100.0
     mixes = results["seeds"][0]["mixes"]

@@ -19,7 +19,8 @@ def fingerprint(model: StoredModel, start: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
     facts = {
         "bilm": config_to(model.bilm.config),
-        "start": start,
+        # A warm state that no file holds follows from the weights, and its last bits from the machine.
+        "start": "one empty sentence" if start == "warm" and model.warm_state is None else start,
         "words": None if model.bilm.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
         "lexicon": None if model.lexicon is None else config_to(model.lexicon),
     }
@@ -27,7 +28,6 @@ def fingerprint(model: StoredModel, start: str) -> str:
     if isinstance(model, CachedModel):
         digest.update(json.dumps(model.rows).encode("utf-8", "surrogatepass"))
     tensors = dict(model.bilm.state_dict()) | dict(model.bilm.named_buffers())  # a table computed before is not saved
-    # A warm state that no file holds follows from the weights, and its last bits from the machine.
     if start == "warm" and model.warm_state is not None:
         tensors.update(start_hidden=model.warm_state.hidden, start_cell=model.warm_state.cell)
     for name in sorted(tensors):
