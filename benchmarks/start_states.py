@@ -57,7 +57,7 @@ def main() -> None:
     print("|---" * (4 + bilm.config.n_layers) + "|")
     starts = {
         "zero": bilm.zero_state(1),
-        "boundary symbols only": boundary_state(model),
+        "one empty sentence": boundary_state(model),
         f"mean state over {len(calibration)} sentences": calibrated_state(model, calibration),
     }
     if model.warm_state is not None:

@@ -57,6 +57,8 @@ def convert(
         sentences = list(read_sentences(calibrate))
         model.warm_state = calibrated_state(model, sentences)
         model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {calibrate.name}"
+    if is_hdf5:
+        model.card.pop("warm_state", None)  # left out, as is told below
     written = save_model(model, target, storage, overwrite)
     for path in written:
         click.echo(f"wrote {path}", err=True)
