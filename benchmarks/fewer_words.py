@@ -20,7 +20,7 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.train.perplexity import perplexity
 from elmokit.weights.pretrained import open_with_softmax
-from elmokit.weights.warm import boundary_state
+from elmokit.weights.warm import warm_start
 
 
 class FewerWords(FullSoftmax):
@@ -51,7 +51,7 @@ def main() -> None:
         raise SystemExit(f"{name} has no full softmax.")
     vocabulary = Vocabulary(model.vocabulary.words[:n_words])
     fewer = dataclasses.replace(model, softmax=FewerWords(model.softmax, vocabulary), vocabulary=vocabulary)
-    start = model.warm_state or boundary_state(model)
+    start = warm_start(model)
     print("| text | predictions | unknown words | forward | backward |\n|---|---|---|---|---|")
     for text in texts:
         found = perplexity(fewer, read_sentences(text), start=start)

@@ -21,7 +21,7 @@ from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.weights.model import StoredModel
 from elmokit.weights.pretrained import open_pretrained
 from elmokit.weights.token_cache import MIB, TokenCache
-from elmokit.weights.warm import boundary_state
+from elmokit.weights.warm import warm_start
 
 Start = Literal["warm", "zero", "carry"]
 Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
@@ -92,7 +92,7 @@ class Elmo(nn.Module):
         self.dropout = nn.Dropout(dropout)
         state = self.bilm.zero_state(1)
         if start == "warm":
-            state = model.warm_state or boundary_state(model)
+            state = warm_start(model)
         self.register_buffer("start_hidden", state.hidden)
         self.register_buffer("start_cell", state.cell)
         self.start_hidden: Tensor

@@ -53,9 +53,8 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
     model = open_model("run/model")
     assert model.card["warm_state"] == "mean state after a sentence, over 540 sentences of the training text"
     sentences = [line.split() for line in TEXT.splitlines()] * 20
-    sentences += [["the", "cat", "sat", "."] * 50] + [
-        ["the", "dog", "ran", "."]
-    ] * 499  # 500 of a shard, 200 tokens each
+    sentences.append(["the", "cat", "sat", "."] * 50)  # cut to 200 tokens
+    sentences += [["the", "dog", "ran", "."]] * 499  # 500 of a shard
     for ours, other in zip(model.warm_state or (), calibrated_state(model, sentences), strict=True):
         torch.testing.assert_close(ours, other)
 

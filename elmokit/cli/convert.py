@@ -43,7 +43,7 @@ def convert(
     from elmokit.files import read_sentences
     from elmokit.weights.open import HDF5_SUFFIXES, refuse_target, save_model
     from elmokit.weights.pretrained import open_pretrained, open_with_softmax
-    from elmokit.weights.warm import calibrated_state
+    from elmokit.weights.warm import store_warm_state
 
     is_hdf5 = target.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage != "float32":
@@ -55,10 +55,7 @@ def convert(
     model = (open_pretrained if is_hdf5 else open_with_softmax)(source, options)
     if calibrate is not None:
         sentences = list(read_sentences(calibrate))
-        model.warm_state = calibrated_state(model, sentences)
-        model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {calibrate.name}"
-    if is_hdf5:
-        model.card.pop("warm_state", None)  # left out, as is told below
+        store_warm_state(model, sentences, calibrate.name)
     written = save_model(model, target, storage, overwrite)
     for path in written:
         click.echo(f"wrote {path}", err=True)

@@ -71,7 +71,7 @@ def perplexity(
     from elmokit.train.perplexity import perplexity as score
     from elmokit.train.perplexity import spelling_of
     from elmokit.train.surprisal import open_predicting
-    from elmokit.weights.warm import boundary_state
+    from elmokit.weights.warm import warm_start
 
     if batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; at least 1.")
@@ -98,7 +98,7 @@ def perplexity(
         else:
             start = opened.bilm.zero_state(1)
             if state in (None, "warm"):
-                start = (opened.warm_state or boundary_state(opened)).to(start.hidden.device, start.hidden.dtype)
+                start = warm_start(opened).to(start.hidden.device, start.hidden.dtype)
             with _table(per_token, overwrite) as write:
 
                 def each(sentence: Surprisal) -> None:

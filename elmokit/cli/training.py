@@ -42,7 +42,7 @@ from elmokit.train.trainer import train as run_training
 from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.json_table import read_table
 from elmokit.weights.softmaxes import build_softmax
-from elmokit.weights.warm import calibrated_state
+from elmokit.weights.warm import store_warm_state
 
 if TYPE_CHECKING:
     from elmokit.train.distributed import World
@@ -271,29 +271,30 @@ def carry_on(
 
 
 def _conclude(run: Path, corpus: Corpus, config: TrainConfig) -> None:
-    """The best model's warm state, curves, and what a fine-tuning has changed."""
-    if is_folder(run / "model"):
-        _calibrate(run / "model", corpus.shards)
+    """Curves, and what the best model's card tells at the end: its warm state, what a fine-tuning has changed."""
     try:
         curves = draw_curves(run, "sampled loss" if config.n_samples else "training loss")
         click.echo(f"The curves are in {curves[0]}.")
     except MissingExtraError as error:
         click.echo(str(error), err=True)
-    if (run / INITIAL).exists():
-        _compare(run, corpus.held_out)
+    is_tuned = (run / INITIAL).exists()
+    if not is_folder(run / "model") and not is_tuned:
+        return
+    best = load_folder(run / "model")
+    store_warm_state(best, _calibrating(corpus.shards), "the training text")
+    if is_tuned:
+        best.card["perplexity"] = _compared(run, best, corpus.held_out)
+    save_folder(best, run / "model", overwrite=True)
+    if is_tuned:
+        _tell_changes(best.card)
 
 
-def _calibrate(folder: Path, shards: Sequence[Path]) -> None:
-    """Store the warm state with a model: the mean state after a sentence of its training text."""
+def _calibrating(shards: Sequence[Path]) -> list[list[str]]:
+    """Some sentences of a training text."""
     chosen = shards[:: -(-len(shards) // CALIBRATING_SHARDS)]
     n_each = -(-CALIBRATING_SENTENCES // len(chosen))
-    sentences = [
-        tokens[:CALIBRATING_TOKENS] for shard in chosen for tokens in islice(read_sentences(shard), n_each)
-    ]  # cut, as some texts have a document a line
-    model = load_folder(folder)
-    model.warm_state = calibrated_state(model, sentences)
-    model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of the training text"
-    save_folder(model, folder, overwrite=True)
+    # Cut, as some texts have a document a line.
+    return [tokens[:CALIBRATING_TOKENS] for shard in chosen for tokens in islice(read_sentences(shard), n_each)]
 
 
 def _n_steps(run: Path) -> int:
@@ -302,19 +303,19 @@ def _n_steps(run: Path) -> int:
     return int(found[-1].name.removeprefix("step-")) if found else 0
 
 
-def _compare(run: Path, held_out: Sequence[Sequence[str]]) -> None:
-    """Perplexity before and after, on the new domain and the old: printed, and in the model's card."""
+def _compared(run: Path, best: StoredModel, held_out: Sequence[Sequence[str]]) -> dict[str, dict[str, list[float]]]:
+    """Perplexity before and after, on the new domain and the old."""
     texts = {"held-out": held_out}
     if (run / OLD_TEXT).exists():
         texts["old text"] = list(read_sentences(run / OLD_TEXT))
-    best = load_folder(run / "model")
-    found = before_and_after(load_folder(run / INITIAL), best, texts)
-    best.card["perplexity"] = found
-    save_folder(best, run / "model", overwrite=True)
-    for name, values in found.items():
+    return before_and_after(load_folder(run / INITIAL), best, texts)
+
+
+def _tell_changes(card: Mapping[str, Any]) -> None:
+    for name, values in card["perplexity"].items():
         before, after = (_slashed(values[when]) for when in ("before", "after"))
         click.echo(f"{name:<9} perplexity before {before}, after {after} (each sentence alone)")
-    if not best.card["n_steps"]:
+    if not card["n_steps"]:
         click.echo("Training made nothing better: the model is as it was. Lower --learning-rate, or give more text.")
 
 

@@ -56,7 +56,7 @@ def surprisals(
     held in memory at a time.
 
     Args:
-        start: the state of one row that every sentence starts from (``model.warm_state``, ``boundary_state(model)``);
+        start: the state of one row that every sentence starts from (``warm_start(model)``);
             None for zero.
         batch_tokens: positions computed at a time, padding counted.
 

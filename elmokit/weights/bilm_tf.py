@@ -156,7 +156,8 @@ def save(model: StoredModel, options_path: str | Path, weights_path: str | Path,
             "Write a folder instead: a path without .hdf5 or .h5."
         )
     with written_whole(options_path, overwrite) as options, written_whole(weights_path, overwrite) as weights:
-        content = options_from_config(config) | ({"card": model.card} if model.card else {})
+        card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # there is no place for it
+        content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
         with created_hdf5(weights) as (file, _):
             extra = {name: _stand_in(name, shape) for name, shape in stand_ins(config).items()}

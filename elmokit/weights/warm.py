@@ -38,6 +38,21 @@ def calibrated_state(model: StoredModel, sentences: Sequence[Sequence[str]]) -> 
     return BiLMState(hidden, cell)
 
 
+def store_warm_state(model: StoredModel, sentences: Sequence[Sequence[str]], text: str) -> None:
+    """Give a model the state of ``calibrated_state``, and say in its card of which text, by name.
+
+    Raises:
+        TextError: there is no sentence.
+    """
+    model.warm_state = calibrated_state(model, sentences)
+    model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {text}"
+
+
+def warm_start(model: StoredModel) -> BiLMState:
+    """The constant state that sentences start from: the model's own, or, without one, that after an empty sentence."""
+    return model.warm_state or boundary_state(model)
+
+
 def _states_after(sentences: Sequence[Sequence[str]], model: StoredModel, n_rows: int) -> list[BiLMState]:
     """The state after each batch of ``n_rows`` sentences, read in order; an incomplete last batch is left out."""
     state = model.bilm.eval().zero_state(n_rows)
