@@ -21,10 +21,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from elmokit import Elmo, open_model
-from elmokit.files import read_lines, split_tokens
-from elmokit.nn.fast import choose
-from elmokit.probe.tagged import TaggedSentence, read_conllu
-from elmokit.train.perplexity import perplexity
+from elmokit.io.files import read_lines, split_tokens
+from elmokit.nn.kernels import backends as choose
+from elmokit.probes.tagged import TaggedSentence, read_conllu
+from elmokit.scoring.perplexity import perplexity
 
 
 def words_of(sentences: list[TaggedSentence]) -> list[list[str]]:

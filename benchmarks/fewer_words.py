@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from elmokit.files import read_sentences
+from elmokit.initial_state import warm_start
+from elmokit.io.files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.scoring.perplexity import perplexity
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.train.perplexity import perplexity
 from elmokit.weights.pretrained import open_with_softmax
-from elmokit.weights.warm import warm_start
 
 
 class FewerWords(FullSoftmax):

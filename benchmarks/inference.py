@@ -33,15 +33,17 @@ from torch import nn
 
 from elmokit import Elmo, save_model
 from elmokit.bilm import PRESETS, BiLM
-from elmokit.figures import LINES, PAGE, save_figure, styled_figure
-from elmokit.files import read_lines, split_tokens
-from elmokit.nn.fast import choose, compiled, products
-from elmokit.nn.fast.library import ROWS_AT_ONCE as COMPILED_ROWS_AT_ONCE
-from elmokit.nn.fast.packed import pack_linear
-from elmokit.nn.fast.reader import ROWS_AT_ONCE
+from elmokit.io.figures import LINES, PAGE, save_figure, styled_figure
+from elmokit.io.files import read_lines, split_tokens
+from elmokit.nn.kernels import backends as choose
+from elmokit.nn.kernels import compiler as compiled
+from elmokit.nn.kernels import products
+from elmokit.nn.kernels.inference import ROWS_AT_ONCE
+from elmokit.nn.kernels.native import ROWS_AT_ONCE as COMPILED_ROWS_AT_ONCE
+from elmokit.nn.kernels.packed import pack_linear
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
-from elmokit.text.batches import lay_out
-from elmokit.weights.model import StoredModel
+from elmokit.text.batching import lay_out
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 
 KERNELS: tuple[choose.Asked, ...] = ("plain", "float32", "bf16", "int8")
@@ -134,7 +136,7 @@ def model_at(work: Path, size: str) -> tuple[Path, Path]:
         bilm = BiLM(PRESETS[size])
         bilm.reset_parameters(0)
         folder.mkdir(parents=True, exist_ok=True)
-        save_model(StoredModel(bilm, "elmokit"), weights)
+        save_model(PretrainedBiLM(bilm, "elmokit"), weights)
     return options, weights
 
 

@@ -27,7 +27,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from elmokit.files import find_texts, read_sentences
+from elmokit.io.files import find_text_files, read_sentences
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 ORDER = 5
@@ -102,7 +102,7 @@ def main() -> None:
 
     vocabulary = Vocabulary.from_file(arguments.vocabulary)
     known = {word for word in vocabulary.words if word not in SPECIALS}
-    texts = find_texts(arguments.train, reread=True)
+    texts = find_text_files(arguments.train, reread=True)
     arguments.work.mkdir(parents=True, exist_ok=True)
     directions = (False, True) if arguments.backward else (False,)
     models = [

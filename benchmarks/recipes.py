@@ -19,8 +19,8 @@ import elmokit
 from elmokit.bilm import PRESETS
 from elmokit.cli.training import counted_corpus
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.train.config import RECIPES, TrainConfig
-from elmokit.train.trainer import Progress, train
+from elmokit.training.config import RECIPES, TrainingConfig
+from elmokit.training.loop import Progress, train
 from elmokit.weights.folder import load_folder
 from elmokit.weights.softmaxes import SoftmaxConfig
 
@@ -30,7 +30,7 @@ N_HELD_OUT = 1000
 SHIPPED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 
 MODERN, ORIGINAL = RECIPES["modern"], RECIPES["bilm-tf"]
-CHANGES: dict[str, tuple[TrainConfig, dict[str, Any]]] = {
+CHANGES: dict[str, tuple[TrainingConfig, dict[str, Any]]] = {
     "modern, full softmax": (MODERN, {}),
     "modern, sampled": (MODERN, {"n_samples": N_SAMPLES}),
     "modern, adaptive": (MODERN, {"softmax": SoftmaxConfig("adaptive", (1000, 4000))}),
@@ -39,16 +39,16 @@ CHANGES: dict[str, tuple[TrainConfig, dict[str, Any]]] = {
 }
 
 
-def recipes(n_steps: int) -> dict[str, TrainConfig]:
+def recipes(n_steps: int) -> dict[str, TrainingConfig]:
     """Each recipe at the same sizes, windows and tokens; without dropout, which a fraction of a pass does not need."""
     shared = {
         "model": dataclasses.replace(PRESETS["mini"], dropout=0.0),
         "epochs": None,
         "batch_size": MODERN.batch_size,
         "tokens": n_steps * MODERN.batch_size * MODERN.n_steps,
-        "evaluate_every": n_steps,
-        "checkpoint_every": max(25, n_steps // 40),
-        "report_every": max(25, n_steps // 100),
+        "eval_every": n_steps,
+        "save_every": max(25, n_steps // 40),
+        "log_every": max(25, n_steps // 100),
     }
     return {name: dataclasses.replace(base, **{**shared, **changes}) for name, (base, changes) in CHANGES.items()}
 

@@ -12,10 +12,10 @@ from itertools import islice
 
 import numpy as np
 
-from elmokit import BiLMState, Elmo, StoredModel, open_model
-from elmokit.files import read_lines, split_tokens
-from elmokit.train.perplexity import perplexity
-from elmokit.weights.warm import boundary_state, calibrated_state
+from elmokit import BiLMState, Elmo, PretrainedBiLM, open_model
+from elmokit.initial_state import boundary_state, calibrated_state
+from elmokit.io.files import read_lines, split_tokens
+from elmokit.scoring.perplexity import perplexity
 
 CARRIED_ROWS = 32
 
@@ -25,7 +25,7 @@ def sentences(path: str, limit: int) -> list[list[str]]:
     return list(islice((tokens for line in read_lines(path) if (tokens := split_tokens(line))), limit))
 
 
-def distances(model: StoredModel, start: BiLMState, text: list[list[str]], carried: list[np.ndarray]) -> np.ndarray:
+def distances(model: PretrainedBiLM, start: BiLMState, text: list[list[str]], carried: list[np.ndarray]) -> np.ndarray:
     """Mean cosine distance to the carried-state vectors, per LSTM layer: ``(n_layers,)``."""
     elmo = Elmo(model, start="zero")
     elmo.start_hidden, elmo.start_cell = start
@@ -50,7 +50,7 @@ def main() -> None:
     bilm = model.bilm
     text = sentences(arguments.text, arguments.sentences)
     calibration = sentences(arguments.calibration, arguments.sentences)
-    carried = Elmo(model, start="carry").embed(text, batch_size=CARRIED_ROWS)
+    carried = Elmo(model, start="stateful").embed(text, batch_size=CARRIED_ROWS)
 
     names = " | ".join(f"distance, layer {layer}" for layer in range(1, bilm.config.n_layers + 1))
     print(f"| start | perplexity forward | backward | mean | {names} |")

@@ -33,13 +33,13 @@ from torch.nn import functional as F
 
 import elmokit
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMState
-from elmokit.files import find_texts
+from elmokit.io.files import find_text_files
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.train.config import TrainConfig
-from elmokit.train.losses import WindowLosses
-from elmokit.weights.model import StoredModel
+from elmokit.text.windows import Window, WindowStream
+from elmokit.training.config import TrainingConfig
+from elmokit.training.losses import WindowLosses
+from elmokit.weights.model import PretrainedBiLM
 
 SHIPPED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 N_SAMPLES = 1024
@@ -108,7 +108,7 @@ Step = Callable[[Window], object]
 Clock = Callable[[], float]
 
 
-def our_step(config: TrainConfig, n_words: int) -> Step:
+def our_step(config: TrainingConfig, n_words: int) -> Step:
     """One step of the optimizer as the trainer makes it."""
     bilm = BiLM(config.model)
     bilm.reset_parameters(0)
@@ -124,14 +124,14 @@ def our_step(config: TrainConfig, n_words: int) -> Step:
         loss, hidden, cell = losses(*parts, *state)
         loss.mean().backward()
         state = BiLMState(hidden, cell)
-        nn.utils.clip_grad_norm_(losses.parameters(), config.clip_norm)
+        nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def plain_step(config: TrainConfig, n_words: int) -> Step:
+def plain_step(config: TrainingConfig, n_words: int) -> Step:
     """One step of the plain version."""
     model = PlainBiLM(config.model, n_words)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -140,14 +140,14 @@ def plain_step(config: TrainConfig, n_words: int) -> Step:
     def step(window: Window) -> None:
         char_ids = torch.from_numpy(window.tokens[window.inputs])  # every token of the window, repeats too
         model(char_ids, torch.from_numpy(window.targets), states).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def forward_products(config: TrainConfig, window: Window, n_words: int) -> dict[Shape, int]:
+def forward_products(config: TrainingConfig, window: Window, n_words: int) -> dict[Shape, int]:
     """The matrix products of one forward pass, and how often each comes; each has two more of its size backward."""
     model, cnn = config.model, config.model.char_cnn
     assert cnn is not None
@@ -171,7 +171,7 @@ def forward_products(config: TrainConfig, window: Window, n_words: int) -> dict[
     return found
 
 
-def products_step(config: TrainConfig, window: Window, n_words: int) -> Step:
+def products_step(config: TrainingConfig, window: Window, n_words: int) -> Step:
     """The products of one step alone: forward, and the gradients of both factors."""
     work = []
     for (rows, inner, columns), times in forward_products(config, window, n_words).items():
@@ -223,7 +223,7 @@ def main() -> None:
 
     clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
     vocabulary = Vocabulary(Vocabulary.from_file(arguments.vocab).words[: arguments.words])
-    texts = find_texts(arguments.texts, reread=True)
+    texts = find_text_files(arguments.texts, reread=True)
     n_words = len(vocabulary)
     print(
         f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.clock} clock"
@@ -233,9 +233,9 @@ def main() -> None:
     print("|---" * 7 + "|", flush=True)
     rate = 0.0
     for size in arguments.sizes.split(","):
-        full = TrainConfig(model=dataclasses.replace(PRESETS[size], dropout=0.0))
+        full = TrainingConfig(model=dataclasses.replace(PRESETS[size], dropout=0.0))
         sampled = dataclasses.replace(full, n_samples=N_SAMPLES)
-        stored = StoredModel(BiLM(full.model), "elmokit", vocabulary=vocabulary)
+        stored = PretrainedBiLM(BiLM(full.model), "elmokit", vocabulary=vocabulary)
         with contextlib.closing(stream_of(full, texts, stored)) as stream:
             windows = list(islice(stream, arguments.rounds + N_WARM))
         steps = {
@@ -258,8 +258,8 @@ def main() -> None:
             )
         n_distinct = statistics.mean(len(window.tokens) for window in windows)
         print(f"\n{size}: {n_distinct:.0f} distinct tokens in {2 * tokens} positions of a window\n", flush=True)
-    mini = TrainConfig()
-    stored = StoredModel(BiLM(mini.model), "elmokit", vocabulary=vocabulary)
+    mini = TrainingConfig()
+    stored = PretrainedBiLM(BiLM(mini.model), "elmokit", vocabulary=vocabulary)
     with contextlib.closing(stream_of(mini, texts, stored)) as stream:
         for _ in islice(stream, N_DATA_WINDOWS // 4):
             pass
@@ -271,7 +271,7 @@ def main() -> None:
     print(f"The data path alone: {fed:,.0f} tokens/s, {fed / rate:.0f} times the fastest step above")
 
 
-def stream_of(config: TrainConfig, texts: list[Path], model: StoredModel) -> WindowStream:
+def stream_of(config: TrainingConfig, texts: list[Path], model: PretrainedBiLM) -> WindowStream:
     """The windows of a training."""
     assert model.vocabulary is not None
     return WindowStream(texts, model.vocabulary, model.encode, config.batch_size, config.n_steps)

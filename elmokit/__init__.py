@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from elmokit.errors import ElmoError
     from elmokit.nn.scalar_mix import ScalarMix
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.weights.model import StoredModel
+    from elmokit.weights.model import PretrainedBiLM
     from elmokit.weights.open import open_model, save_model
 
 __version__ = "0.1.0"
@@ -29,8 +29,8 @@ __all__ = [
     "Elmo",
     "ElmoError",
     "ElmoOutput",
+    "PretrainedBiLM",
     "ScalarMix",
-    "StoredModel",
     "Vocabulary",
     "open_model",
     "save_model",

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError
+from elmokit.initial_state import warm_start
 from elmokit.long_text import walk
 from elmokit.nn.devices import usable_device
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, mix_of
-from elmokit.text.batches import check_sentence, make_batch, plan_batches
+from elmokit.text.batching import check_sentence, make_batch, plan_batches
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
-from elmokit.weights.model import StoredModel
+from elmokit.token_cache import MIB, TokenCache
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.pretrained import open_pretrained
-from elmokit.weights.token_cache import MIB, TokenCache
-from elmokit.weights.warm import warm_start
 
-Start = Literal["warm", "zero", "carry"]
+Start = Literal["warm", "zero", "stateful"]
 Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
 Vectors = NDArray[np.float32]
 
@@ -51,7 +51,7 @@ class Elmo(nn.Module):
     Args:
         model: an opened model; ``Elmo.from_pretrained`` opens one by its path.
         start: the LSTM state that a sentence is read from. "warm": one constant state, stored with the model or
-            made from the model's sentence boundaries. "zero": nothing read yet. "carry": the state of the
+            made from the model's sentence boundaries. "zero": nothing read yet. "stateful": the state of the
             same batch row after the sentence before, as bilm-tf and AllenNLP do.
         n_mixes: learned mixes that ``forward`` returns, for different places in a model.
         layer_norm: normalise layers before mixing, over all vectors of the batch that are returned, as in bilm-tf
@@ -66,7 +66,7 @@ class Elmo(nn.Module):
 
     def __init__(
         self,
-        model: StoredModel,
+        model: PretrainedBiLM,
         *,
         start: Start = "warm",
         n_mixes: int = 1,
@@ -78,8 +78,8 @@ class Elmo(nn.Module):
         token_cache_mib: int = 64,
     ) -> None:
         super().__init__()
-        if start not in ("warm", "zero", "carry"):
-            raise ConfigError(f"start is {start!r}; a sentence starts 'warm', 'zero' or 'carry'.")
+        if start not in ("warm", "zero", "stateful"):
+            raise ConfigError(f"start is {start!r}; a sentence starts 'warm', 'zero' or 'stateful'.")
         if token_cache_mib < 0:
             raise ConfigError(f"token_cache_mib is {token_cache_mib}; give 0 or more.")
         self.model = model
@@ -187,7 +187,7 @@ class Elmo(nn.Module):
 
         Args:
             ids: ``(batch, time, chars)`` from ``ids``, boundaries included, padded on the right with 0.
-            state: what each row starts from; None for the start that was chosen ("carry" begins at zero).
+            state: what each row starts from; None for the start that was chosen ("stateful" begins at zero).
 
         Raises:
             ValueError: there is padding between tokens.
@@ -240,7 +240,7 @@ class Elmo(nn.Module):
             layers: "all"; "top"; "average" (the plain mean); "mix" (the first learned mix); a layer's number;
                 or several.
             batch_tokens: positions per batch, padding included; memory grows with it, results do not change.
-            batch_size: sentences per batch when ``start`` is "carry", where row r goes on from row r.
+            batch_size: sentences per batch when ``start`` is "stateful", where row r goes on from row r.
 
         Returns:
             one array per sentence: ``(layers, tokens, dim)`` for "all" or several layers, else ``(tokens, dim)``.
@@ -294,7 +294,7 @@ class Elmo(nn.Module):
     def _embed(
         self, sentences: Iterator[Sequence[str]], chosen: _Chosen, batch_tokens: int, batch_size: int
     ) -> Iterator[Vectors]:
-        if self.start == "carry":
+        if self.start == "stateful":
             carried = self.bilm.zero_state(0)
             while batch := _taken(sentences, batch_size, None):
                 vectors, after = self._run(batch, carried.first_rows(len(batch)), chosen)

@@ -12,8 +12,8 @@ import h5py
 
 from elmokit import Elmo
 from elmokit.corpus.embed import embed_file
-from elmokit.files import read_lines, split_tokens
-from elmokit.probe.neighbours import in_context, nearest_tokens
+from elmokit.io.files import read_lines, split_tokens
+from elmokit.probes.neighbours import in_context, nearest_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word, and the line (from 0) that it stands in

@@ -9,7 +9,7 @@ import torch
 
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.weights.bilm_tf import save
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 
 CONFIG = BiLMConfig(
     CharCNNConfig(((1, 4), (2, 8), (3, 12)), char_dim=4), projection_dim=8, hidden_dim=14, cell_clip=2.0
@@ -44,5 +44,5 @@ def write_files(folder: Path, config: BiLMConfig = CONFIG, seed: int = 0) -> Fil
     bilm = random_bilm(config, seed)
     folder.mkdir(parents=True, exist_ok=True)
     options, weights = folder / "options.json", folder / "weights.hdf5"
-    save(StoredModel(bilm, "bilm-tf"), options, weights)
+    save(PretrainedBiLM(bilm, "bilm-tf"), options, weights)
     return Files(str(options), str(weights), bilm)

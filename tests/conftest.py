@@ -12,7 +12,7 @@ from hypothesis import settings
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 
 SHARED = Path(os.environ.get("ELMOKIT_SHARED", Path(__file__).parents[2] / "shared"))
 settings.register_profile("ci", derandomize=True)  # a build that passed once passes again; at home examples differ
@@ -29,7 +29,7 @@ def shared() -> Path:
     return SHARED
 
 
-def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: float = 3.0) -> StoredModel:
+def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: float = 3.0) -> PretrainedBiLM:
     """A model of random weights with a softmax; ``scale`` makes the LSTM's matter more than a fresh model's do."""
     bilm = BiLM(config)
     bilm.reset_parameters(seed)
@@ -38,9 +38,11 @@ def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: flo
             parameter.mul_(scale)
     softmax = FullSoftmax(len(WORDS), config.projection_dim)
     softmax.reset_parameters(torch.Generator().manual_seed(seed))
-    return StoredModel(bilm.eval(), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS), card={"note": "random"})
+    return PretrainedBiLM(
+        bilm.eval(), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS), card={"note": "random"}
+    )
 
 
 @pytest.fixture
-def model() -> StoredModel:
+def model() -> PretrainedBiLM:
     return random_model()

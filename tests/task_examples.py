@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.configs import config_to
-from elmokit.tasks.config import laid_over
+from elmokit.config import config_to
+from elmokit.tasks.config import deep_merge
 from elmokit.tasks.table import config_of
 
 NER = """-DOCSTART- -X- -X- O
@@ -106,7 +106,7 @@ def tiny(name: str, path: Path | str, elmo: dict[str, Any] | None = None, **tabl
     }
     if elmo is not None:
         content["elmo"] = elmo
-    return config_of(laid_over(content, tables), "the test")
+    return config_of(deep_merge(content, tables), "the test")
 
 
 def changed(config: Any, **train: Any) -> Any:

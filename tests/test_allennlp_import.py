@@ -47,7 +47,7 @@ def test_ner_comes_with_every_number(tmp_path: Path) -> None:
     assert (model.hidden, model.dropout, model.tags, model.constraints) == ((200, 200), 0.5, "BIOUL", "decoding")
     assert (model.variational, model.learn_ends) == (False, False)
     assert (train.batch_size, train.bucketed, train.epochs, train.patience) == (64, False, 75, 25)
-    assert (train.clip_norm, train.optimizer) == (5.0, OptimizerConfig("adam", 1e-3))
+    assert (train.max_grad_norm, train.optimizer) == (5.0, OptimizerConfig("adam", 1e-3))
     assert (config.data.train, config.data.dev) == ("eng.train", "eng.testa")
 
 
@@ -69,7 +69,7 @@ def test_nli_comes_with_every_number(tmp_path: Path) -> None:
     assert (config.words, config.chars) == (None, None)
     assert (config.elmo.input, config.elmo.output) == (MixConfig(), None)
     assert (config.model.hidden, config.model.dropout, config.model.attention_dropout) == (300, 0.5, 0.0)
-    assert (config.train.plateau, config.train.clip_norm) == (PlateauConfig(0.5, 0), 10.0)
+    assert (config.train.plateau, config.train.max_grad_norm) == (PlateauConfig(0.5, 0), 10.0)
     assert (config.train.batch_size, config.train.optimizer.learning_rate) == (32, 4e-4)
 
 
@@ -82,7 +82,7 @@ def test_srl_comes_with_every_number(tmp_path: Path) -> None:
     assert model.input_bias == "never"
     assert train.optimizer == OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6)
     assert (train.batch_size, train.epochs, train.patience) == (80, 500, 200)
-    assert (train.clip_value, train.clip_norm) == (1.0, None)
+    assert (train.clip_value, train.max_grad_norm) == (1.0, None)
 
 
 def test_coref_comes_with_every_number(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_import_loads_and_says_at_its_head_what_is_to_be_seen_to(tmp_path: P
 def test_what_the_file_leaves_out_is_as_allennlp_had_it(tmp_path: Path) -> None:
     content = PUBLISHED["ner"]() | {"trainer": {"optimizer": "adadelta"}, "iterator": "basic", "random_seed": 7}
     train = imported(tmp_path, content)[0].train
-    assert (train.epochs, train.batch_size, train.patience, train.clip_norm) == (20, 32, None, None)
+    assert (train.epochs, train.batch_size, train.patience, train.max_grad_norm) == (20, 32, None, None)
     assert train.optimizer == OptimizerConfig("adadelta", learning_rate=1.0, rho=0.9, epsilon=1e-6)
     assert train.seeds == (7,)
     train = imported(tmp_path, content | {"pytorch_seed": 3})[0].train

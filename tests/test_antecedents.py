@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.nn import antecedents
-from elmokit.nn.antecedents import (
+from elmokit.tasks.nn import antecedents
+from elmokit.tasks.nn.antecedents import (
     Candidates,
     CoarseScorer,
     PairScorer,

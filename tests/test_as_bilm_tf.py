@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from elmokit.bilm import BiLMConfig
 from elmokit.errors import ConfigError, TextError
-from elmokit.train import as_bilm_tf
-from elmokit.train.as_bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
-from elmokit.train.perplexity import perplexity
+from elmokit.scoring import bilm_tf as as_bilm_tf
+from elmokit.scoring.bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
+from elmokit.scoring.perplexity import perplexity
 from elmokit.weights import tf_checkpoint
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from tests import trace_b
 from tests.conftest import random_model
 
@@ -50,7 +50,7 @@ def test_the_run_of_bilm_tf(shared: Path, n_rows: int, expected: float) -> None:
 
 
 @pytest.mark.parametrize(("n_rows", "n_counted"), [(1, 15), (2, 10), (3, 9), (4, 8)])
-def test_tails_are_lost_as_they_were(model: StoredModel, n_rows: int, n_counted: int) -> None:
+def test_tails_are_lost_as_they_were(model: PretrainedBiLM, n_rows: int, n_counted: int) -> None:
     text = [["the"] * n_words for n_words in (3, 2, 1, 5)]
     result = perplexity_as_bilm_tf(model, text, n_rows)
     assert (result.n_predictions, result.n_lost) == (n_counted, 15 - n_counted)
@@ -88,7 +88,7 @@ def test_windows_only_save_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert perplexity_as_bilm_tf(model, TEXT, 2).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
 
 
-def test_one_row_is_the_text_read_with_its_state_carried(model: StoredModel) -> None:
+def test_one_row_is_the_text_read_with_its_state_carried(model: PretrainedBiLM) -> None:
     ours = perplexity(model, TEXT, n_carried_rows=1)
     assert perplexity_as_bilm_tf(model, TEXT, 1).mean_nats == pytest.approx(ours.mean_nats, abs=1e-6)
 
@@ -103,12 +103,12 @@ def test_the_last_file_comes_first_and_blank_lines_are_sentences(tmp_path: Path)
         list(read_as_bilm_tf(paths))
 
 
-def test_no_row_is_refused(model: StoredModel) -> None:
+def test_no_row_is_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="batch size is 0"):
         perplexity_as_bilm_tf(model, TEXT, 0)
 
 
-def test_gradients_are_not_kept(model: StoredModel) -> None:
+def test_gradients_are_not_kept(model: PretrainedBiLM) -> None:
     perplexity_as_bilm_tf(model, TEXT, 1)
     assert torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.bilm.parameters())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.text.batches import make_batch, plan_batches
+from elmokit.text.batching import make_batch, plan_batches
 from elmokit.text.characters import encode_tokens
 
 encode = partial(encode_tokens, max_chars=50)

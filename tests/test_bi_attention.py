@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.nn.bi_attention import BiAttention, SelfAttention, Trilinear, best_spans
+from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, Trilinear, best_spans
 
 
 def numbers(*shape: int) -> Tensor:

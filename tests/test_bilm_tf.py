@@ -17,7 +17,7 @@ from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights import bilm_tf
 from elmokit.weights.bilm_tf import stand_ins
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
 CONFIGS = {
@@ -36,7 +36,7 @@ CONFIGS = {
 }
 
 
-def saved(model: StoredModel, folder: Path) -> tuple[Path, Path]:
+def saved(model: PretrainedBiLM, folder: Path) -> tuple[Path, Path]:
     options, weights = folder / "options.json", folder / "weights.hdf5"
     bilm_tf.save(model, options, weights)
     return options, weights
@@ -142,7 +142,7 @@ def test_old_loaders_find_all_that_they_ask_for_and_the_same_vectors(kind: str, 
 
 
 def vectors_of_an_old_loader(
-    lstm: dict[str, Any], found: dict[str, np.ndarray], model: StoredModel, sentences: list[list[str]]
+    lstm: dict[str, Any], found: dict[str, np.ndarray], model: PretrainedBiLM, sentences: list[list[str]]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Each sentence's layers in both directions, by the formulas of AllenNLP's cell: it always projects.
 
@@ -344,7 +344,7 @@ def golden_sentences(golden: Path) -> list[list[list[str]]]:
 
 
 def test_golden_vectors_come_out_with_state_carried(golden: Path) -> None:
-    elmo = Elmo.from_pretrained(golden / "lm_weights.hdf5", start="carry")
+    elmo = Elmo.from_pretrained(golden / "lm_weights.hdf5", start="stateful")
     rows = golden_sentences(golden)
     in_order = [rows[row][batch] for batch in range(10) for row in range(3)]
     vectors = elmo.embed(in_order, layers="top", batch_size=3)
@@ -366,7 +366,7 @@ APPENDIX_A = [
 
 def test_inference_trace_of_three_calls_is_reproduced(golden: Path) -> None:
     model = bilm_tf.load(golden / "options.json", golden / "lm_weights.hdf5")
-    elmo = Elmo(model, start="carry")
+    elmo = Elmo(model, start="stateful")
     batch = [["The", "first", "sentence", "."], ["The", "second"], ["Third"]]
     state = model.bilm.zero_state(3)
     for call, expected in enumerate(APPENDIX_A):

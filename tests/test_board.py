@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import MissingExtraError
-from elmokit.train.curves import Board
-from elmokit.train.trainer import Progress
+from elmokit.training.curves import Board
+from elmokit.training.loop import Progress
 
 
 def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> Progress:

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from elmokit.errors import ConfigError
-from elmokit.nn.fast import choose, compiled, products
+from elmokit.nn.kernels import backends as choose
+from elmokit.nn.kernels import compiler as compiled
+from elmokit.nn.kernels import products
 
 CPU = torch.device("cpu")
 

@@ -92,13 +92,13 @@ def test_embed_reads_standard_input_and_raw_text(shell, monkeypatch: pytest.Monk
 
 def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text("the cat\n" * 4)
-    for state in ("carry", "warm"):
+    for state in ("stateful", "warm"):
         for size in ("1", "2"):
             flags = ("--state", state, "--batch-size", size, "--batch-tokens", str(8 * int(size)))
             assert shell("embed", "text.txt", f"{state}{size}.hdf5", "--model", "model", *flags).code == 0
         with h5py.File(f"{state}1.hdf5") as one, h5py.File(f"{state}2.hdf5") as two:
             apart = np.abs(one["3"][...] - two["3"][...]).max()
-        assert (apart > 1e-3) == (state == "carry")
+        assert (apart > 1e-3) == (state == "stateful")
 
 
 def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untyped-def]
@@ -201,7 +201,7 @@ def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore
 
 def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     found = []
-    for state in ("warm", "zero", "carry"):
+    for state in ("warm", "zero", "stateful"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
         ran = shell("perplexity", "model", "-", "--json", "--state", state)
         found.append(json.loads(ran.out)["perplexity"]["forward"])

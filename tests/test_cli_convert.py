@@ -20,7 +20,7 @@ from tests.test_cli import folder, shell  # noqa: F401 (fixtures)
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
 TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
-SMALL = ("--batch-size", "2", "--n-steps", "5", "--evaluate-every", "3", "--checkpoint-every", "2", "--threads", "1")
+SMALL = ("--batch-size", "2", "--n-steps", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
 KINDS = {
     "full": (),
     "adaptive": ("--softmax", "adaptive", "--cutoffs", "5"),

@@ -18,7 +18,7 @@ import torch
 
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.weights.folder import load_folder, save_folder
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from tests import trace_b
 from tests.conftest import random_model
@@ -27,7 +27,7 @@ from tests.test_cli import Ran, shell  # noqa: F401 (a fixture)
 
 NEW_TEXT = "a zebra ran .\nthe yak sat on a zebra .\nthe zebra and the yak ran on .\n" * 8
 OLD_TEXT = "the cat sat on the mat .\nthe dog ran .\n"
-SMALL = ("--batch-size", "4", "--n-steps", "5", "--evaluate-every", "10", "--checkpoint-every", "10", "--threads", "1")
+SMALL = ("--batch-size", "4", "--n-steps", "5", "--eval-every", "10", "--save-every", "10", "--threads", "1")
 QUICK = (*SMALL, "--tokens", "400", "--learning-rate", "0.02")  # 20 steps
 LONGER = (*SMALL, "--tokens", "2000", "--learning-rate", "0.02")
 
@@ -52,7 +52,7 @@ def fell(run: str, text: str = "held-out", times: float = 0.8) -> bool:
     return all(after < before * times for before, after in zip(values["before"], values["after"], strict=True))
 
 
-def weights(model: StoredModel) -> dict[str, torch.Tensor]:
+def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
     assert model.softmax is not None
     own = {f"softmax.{name}": tensor for name, tensor in model.softmax.state_dict().items()}
     return {**model.bilm.state_dict(), **own}
@@ -201,7 +201,7 @@ def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None: 
 def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     save_model(random_model(), Path("model"))
     texts = ("new.txt", "--held-out", "old.txt", "--learning-rate", "3")
-    settings = (*SMALL, "--epochs", "100", "--evaluate-every", "2", "--patience", "3", "--warmup-share", "0")
+    settings = (*SMALL, "--epochs", "100", "--eval-every", "2", "--patience", "3", "--warmup-ratio", "0")
     ran = shell("finetune", "model", *texts, "--run", "run", *settings)
     assert ran.code == 0, ran.err
     assert "Training made nothing better: the model is as it was." in ran.out
@@ -239,11 +239,11 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_
         *SMALL,
         "--tokens",
         "2000",
-        "--checkpoint-every",
+        "--save-every",
         "1000",
-        "--evaluate-every",
+        "--eval-every",
         "20",
-        "--report-every",
+        "--log-every",
         "1",
     )
     arguments = ["finetune", "model", "new.txt", "--held-out", "held.txt", "--old-text", "old.txt", *settings]

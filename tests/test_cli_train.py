@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from elmokit.cli.train import train
-from elmokit.train.config import TrainConfig
-from elmokit.train.run import open_settings
+from elmokit.initial_state import calibrated_state
+from elmokit.training.config import TrainingConfig
+from elmokit.training.run_folder import open_settings
 from elmokit.weights.open import open_model
-from elmokit.weights.warm import calibrated_state
 from tests.test_cli import folder, shell  # noqa: F401 (fixtures)
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
@@ -27,7 +27,7 @@ def corpus(folder: Path) -> Path:  # noqa: F811 (the fixture)
 
 
 def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
-    ran = shell(*START, "--max-words", "8", "--tokens", "200", "--report-every", "10")
+    ran = shell(*START, "--max-words", "8", "--tokens", "200", "--log-every", "10")
     assert ran.code == 0, ran.err
     assert "40 sentences, 220 tokens, 8 types; " in ran.out
     assert "200 predictions per direction in 20 steps of 10 a process; about 0:0" in ran.out
@@ -61,7 +61,7 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
 
 def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
     ran = shell("train", "--help")
-    for name, field in TrainConfig.__dataclass_fields__.items():
+    for name, field in TrainingConfig.__dataclass_fields__.items():
         if "help" in field.metadata:
             assert f"--{name.replace('_', '-')}" in ran.out
     assert train.name == "train"
@@ -112,7 +112,7 @@ def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ign
     assert ran.code == 0, ran.err
     assert "n_samples is 8,192 and the vocabulary holds 8 words: all are drawn." in ran.err
     config = open_settings(Path("run")).config
-    assert (config.optimizer, config.learning_rate, config.same_text, config.times_steps) == (
+    assert (config.optimizer, config.learning_rate, config.same_text, config.scale_loss_by_steps) == (
         "adagrad",
         0.2,
         False,
@@ -130,7 +130,7 @@ def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> 
 
 def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
-    flags = ("--tokens", "100000", "--evaluate-every", "20", "--patience", "2", "--max-words", "9")
+    flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
@@ -248,7 +248,7 @@ def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shel
 
 def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
-    flags = ("--tokens", "100000", "--evaluate-every", "20", "--patience", "2", "--max-words", "9")
+    flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
     card = open_model("run/model").card
     best = " / ".join(f"{value:.2f}" for value in card["held_out_perplexity"])
@@ -259,8 +259,8 @@ def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
-    flags = ("--learning-rate", "1e30", "--warmup-share", "0", "--clip-norm", "1e30", "--tokens", "500")
-    ran = shell(*START, *flags, "--max-words", "8", "--checkpoint-every", "1")
+    flags = ("--learning-rate", "1e30", "--warmup-ratio", "0", "--max-grad-norm", "1e30", "--tokens", "500")
+    ran = shell(*START, *flags, "--max-words", "8", "--save-every", "1")
     assert ran.code == 2
     assert "At step 2 the loss is" in ran.err or "At step 3 the loss is" in ran.err
     assert "lower learning rate" in ran.err

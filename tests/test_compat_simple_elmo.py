@@ -14,10 +14,10 @@ from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.initial_state import boundary_state
 from elmokit.weights import bilm_tf
 from elmokit.weights.folder import save_folder
 from elmokit.weights.open import open_model
-from elmokit.weights.warm import boundary_state
 from tests.conftest import WORDS, random_model
 
 TEXTS = [["the", "cat", "sat", "."], ["zebras"], [], ["the", "dog", "ran"]]

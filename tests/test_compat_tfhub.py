@@ -12,7 +12,7 @@ from elmokit.bilm import PRESETS
 from elmokit.compat import tfhub as hub
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
 
@@ -22,7 +22,7 @@ MIX = {"weights": [0.5, -1.0, 2.0], "gamma": 1.5}
 NAMES = ["word_emb", "lstm_outputs1", "lstm_outputs2", "elmo", "default"]
 
 
-def with_mix() -> StoredModel:
+def with_mix() -> PretrainedBiLM:
     model = random_model()
     model.card = {"mix": MIX}
     return model
@@ -34,7 +34,7 @@ def outputs_of(module: hub.Module, *arguments: Any) -> dict[str, Tensor]:
     return outputs
 
 
-def test_outputs_have_the_published_names_and_shapes(model: StoredModel) -> None:
+def test_outputs_have_the_published_names_and_shapes(model: PretrainedBiLM) -> None:
     outputs = outputs_of(hub.Module(model), STRINGS, "default")
     assert list(outputs) == NAMES
     assert {name: tuple(output.shape) for name, output in outputs.items()} == {
@@ -46,7 +46,7 @@ def test_outputs_have_the_published_names_and_shapes(model: StoredModel) -> None
     }
 
 
-def test_layers_are_those_of_the_embedder_from_a_zero_state_and_zero_beyond_a_sentence(model: StoredModel) -> None:
+def test_layers_are_those_of_the_embedder_from_a_zero_state_and_zero_beyond_a_sentence(model: PretrainedBiLM) -> None:
     outputs = outputs_of(hub.Module(model), STRINGS)
     for row, layers in enumerate(Elmo(model, start="zero").embed(SENTENCES)):
         n_tokens = layers.shape[1]
@@ -57,7 +57,7 @@ def test_layers_are_those_of_the_embedder_from_a_zero_state_and_zero_beyond_a_se
         assert not outputs["elmo"][row, n_tokens:].any()
 
 
-def test_default_is_the_mean_over_a_sentences_own_tokens(model: StoredModel) -> None:
+def test_default_is_the_mean_over_a_sentences_own_tokens(model: PretrainedBiLM) -> None:
     outputs = outputs_of(hub.Module(model), STRINGS)
     for row, sentence in enumerate(SENTENCES[:2]):
         expected = outputs["elmo"][row, : len(sentence)].mean(dim=0)
@@ -75,7 +75,7 @@ def test_the_mix_is_the_one_that_the_module_brought() -> None:
 
 
 @pytest.mark.parametrize("kind", ["lists", "arrays of bytes", "arrays of strings"])
-def test_tokens_give_what_strings_give_in_the_width_of_the_matrix(model: StoredModel, kind: str) -> None:
+def test_tokens_give_what_strings_give_in_the_width_of_the_matrix(model: PretrainedBiLM, kind: str) -> None:
     tokens: Any = [sentence + [""] * (8 - len(sentence)) for sentence in SENTENCES]
     lengths: Any = [len(sentence) for sentence in SENTENCES]
     if kind != "lists":
@@ -90,7 +90,7 @@ def test_tokens_give_what_strings_give_in_the_width_of_the_matrix(model: StoredM
 
 
 def test_what_stands_beyond_the_length_does_not_matter_and_an_empty_token_within_is_a_token(
-    model: StoredModel,
+    model: PretrainedBiLM,
 ) -> None:
     module = hub.Module(model)
     one = outputs_of(module, {"tokens": [["the", "cat", ""]], "sequence_len": [2]}, "tokens")
@@ -100,13 +100,13 @@ def test_what_stands_beyond_the_length_does_not_matter_and_an_empty_token_within
     assert longer["word_emb"][0, 2].any()
 
 
-def test_strings_are_cut_at_spaces_only(model: StoredModel) -> None:
+def test_strings_are_cut_at_spaces_only(model: PretrainedBiLM) -> None:
     module = hub.Module(model)
     assert outputs_of(module, ["  the   cat "])["elmo"].shape[1] == 2
     assert outputs_of(module, ["the\tcat\u00a0sat"])["elmo"].shape[1] == 1
 
 
-def test_signatures_are_functions_as_in_tensorflow_2(tmp_path: Any, model: StoredModel) -> None:
+def test_signatures_are_functions_as_in_tensorflow_2(tmp_path: Any, model: PretrainedBiLM) -> None:
     save_model(model, tmp_path / "model")
     module = hub.load(tmp_path / "model")
     assert module.get_signature_names() == list(module.signatures) == ["default", "tokens"]
@@ -138,7 +138,7 @@ def test_only_what_is_trainable_gets_a_gradient(arguments: dict[str, bool], lear
 
 
 @pytest.mark.parametrize("start", ["zero", "warm"])
-def test_a_call_does_not_depend_on_the_calls_before(model: StoredModel, start: Any) -> None:
+def test_a_call_does_not_depend_on_the_calls_before(model: PretrainedBiLM, start: Any) -> None:
     module = hub.Module(model, start=start)
     first = outputs_of(module, STRINGS)
     outputs_of(module, ["something else"])
@@ -148,9 +148,9 @@ def test_a_call_does_not_depend_on_the_calls_before(model: StoredModel, start: A
 
 def test_carried_state_is_that_of_the_embedder_and_can_be_forgotten() -> None:
     model = random_model(scale=1.0)  # larger weights would enlarge rounding from batch to batch
-    module = hub.Module(model, start="carry")
+    module = hub.Module(model, start="stateful")
     batches = [["the cat", "dogs ran on", "mat"], ["sat on the mat"], ["the dog", "the mat"]]
-    expected = Elmo(model, start="carry")
+    expected = Elmo(model, start="stateful")
     state = model.bilm.zero_state(0)
     for batch in batches:
         sentences = [string.split() for string in batch]
@@ -179,12 +179,12 @@ def test_carried_state_is_that_of_the_embedder_and_can_be_forgotten() -> None:
         ({"tokens": [["a", "b"]], "sequence_len": [3]}, "tokens", "has 2 columns"),
     ],
 )
-def test_wrong_inputs_are_told(model: StoredModel, inputs: Any, signature: str, message: str) -> None:
+def test_wrong_inputs_are_told(model: PretrainedBiLM, inputs: Any, signature: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
         hub.Module(model)(inputs, signature)
 
 
-def test_a_wrong_signature_and_a_wrong_path_are_told(model: StoredModel) -> None:
+def test_a_wrong_signature_and_a_wrong_path_are_told(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="no signature 'words'"):
         hub.Module(model)(STRINGS, signature="words")
     with pytest.raises(ModelNotFoundError):

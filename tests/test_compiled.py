@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from elmokit.nn.fast import compiled
-from elmokit.nn.fast.linear import PackedLinear
+from elmokit.nn.kernels import compiler as compiled
+from elmokit.nn.kernels.linear import PackedLinear
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.configs import config_from, config_to
+from elmokit.config import config_from, config_to
 from elmokit.errors import ConfigError
 
 

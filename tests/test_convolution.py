@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from elmokit.nn.convolution import pooled_convolutions
-from elmokit.nn.fast import compiled
-from elmokit.nn.fast.library import Filters, Library
-from elmokit.nn.fast.packed import PackedOnce
+from elmokit.nn.kernels import compiler as compiled
+from elmokit.nn.kernels.native import Filters, Library
+from elmokit.nn.kernels.packed import PackedWeights
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_both_paths_give_the_same(library: Library, monkeypatch: pytest.MonkeyPa
     found, gradients = [], []
     for kernels in ("auto", "plain"):
         monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
-        pooled = pooled_convolutions(ids, embedding, layers, PackedOnce())
+        pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
         wanted = [*embedding.parameters(), *layers.parameters()]
         gradients.append(torch.autograd.grad(pooled.square().sum(), wanted))
         found.append(pooled)
@@ -112,7 +112,7 @@ def test_both_paths_give_the_same(library: Library, monkeypatch: pytest.MonkeyPa
 def test_no_tokens_give_no_maxima(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
     ids, layers = torch.zeros(0, 10, dtype=torch.long), [nn.Conv1d(2, 3, 2)]
-    pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers, PackedOnce())
+    pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers, PackedWeights())
     assert pooled.shape == (0, 3)
 
 
@@ -123,7 +123,7 @@ def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
 
 def test_a_gradient_of_a_gradient_is_refused(library: Library) -> None:
     embedding, layers, ids = layers_and_ids()
-    pooled = pooled_convolutions(ids, embedding, layers, PackedOnce())
+    pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
     (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.square().sum().backward()
@@ -134,13 +134,13 @@ def test_parts_in_different_precisions_are_refused_as_in_torch(precision: torch.
     embedding, layers, ids = layers_and_ids()
     layers[1].to(precision)
     with pytest.raises(RuntimeError, match=r"dtype|expected"), torch.no_grad():
-        pooled_convolutions(ids, embedding, layers, PackedOnce())
+        pooled_convolutions(ids, embedding, layers, PackedWeights())
 
 
 def test_a_width_of_characters_that_does_not_fit_is_refused() -> None:
     embedding, layers, ids = layers_and_ids()
     with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
-        pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers], PackedOnce())
+        pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers], PackedWeights())
 
 
 @pytest.mark.parametrize("frozen", ["embedding", "convolutions", "one convolution"])
@@ -152,7 +152,7 @@ def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen: str, monkeyp
     gradients = []
     for kernels in ("auto", "plain"):
         monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
-        pooled = pooled_convolutions(ids, embedding, layers, PackedOnce())
+        pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
         gradients.append(torch.autograd.grad(pooled.square().sum(), trained))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
@@ -160,7 +160,7 @@ def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen: str, monkeyp
 
 def test_filters_are_packed_anew_after_a_change() -> None:
     embedding, layers, ids = layers_and_ids()
-    packed: PackedOnce[list[Filters]] = PackedOnce()
+    packed: PackedWeights[list[Filters]] = PackedWeights()
     with torch.no_grad():
         before = pooled_convolutions(ids, embedding, layers, packed)
         layers[0].bias += 1  # type: ignore[operator]

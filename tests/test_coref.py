@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from elmokit.cli.main import elmokit
 from elmokit.errors import MissingExtraError, TextError
-from elmokit.nn import antecedents
 from elmokit.tasks import coref, coref_model
 from elmokit.tasks.coref import TASK, CorefConfig, CorefData
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig, token_ranges
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
+from elmokit.tasks.nn import antecedents
 from elmokit.tasks.readers.coref import Document, document_from_json, read_coref
 from elmokit.tasks.readers.gap import Pronoun
 from tests.task_examples import COREF

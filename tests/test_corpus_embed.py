@@ -18,13 +18,13 @@ from elmokit.bilm import BiLMConfig
 from elmokit.corpus import unfinished
 from elmokit.corpus.embed import _settings, embed_file
 from elmokit.corpus.hdf5 import Keys
-from elmokit.corpus.unfinished import Done, UnfinishedOutput
+from elmokit.corpus.unfinished import Done, ResumableWriter
 from elmokit.embedder import Elmo, Layers, Start
 from elmokit.errors import OutputError, TextError
-from elmokit.files import split_tokens
+from elmokit.io.files import split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import CachedModel
 from tests.conftest import random_model
 
@@ -94,7 +94,7 @@ def lines(n: int) -> str:
     return "".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(n))
 
 
-@pytest.mark.parametrize("start", ["warm", "zero", "carry"])
+@pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
 @pytest.mark.parametrize("keys", ["numbers", "sentences"])
 def test_a_run_stopped_again_and_again_writes_what_one_run_writes(
     start: Start, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,10 +185,10 @@ def test_a_long_line_is_written_part_by_part(
 def test_an_error_of_the_writing_thread_is_one_clear_error(
     elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: UnfinishedOutput, place: int, vectors: object) -> None:
+    def full(self: ResumableWriter, place: int, vectors: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(UnfinishedOutput, "write", full)
+    monkeypatch.setattr(ResumableWriter, "write", full)
     with pytest.raises(OutputError, match=r"Writing .*out\.hdf5 failed: No space left on device\. What stood there"):
         embed_file(elmo, text, tmp_path / "out.hdf5")
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
@@ -262,7 +262,7 @@ def test_a_pool_that_was_not_complete_is_done_again_where_its_text_is_another(
 
 
 def test_resuming_wants_the_same_words_and_tables_and_the_warm_state_of_the_weights_may_round(tmp_path: Path) -> None:
-    def name(model: StoredModel, start: Start = "warm") -> str:
+    def name(model: PretrainedBiLM, start: Start = "warm") -> str:
         return str(_settings(Elmo(model, start=start), "all", "float32", False, split_tokens, 1)["model"])
 
     words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]

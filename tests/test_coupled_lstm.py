@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.nn.coupled_kernel import read_coupled
-from elmokit.nn.coupled_lstm import CoupledLSTM, CoupledLSTMStack, read_coupled_plainly, turned_places
+from elmokit.tasks.nn.coupled_kernel import read_coupled
+from elmokit.tasks.nn.coupled_lstm import CoupledLSTM, CoupledLSTMStack, read_coupled_plainly, turned_places
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.nn.crf import CRF, Rules
+from elmokit.tasks.nn.crf import CRF, Rules
 
 N_TAGS = 3
 

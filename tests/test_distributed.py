@@ -17,20 +17,20 @@ from safetensors.torch import load_file
 from elmokit.bilm import BiLM
 from elmokit.errors import MissingExtraError
 from elmokit.text.shards import Part
-from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.train.config import TrainConfig
-from elmokit.train.distributed import World, joined_world
-from elmokit.train.losses import WindowLosses
-from elmokit.train.optimizers import build_optimizer
-from elmokit.train.run import VOCABULARY, open_settings
-from elmokit.train.state import checkpoints
+from elmokit.text.windows import Window, WindowStream
+from elmokit.training.checkpoint import checkpoints
+from elmokit.training.config import TrainingConfig
+from elmokit.training.distributed import World, joined_world
+from elmokit.training.losses import WindowLosses
+from elmokit.training.optimizers import build_optimizer
+from elmokit.training.run_folder import VOCABULARY, open_settings
 from elmokit.weights.folder import load_folder
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import build_softmax
 
 LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
-SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --n-steps 5 --tokens 240 --dropout 0 --report-every 2"
+SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --n-steps 5 --tokens 240 --dropout 0 --log-every 2"
 
 
 def torchrun(folder: Path, n_processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ class SideBySide:
             )
 
 
-def trained_alone(run: Path, shards: list[Path], config: TrainConfig, n_steps: int) -> WindowLosses:
+def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps: int) -> WindowLosses:
     """One process with the rows of two, written out without the trainer."""
     torch.manual_seed(config.seed)
     vocabulary = Vocabulary.from_file(run / VOCABULARY)
@@ -72,7 +72,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainConfig, n_steps: i
     bilm.reset_parameters()
     softmax = build_softmax(config.softmax, len(vocabulary), bilm)
     softmax.reset_parameters()
-    model = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
+    model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
     losses = WindowLosses(bilm, softmax, 0).train()
     optimizer = build_optimizer(config, losses.parameters())
     state = bilm.zero_state(2 * config.batch_size)
@@ -88,7 +88,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainConfig, n_steps: i
         both, hidden, cell = losses(*tensors, *state)
         state = type(state)(hidden, cell)
         both.mean().backward()
-        torch.nn.utils.clip_grad_norm_(losses.parameters(), config.clip_norm)
+        torch.nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
         optimizer.param_groups[0]["lr"] = config.rate(n_predictions / 240)
         optimizer.step()
         optimizer.zero_grad()

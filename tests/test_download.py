@@ -14,9 +14,9 @@ from threading import Thread
 
 import pytest
 
-from elmokit import files
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
-from elmokit.files import cache_folder
+from elmokit.io import files
+from elmokit.io.files import cache_dir
 from elmokit.weights import download
 from elmokit.weights.download import fetch, is_address, name_in, unfolded
 
@@ -90,7 +90,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def files_in_cache() -> list[str]:
-    return sorted(path.name for path in cache_folder().rglob("*") if path.is_file())
+    return sorted(path.name for path in cache_dir().rglob("*") if path.is_file())
 
 
 def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> None:
@@ -99,7 +99,7 @@ def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> No
     assert first == second
     assert first.name == "weights.hdf5"
     assert first.read_bytes() == BODY
-    assert cache_folder() in first.parents
+    assert cache_dir() in first.parents
     assert len(server.seen) == 1
     assert files_in_cache() == ["download.json", "weights.hdf5"]
 
@@ -429,13 +429,13 @@ def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
 
 def test_the_cache_stands_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "own"))
-    assert cache_folder() == tmp_path / "own"
+    assert cache_dir() == tmp_path / "own"
     monkeypatch.delenv("ELMOKIT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(files.sys, "platform", "linux")
-    assert cache_folder() == tmp_path / "elmokit"
+    assert cache_dir() == tmp_path / "elmokit"
     monkeypatch.setattr(files.sys, "platform", "darwin")
-    assert cache_folder().parts[-3:] == ("Library", "Caches", "elmokit")
+    assert cache_dir().parts[-3:] == ("Library", "Caches", "elmokit")
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.nn.dropout import SharedDropout
+from elmokit.tasks.nn.dropout import VariationalDropout
 
 
 def test_a_feature_is_dropped_at_every_step_or_at_none() -> None:
     torch.manual_seed(0)
-    dropped = SharedDropout(0.5)(torch.ones(4, 6, 50))
+    dropped = VariationalDropout(0.5)(torch.ones(4, 6, 50))
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
     assert (dropped == dropped[:, :1]).all()
     assert not (dropped == dropped[:1]).all()  # rows are dropped each for itself
@@ -18,9 +18,9 @@ def test_a_feature_is_dropped_at_every_step_or_at_none() -> None:
 
 def test_in_evaluation_nothing_is_dropped() -> None:
     inputs = torch.randn(2, 3, 4)
-    assert SharedDropout(0.9).eval()(inputs) is inputs
+    assert VariationalDropout(0.9).eval()(inputs) is inputs
 
 
 def test_a_share_of_one_is_refused() -> None:
     with pytest.raises(ValueError, match="below 1"):
-        SharedDropout(1.0)
+        VariationalDropout(1.0)

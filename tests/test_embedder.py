@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from elmokit.bilm import BiLMConfig
 from elmokit.embedder import Elmo, Layers
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.initial_state import boundary_state
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.weights.model import StoredModel
-from elmokit.weights.warm import boundary_state
+from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
-ELMOS = {start: Elmo(random_model(), start=start) for start in ("warm", "zero", "carry")}  # type: ignore[arg-type]
+ELMOS = {start: Elmo(random_model(), start=start) for start in ("warm", "zero", "stateful")}  # type: ignore[arg-type]
 TOKENS = st.text(max_size=12)
 SENTENCES = st.lists(st.lists(TOKENS, max_size=9), min_size=1, max_size=12)
 
@@ -45,7 +45,7 @@ def test_vectors_do_not_depend_on_batch_order_or_neighbours(
 
 
 def test_carried_state_makes_the_same_sentence_differ_and_row_r_goes_on_from_row_r() -> None:
-    elmo = ELMOS["carry"]
+    elmo = ELMOS["stateful"]
     sentence = ["the", "cat", "sat"]
     first, second = elmo.embed([sentence, sentence], batch_size=1)
     assert np.abs(first - second).max() > 1e-3
@@ -55,7 +55,7 @@ def test_carried_state_makes_the_same_sentence_differ_and_row_r_goes_on_from_row
 
 
 def test_carried_rows_grow_and_unused_rows_keep_their_state() -> None:
-    elmo = ELMOS["carry"]
+    elmo = ELMOS["stateful"]
     a, b = ["the", "cat"], ["a", "dog", "ran"]
     one, state = elmo.embed_batch([a, b], elmo.bilm.zero_state(2))
     _, after_a = elmo.embed_batch([a], state.first_rows(1))
@@ -143,7 +143,7 @@ def test_numbers_that_cannot_be_are_refused() -> None:
         Elmo.from_pretrained("no/such/model")
 
 
-def test_warm_start_is_the_stored_state_or_that_of_the_boundaries(model: StoredModel) -> None:
+def test_warm_start_is_the_stored_state_or_that_of_the_boundaries(model: PretrainedBiLM) -> None:
     torch.testing.assert_close(Elmo(model).start_state(1), boundary_state(model))
     model.warm_state = model.bilm.zero_state(1)._replace(hidden=torch.ones(2, 2, 1, 32))
     assert torch.equal(Elmo(model).start_state(2).hidden, torch.ones(2, 2, 2, 32))

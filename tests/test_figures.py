@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.figures import COLUMN, LINES, figure_paths, refuse_figure, save_figure, styled_figure
+from elmokit.io.figures import COLUMN, LINES, figure_paths, refuse_figure, save_figure, styled_figure
 
 matplotlib = pytest.importorskip("matplotlib")
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError, TextError
-from elmokit.files import (
-    at_home,
-    find_texts,
+from elmokit.io.files import (
+    atomic_write,
+    expand_user,
+    find_text_files,
     read_lines,
     read_sentences,
     refuse_existing,
     refuse_unreadable,
     split_tokens,
-    written_whole,
 )
 
 if sys.version_info >= (3, 14):
@@ -33,7 +33,7 @@ OPENERS = {"": open, ".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open}
 def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     target.write_text("old")
-    with contextlib.suppress(ZeroDivisionError), written_whole(target, overwrite=True) as path:
+    with contextlib.suppress(ZeroDivisionError), atomic_write(target, overwrite=True) as path:
         path.write_text("half")
         _ = 1 / 0
     assert target.read_text() == "old"
@@ -41,12 +41,12 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path) -> None:
 
 
 def test_a_file_or_folder_appears_whole(tmp_path: Path) -> None:
-    with written_whole(tmp_path / "new" / "out.txt") as path:
+    with atomic_write(tmp_path / "new" / "out.txt") as path:
         path.write_text("new")
         assert not (tmp_path / "new" / "out.txt").exists()
     assert (tmp_path / "new" / "out.txt").read_text() == "new"
     for content in ("first", "second"):
-        with written_whole(tmp_path / "folder", overwrite=True, folder=True) as path:
+        with atomic_write(tmp_path / "folder", overwrite=True, folder=True) as path:
             (path / "file").write_text(content)
     assert (tmp_path / "folder" / "file").read_text() == "second"
 
@@ -54,16 +54,16 @@ def test_a_file_or_folder_appears_whole(tmp_path: Path) -> None:
 def test_an_existing_output_is_refused_and_untouched(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     target.write_text("old")
-    with pytest.raises(OutputError, match="exists already"), written_whole(target):
+    with pytest.raises(OutputError, match="exists already"), atomic_write(target):
         pytest.fail("the block must not run")
-    with pytest.raises(OutputError, match="is a file, and a folder"), written_whole(target, True, folder=True):
+    with pytest.raises(OutputError, match="is a file, and a folder"), atomic_write(target, True, folder=True):
         pytest.fail("the block must not run")
     assert target.read_text() == "old"
 
 
 def test_a_place_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="Cannot write to"), written_whole(tmp_path / "file" / "out.txt"):
+    with pytest.raises(OutputError, match="Cannot write to"), atomic_write(tmp_path / "file" / "out.txt"):
         pytest.fail("the block must not run")
 
 
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pyt
         raise OSError("no")
 
     monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OutputError, match="untouched"), written_whole(tmp_path / "folder", True, folder=True) as path:
+    with pytest.raises(OutputError, match="untouched"), atomic_write(tmp_path / "folder", True, folder=True) as path:
         (path / "file").write_text("new")
     assert (tmp_path / "folder" / "file").read_text() == "old"
 
@@ -161,12 +161,12 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_texts_are_found_by_name_folder_and_pattern_none_twice(
     corpus: Path, names: list[str], expected: list[str]
 ) -> None:
-    assert [str(path) for path in find_texts(names)] == expected
+    assert [str(path) for path in find_text_files(names)] == expected
 
 
 def test_a_file_whose_name_holds_the_signs_of_a_pattern_is_that_file(corpus: Path) -> None:
     Path("a[1].txt").write_text("the cat\n")
-    assert find_texts(["a[1].txt"]) == [Path("a[1].txt")]
+    assert find_text_files(["a[1].txt"]) == [Path("a[1].txt")]
 
 
 @pytest.mark.parametrize(
@@ -180,15 +180,15 @@ def test_a_file_whose_name_holds_the_signs_of_a_pattern_is_that_file(corpus: Pat
 )
 def test_where_no_text_is_found_the_error_says_so(corpus: Path, name: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
-        find_texts(["a.txt", name])
+        find_text_files(["a.txt", name])
 
 
 def test_what_can_be_read_only_once_is_refused_where_it_is_read_again(corpus: Path) -> None:
     os.mkfifo("pipe")
-    assert find_texts(["pipe", "-"]) == [Path("pipe"), Path("-")]
+    assert find_text_files(["pipe", "-"]) == [Path("pipe"), Path("-")]
     for name, what in (("-", "Standard input can"), ("pipe", "pipe is a pipe")):
         with pytest.raises(TextError, match=f"{what}.*read only once"):
-            find_texts(["a.txt", name], reread=True)
+            find_text_files(["a.txt", name], reread=True)
 
 
 @pytest.mark.parametrize("content", ["", "\n \n\t\n"])
@@ -246,9 +246,9 @@ def test_a_text_that_is_not_there_or_is_the_output_is_refused(tmp_path: Path) ->
 
 def test_the_home_of_no_user_is_named(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="no such user's home folder"):
-        find_texts(["~nosuchuser/x.txt"])
+        find_text_files(["~nosuchuser/x.txt"])
     with pytest.raises(OutputError, match="no such user's home folder"):
-        at_home("~nosuchuser/x", OutputError)
+        expand_user("~nosuchuser/x", OutputError)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

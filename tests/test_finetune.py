@@ -13,11 +13,11 @@ from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
 from elmokit.text.vocabulary import SPECIALS, RowVocabulary, Vocabulary
-from elmokit.train import finetune
-from elmokit.train.finetune import before_and_after, with_dropout, with_softmax_over
+from elmokit.training import finetune
+from elmokit.training.finetune import before_and_after, with_dropout, with_softmax_over
 from elmokit.weights import many_langs
 from elmokit.weights.folder import load_folder, save_folder
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
 from tests.conftest import WORDS, random_model
 from tests.many_langs_files import toy_model
@@ -27,7 +27,7 @@ COUNTS = {"zebra": 6, "yak": 1, "the": 10, "unlisted": 2}
 WORD_INPUT = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(WORDS))
 
 
-def model_with(kind: str, config: BiLMConfig = WORD_INPUT) -> StoredModel:
+def model_with(kind: str, config: BiLMConfig = WORD_INPUT) -> PretrainedBiLM:
     """A random word-input model with a softmax of that kind."""
     model = random_model(config)
     softmax = build_softmax(SoftmaxConfig(kind, (5,) if kind == "adaptive" else ()), len(WORDS), model.bilm)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def model_with(kind: str, config: BiLMConfig = WORD_INPUT) -> StoredModel:
     return dataclasses.replace(model, softmax=softmax)
 
 
-def probabilities(model: StoredModel) -> Tensor:
+def probabilities(model: PretrainedBiLM) -> Tensor:
     """Of every word, at some positions."""
     assert model.softmax is not None
     hidden = torch.randn(9, model.bilm.config.projection_dim, generator=torch.Generator().manual_seed(2))

@@ -11,14 +11,14 @@ from safetensors import SafetensorError
 
 from elmokit.bilm import BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.initial_state import boundary_state
 from elmokit.weights import folder as folder_module
 from elmokit.weights.folder import load_folder, save_folder
-from elmokit.weights.model import StoredModel
-from elmokit.weights.warm import boundary_state
+from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
 
-def test_folder_round_trip_keeps_everything(model: StoredModel, tmp_path: Path) -> None:
+def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Path) -> None:
     model.warm_state = boundary_state(model)
     save_folder(model, tmp_path / "model")
     again = load_folder(tmp_path / "model")
@@ -42,7 +42,7 @@ def test_a_word_input_model_round_trips(tmp_path: Path) -> None:
     assert load_folder(tmp_path / "model").bilm.config == model.bilm.config
 
 
-def test_float16_storage_halves_the_file_and_loads_as_float32(model: StoredModel, tmp_path: Path) -> None:
+def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "full")
     save_folder(model, tmp_path / "half", storage="float16")
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "half")]
@@ -52,7 +52,7 @@ def test_float16_storage_halves_the_file_and_loads_as_float32(model: StoredModel
         assert torch.equal(tensor, model.bilm.state_dict()[name].half().float())
 
 
-def test_a_model_that_stands_there_is_not_overwritten_unasked(model: StoredModel, tmp_path: Path) -> None:
+def test_a_model_that_stands_there_is_not_overwritten_unasked(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     with pytest.raises(OutputError, match="exists already"):
         save_folder(model, tmp_path / "model")
@@ -68,7 +68,7 @@ def edit_config(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_damaged_folders_are_clear_errors(model: StoredModel, tmp_path: Path) -> None:
+def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_folder(model, folder)
     content = json.loads((folder / "config.json").read_text())
@@ -106,7 +106,7 @@ def test_damaged_folders_are_clear_errors(model: StoredModel, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"format": "elmokit", "x": ' + "[" * 100_000, "[]", "1"])
-def test_a_configuration_that_is_no_table_is_a_clear_error(content: str, model: StoredModel, tmp_path: Path) -> None:
+def test_a_configuration_that_is_no_table_is_a_clear_error(content: str, model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text(content)
     assert not folder_module.is_folder(tmp_path / "model")
@@ -115,7 +115,7 @@ def test_a_configuration_that_is_no_table_is_a_clear_error(content: str, model: 
 
 
 @pytest.mark.parametrize("card", [[1], "text", 3])
-def test_a_card_that_is_no_table_is_a_clear_error(card: object, model: StoredModel, tmp_path: Path) -> None:
+def test_a_card_that_is_no_table_is_a_clear_error(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     edit_config(tmp_path / "model", card=card)
     with pytest.raises(FormatError, match="the card is no table"):
@@ -123,7 +123,7 @@ def test_a_card_that_is_no_table_is_a_clear_error(card: object, model: StoredMod
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_not_all_numbers_are_named(number: float, model: StoredModel, tmp_path: Path) -> None:
+def test_weights_that_are_not_all_numbers_are_named(number: float, model: PretrainedBiLM, tmp_path: Path) -> None:
     with torch.no_grad():
         model.bilm.directions[1].layers[0].bias[3] = number  # type: ignore[index,union-attr]
     save_folder(model, tmp_path / "model")
@@ -131,14 +131,14 @@ def test_weights_that_are_not_all_numbers_are_named(number: float, model: Stored
         load_folder(tmp_path / "model")
 
 
-def test_files_may_be_read_by_whoever_may_read_other_files(model: StoredModel, tmp_path: Path) -> None:
+def test_files_may_be_read_by_whoever_may_read_other_files(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
     assert len(modes) == 1
 
 
 def test_a_write_that_fails_is_an_output_error_and_leaves_nothing(
-    model: StoredModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise SafetensorError("No space left on device")

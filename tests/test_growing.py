@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError
-from elmokit.probe import growing
-from elmokit.probe.growing import GrowingFolder, chunks, mapped, model_digest, read_record, text_digest
+from elmokit.probes import growing
+from elmokit.probes.growing import GrowingFolder, chunks, mapped, model_digest, read_record, text_digest
 from tests.conftest import random_model
 
 SIZES = '{"about": {}, "done": 0, "finished": true, "sizes": {"a": "b"}}'
@@ -100,7 +100,7 @@ def test_digests_are_equal_for_equals_only() -> None:
     assert text_digest([["a", "b"], ["c"]]) != text_digest([["a"], ["b", "c"]])
     assert text_digest([["ab"]]) != text_digest([["a", "b"]])
     with pytest.raises(ConfigError, match="depend on the sentences before"):
-        model_digest(Elmo(random_model(), start="carry"))
+        model_digest(Elmo(random_model(), start="stateful"))
 
 
 def test_the_record_is_plain_json(tmp_path: Path) -> None:

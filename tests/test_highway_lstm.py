@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.nn.highway_kernel import read_highway
-from elmokit.nn.highway_lstm import AlternatingLSTM, HighwayLSTM, read_highway_plainly
+from elmokit.tasks.nn.highway_kernel import read_highway
+from elmokit.tasks.nn.highway_lstm import AlternatingLSTM, HighwayLSTM, read_highway_plainly
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
 

@@ -16,9 +16,9 @@ import torch
 
 from elmokit import Elmo
 from elmokit.errors import FormatError
+from elmokit.fingerprint import fingerprint
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.weights.fingerprint import fingerprint
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
 
@@ -133,7 +133,7 @@ FILL = """
 import sys
 from elmokit import Elmo
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.weights.fingerprint import fingerprint
+from elmokit.fingerprint import fingerprint
 cache = LayerCache(sys.argv[1], Elmo.from_pretrained(sys.argv[2], n_mixes=0), shard_bytes=20_000)
 cache.fill([[f"word{n}", "the", "cat"] for n in range(int(sys.argv[3]), int(sys.argv[4]))])
 """
@@ -180,4 +180,4 @@ def test_a_damaged_shard_is_named(elmo: Elmo, tmp_path: Path) -> None:
 
 def test_carried_state_cannot_be_cached(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be cached"):
-        LayerCache(tmp_path, Elmo(random_model(), start="carry"))
+        LayerCache(tmp_path, Elmo(random_model(), start="stateful"))

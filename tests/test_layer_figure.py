@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import OutputError
-from elmokit.probe.layer_figure import Series, draw_layers
+from elmokit.probes.layer_figure import Series, draw_layers
 
 NAMES = ["0", "1", "2", "average", "mix"]
 PROBE = Series("linear probe", [87.0, 92.6, 92.5, 93.0, 93.1], [0.1] * 5)

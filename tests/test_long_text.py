@@ -13,7 +13,7 @@ from elmokit.bilm import PRESETS
 from elmokit.embedder import Layers
 from elmokit.errors import ConfigError, TextError
 from elmokit.long_text import walk
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import WORDS, random_model
 
 
@@ -29,13 +29,13 @@ def test_the_parts_side_by_side_are_the_whole(n_tokens: int, chunk: int, bidirec
 
 
 @pytest.mark.parametrize("layers", ["top", "average", "mix", 1, (0, 2)])
-def test_layers_are_chosen_as_in_embed(layers: Layers, model: StoredModel) -> None:
+def test_layers_are_chosen_as_in_embed(layers: Layers, model: PretrainedBiLM) -> None:
     elmo, tokens = Elmo(model, start="zero"), WORDS[3:] * 3
     parts = list(elmo.embed_document(tokens, layers=layers, chunk_tokens=5))
     np.testing.assert_allclose(np.concatenate(parts, axis=-2), elmo.embed([tokens], layers=layers)[0], atol=1e-5)
 
 
-def test_each_chunk_is_asked_for_twice_and_no_other(model: StoredModel) -> None:
+def test_each_chunk_is_asked_for_twice_and_no_other(model: PretrainedBiLM) -> None:
     asked: list[tuple[int, int]] = []
 
     def vectors_of(start: int, stop: int) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_each_chunk_is_asked_for_twice_and_no_other(model: StoredModel) -> None:
     assert [part.shape for part in parts] == [(3, 1, n, 64) for n in (4, 4, 2)]
 
 
-def test_a_long_sentence_in_embed_is_walked_over(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_sentence_in_embed_is_walked_over(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     elmo, sentences = Elmo(model), [["the", "cat"], WORDS[3:] * 8, ["ran"]]
     at_once = elmo.embed(sentences)
     monkeypatch.setattr(embedder, "LONG_TOKENS", 10)
@@ -57,7 +57,7 @@ def test_a_long_sentence_in_embed_is_walked_over(model: StoredModel, monkeypatch
         assert ours.flags.owndata
 
 
-def test_what_cannot_be_walked_over_is_refused(model: StoredModel) -> None:
+def test_what_cannot_be_walked_over_is_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="normalises over the whole text"):
         Elmo(model, layer_norm=True).embed_document(["the"], layers="mix")
     with pytest.raises(ConfigError, match="chunk_tokens is 0"):

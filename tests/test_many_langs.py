@@ -21,7 +21,7 @@ from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.weights import many_langs
 from elmokit.weights.many_langs_config import read_settings, stock_settings
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from tests.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
@@ -46,11 +46,11 @@ RELEASED_LAYERS_1_AND_2 = [
 ]
 
 
-def vectors(model: StoredModel) -> list[Any]:
+def vectors(model: PretrainedBiLM) -> list[Any]:
     return Elmo(model, start="zero").embed(SENTENCES)
 
 
-def assert_equals_the_formulas(toy: ToyModel, model: StoredModel) -> None:
+def assert_equals_the_formulas(toy: ToyModel, model: PretrainedBiLM) -> None:
     for sentence, found in zip(SENTENCES, vectors(model), strict=True):
         np.testing.assert_allclose(found, toy.layers(sentence), rtol=0, atol=1e-5)
 
@@ -472,4 +472,4 @@ def test_a_new_model_of_words_and_characters_learns_from_both() -> None:
 def test_a_word_table_without_a_lexicon_cannot_read_tokens() -> None:
     config = BiLMConfig(char_cnn=None, word_features=WordFeaturesConfig(6, 3), projection_dim=4, hidden_dim=5)
     with pytest.raises(ModelNotFoundError, match="no lexicon"):
-        StoredModel(BiLM(config), "elmokit").encode(["a"])
+        PretrainedBiLM(BiLM(config), "elmokit").encode(["a"])

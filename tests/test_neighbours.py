@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elmokit.probe.neighbours import in_context, nearest_tokens
+from elmokit.probes.neighbours import in_context, nearest_tokens
 
 VECTORS = [
     np.array([[[1, 0], [0, 1]], [[0, 1], [1, 1]]], dtype=np.float32),  # (layers, tokens, dim)

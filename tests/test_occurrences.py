@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.probe import growing, occurrences
-from elmokit.probe.neighbours import nearest_tokens
-from elmokit.probe.occurrences import OccurrenceIndex, build_index, read_sentences
+from elmokit.probes import growing, occurrences
+from elmokit.probes.neighbours import nearest_tokens
+from elmokit.probes.occurrences import OccurrenceIndex, build_index, read_sentences
 from tests.conftest import random_model
 
 CORPUS = [

@@ -13,22 +13,22 @@ import pytest
 import torch
 
 from elmokit.errors import FormatError, ModelNotFoundError
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from elmokit.weights.words import CachedModel
 
 
-def same(first: StoredModel, second: StoredModel) -> bool:
+def same(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
     tensors = second.bilm.state_dict()
     return all(torch.equal(tensor, tensors[name]) for name, tensor in first.bilm.state_dict().items())
 
 
-def test_the_folder_of_a_run_opens_as_its_best_model(model: StoredModel, tmp_path: Path) -> None:
+def test_the_folder_of_a_run_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "run" / "model")
     assert same(open_model(tmp_path / "run"), model)
 
 
-def test_every_path_to_a_published_model_opens(model: StoredModel, tmp_path: Path) -> None:
+def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "a" / "weights.hdf5")
     save_model(model, tmp_path / "b" / "elmo_tiny_weights.hdf5")
     assert (tmp_path / "b" / "elmo_tiny_options.json").exists()
@@ -39,7 +39,7 @@ def test_every_path_to_a_published_model_opens(model: StoredModel, tmp_path: Pat
     assert same(model, open_model(tmp_path / "a" / "weights.hdf5", tmp_path / "elsewhere.json"))
 
 
-def test_hdf5_to_folder_and_back_keeps_every_tensor(model: StoredModel, tmp_path: Path) -> None:
+def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "first.hdf5")
     save_model(open_model(tmp_path / "first.hdf5"), tmp_path / "ours")
     (tmp_path / "options.json").unlink()
@@ -52,7 +52,7 @@ def test_hdf5_to_folder_and_back_keeps_every_tensor(model: StoredModel, tmp_path
                 assert (first[name][...] == second[name][...]).all(), name
 
 
-def test_our_folder_opens_by_its_path(model: StoredModel, tmp_path: Path) -> None:
+def test_our_folder_opens_by_its_path(model: PretrainedBiLM, tmp_path: Path) -> None:
     assert save_model(model, tmp_path / "model", "float32") == [tmp_path / "model"]
     assert open_model(tmp_path / "model").family == "elmokit"
 
@@ -75,7 +75,7 @@ def test_what_is_no_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
         open_model(tmp_path / "empty")
 
 
-def test_several_weight_files_ask_which(model: StoredModel, tmp_path: Path) -> None:
+def test_several_weight_files_ask_which(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "one.hdf5")
     (tmp_path / "two.hdf5").write_bytes((tmp_path / "one.hdf5").read_bytes())
     with pytest.raises(FormatError, match=r"several HDF5 files \(one\.hdf5, two\.hdf5\)"):
@@ -89,7 +89,7 @@ def test_a_configuration_nested_without_end_is_no_hint_and_no_crash(tmp_path: Pa
 
 
 def test_every_path_that_is_given_may_start_at_home(
-    model: StoredModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model(model, tmp_path / "model" / "weights.hdf5")
     (tmp_path / "model" / "options.json").rename(tmp_path / "options.json")

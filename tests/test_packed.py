@@ -10,7 +10,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from elmokit import Elmo
-from elmokit.train.perplexity import perplexity
+from elmokit.scoring.perplexity import perplexity
 from tests.conftest import random_model
 
 SENTENCES = [["the", "cat", "sat", "."], ["the", "dog", "ran", "on", "the", "mat"]] * 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import MissingExtraError
-from elmokit.text.passages import covering_tokens, passage_tokenizer
+from elmokit.tasks.readers.passages import covering_tokens, passage_tokenizer
 
 tokenize = passage_tokenizer()
 

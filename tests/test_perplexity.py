@@ -12,22 +12,22 @@ from torch.nn import functional as F
 
 from elmokit.bilm import PRESETS
 from elmokit.errors import ModelNotFoundError, TextError
-from elmokit.train import surprisal as surprisal_module
-from elmokit.train.perplexity import Perplexity, exp_of, perplexity, spelling_of
-from elmokit.train.surprisal import Surprisal
-from elmokit.weights.model import StoredModel
-from elmokit.weights.warm import boundary_state
+from elmokit.initial_state import boundary_state
+from elmokit.scoring import surprisal as surprisal_module
+from elmokit.scoring.perplexity import Perplexity, exp_of, perplexity, spelling_of
+from elmokit.scoring.surprisal import Surprisal
+from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
 TEXT = [["the", "cat", "sat"], ["the", "zebra", "ran", "."], ["dog"], [], ["the", "mat", "."]]
 N_PREDICTIONS = sum(len(sentence) + 1 for sentence in TEXT)
 
 
-def scored(model: StoredModel, **settings: object) -> Perplexity:
+def scored(model: PretrainedBiLM, **settings: object) -> Perplexity:
     return perplexity(model, TEXT, **settings)  # type: ignore[arg-type]
 
 
-def plain_nats(model: StoredModel, direction: int, carried: bool) -> list[float]:
+def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[float]:
     """Token by token, one sentence after another: what the text's surprisal is by definition."""
     assert model.softmax is not None
     assert model.vocabulary is not None
@@ -47,7 +47,7 @@ def plain_nats(model: StoredModel, direction: int, carried: bool) -> list[float]
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_it_is_the_mean_surprisal_of_every_token(model: StoredModel, carried: bool) -> None:
+def test_it_is_the_mean_surprisal_of_every_token(model: PretrainedBiLM, carried: bool) -> None:
     result = scored(model, n_carried_rows=1 if carried else None)
     with torch.no_grad():
         for direction in range(2):
@@ -60,7 +60,7 @@ def test_it_is_the_mean_surprisal_of_every_token(model: StoredModel, carried: bo
     assert (result.n_sentences, result.n_tokens) == (5, 11)
 
 
-def test_batches_do_not_change_it(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_change_it(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scored(model)
     monkeypatch.setattr(surprisal_module, "POOL_BATCHES", 1)
     for batch_tokens in (1, 7, 1000):
@@ -68,7 +68,7 @@ def test_batches_do_not_change_it(model: StoredModel, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("n_rows", [None, 1, 2])
-def test_each_sentence_is_handed_out_once(model: StoredModel, n_rows: int | None) -> None:
+def test_each_sentence_is_handed_out_once(model: PretrainedBiLM, n_rows: int | None) -> None:
     found: list[Surprisal] = []
     scored(model, n_carried_rows=n_rows, each=found.append)
     sentences = [sentence.tokens[1:-1] for sentence in found]
@@ -77,12 +77,12 @@ def test_each_sentence_is_handed_out_once(model: StoredModel, n_rows: int | None
         assert sentences == TEXT
 
 
-def test_characters_are_those_of_the_lines(model: StoredModel) -> None:
+def test_characters_are_those_of_the_lines(model: PretrainedBiLM) -> None:
     lines = "".join(" ".join(sentence) + "\n" for sentence in TEXT)
     assert scored(model).n_characters == len(lines)
 
 
-def test_unknown_words_are_paid_for_letter_by_letter(model: StoredModel) -> None:
+def test_unknown_words_are_paid_for_letter_by_letter(model: PretrainedBiLM) -> None:
     spelling = spelling_of(model)
     result = scored(model, spelling=spelling)
     bits = [nats * N_PREDICTIONS / math.log(2) for nats in result.mean_nats]
@@ -107,21 +107,21 @@ def test_a_hopeless_model_is_infinitely_perplexed() -> None:
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 5])
-def test_no_tail_is_lost_with_several_carried_rows(model: StoredModel, n_rows: int) -> None:
+def test_no_tail_is_lost_with_several_carried_rows(model: PretrainedBiLM, n_rows: int) -> None:
     assert scored(model, n_carried_rows=n_rows).n_predictions == N_PREDICTIONS
 
 
-def test_a_start_state_changes_the_first_words_only_through_the_state(model: StoredModel) -> None:
+def test_a_start_state_changes_the_first_words_only_through_the_state(model: PretrainedBiLM) -> None:
     assert scored(model, start=boundary_state(model)).mean_nats != scored(model).mean_nats
     assert scored(model, start=model.bilm.zero_state(1)).mean_nats == scored(model).mean_nats
 
 
-def test_an_empty_text_is_refused(model: StoredModel) -> None:
+def test_an_empty_text_is_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(TextError, match="No sentence to score"):
         perplexity(model, [])
 
 
-def test_a_model_without_its_softmax_is_refused(model: StoredModel) -> None:
+def test_a_model_without_its_softmax_is_refused(model: PretrainedBiLM) -> None:
     model.softmax = None
     with pytest.raises(ModelNotFoundError, match="has no softmax"):
         perplexity(model, TEXT)

@@ -7,10 +7,10 @@ import pytest
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.probe.linear import LinearSettings
-from elmokit.probe.pos import PosRow, probe_pos
-from elmokit.probe.tagged import TaggedSentence
-from elmokit.weights.model import StoredModel
+from elmokit.probes.linear import LinearSettings
+from elmokit.probes.pos import PosRow, probe_pos
+from elmokit.probes.tagged import TaggedSentence
+from elmokit.weights.model import PretrainedBiLM
 
 TRAIN = [
     TaggedSentence(["the", "cat", "sat", "."], ["DET", "NOUN", "VERB", "PUNCT"]),
@@ -22,7 +22,7 @@ SHORT = LinearSettings(epochs=1)
 
 
 @pytest.fixture
-def elmo(model: StoredModel) -> Elmo:
+def elmo(model: PretrainedBiLM) -> Elmo:
     return Elmo(model)
 
 

@@ -38,7 +38,7 @@ def test_a_preset_learns_its_examples_by_heart(name: str, preset: str, tmp_path:
         "train": {
             "epochs": epochs,
             "batch_size": batch_size,
-            "evaluate_every": 10,
+            "eval_every": 10,
             "patience": False,
             "plateau": False,
             "average": False,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from elmokit.nn.fast import products
+from elmokit.nn.kernels import products
 
 TOLERANCE = {"library": 1e-5, "onednn": 1e-5, "fbgemm-float16": 5e-3, "library-bf16": 0.03, "onednn-bf16": 0.03}
 

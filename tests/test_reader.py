@@ -9,9 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.fast import choose, compiled, library, reader
-from elmokit.nn.fast.choose import Kernels
-from elmokit.nn.fast.reader import reading_order, step_in_torch
+from elmokit.nn.kernels import backends as choose
+from elmokit.nn.kernels import compiler as compiled
+from elmokit.nn.kernels import inference as reader
+from elmokit.nn.kernels import native as library
+from elmokit.nn.kernels.backends import Kernels
+from elmokit.nn.kernels.inference import reading_order, step_in_torch
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 
 EXACT: tuple[Kernels, ...] = ("compiled", "onednn", "library")

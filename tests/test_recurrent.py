@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from elmokit.nn.recurrent import init_glorot_orthogonal, last_states, read_padded
+from elmokit.tasks.nn.recurrent import init_glorot_orthogonal, last_states, run_packed
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
@@ -15,7 +15,7 @@ def test_a_padded_row_is_read_as_if_it_were_alone(kind: type[nn.LSTM] | type[nn.
     rnn = kind(3, 4, num_layers=2, batch_first=True, bidirectional=True)
     inputs, lengths = torch.randn(3, 5, 3), [2, 5, 1]
     mask = torch.arange(5)[None, :] < torch.tensor(lengths)[:, None]
-    outputs = read_padded(rnn, inputs, mask)
+    outputs = run_packed(rnn, inputs, mask)
     for row, length in enumerate(lengths):
         torch.testing.assert_close(outputs[row, :length], rnn(inputs[row : row + 1, :length])[0][0])
         assert not outputs[row, length:].any()
@@ -26,7 +26,7 @@ def test_a_padded_row_is_read_as_if_it_were_alone(kind: type[nn.LSTM] | type[nn.
 def test_an_empty_row_gives_zeros() -> None:
     rnn = nn.LSTM(3, 4, batch_first=True)
     mask = torch.tensor([[False, False], [True, False]])
-    outputs = read_padded(rnn, torch.randn(2, 2, 3), mask)
+    outputs = run_packed(rnn, torch.randn(2, 2, 3), mask)
     assert not outputs[0].any()
     assert outputs[1, 0].any()
 

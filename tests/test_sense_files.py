@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.files import split_tokens
-from elmokit.probe.sense_files import (
+from elmokit.io.files import split_tokens
+from elmokit.probes.sense_files import (
     Instance,
     SenseSentence,
     find_sense_set,

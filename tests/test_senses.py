@@ -7,10 +7,10 @@ import pytest
 
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
-from elmokit.probe import growing, senses
-from elmokit.probe.sense_files import Instance, SenseSet, read_inventory, read_sense_xml
-from elmokit.probe.senses import SenseMeans, answer_senses, probe_senses, train_senses, write_answers
-from elmokit.weights.model import StoredModel
+from elmokit.probes import growing, senses
+from elmokit.probes.sense_files import Instance, SenseSet, read_inventory, read_sense_xml
+from elmokit.probes.senses import SenseMeans, answer_senses, probe_senses, train_senses, write_answers
+from elmokit.weights.model import PretrainedBiLM
 
 TRAIN = [  # words; (lemma, pos, start, stop, key) of each instance
     ("the cat sat on the mat .", [("cat", "NOUN", 1, 2, "cat%1:05::"), ("sit", "VERB", 2, 3, "sit%2:35::")]),
@@ -54,7 +54,7 @@ INVENTORY = {
 
 
 @pytest.fixture
-def elmo(model: StoredModel) -> Elmo:
+def elmo(model: PretrainedBiLM) -> Elmo:
     return Elmo(model)
 
 
@@ -193,8 +193,8 @@ def test_files_that_do_not_fit_each_other_are_refused(elmo: Elmo, tmp_path: Path
 
 def test_first_senses_of_the_shared_inventory_score_as_its_readme_says(shared: Path) -> None:
     inventory = read_inventory(shared / "data" / "wsd" / "sense-inventory.tsv.xz")
-    from elmokit.probe.sense_files import find_sense_set, read_keys
-    from elmokit.probe.sense_score import score_senses
+    from elmokit.probes.sense_files import find_sense_set, read_keys
+    from elmokit.probes.sense_score import score_senses
 
     for name, expected in (("senseval2", 0.631), ("senseval3", 0.646), ("semeval2007", 0.543)):
         found = find_sense_set(shared / "data" / "wsd" / name)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo
-from elmokit.files import read_lines, split_tokens
-from elmokit.probe.neighbours import nearest_tokens
-from elmokit.train.perplexity import perplexity
+from elmokit.initial_state import boundary_state
+from elmokit.io.files import read_lines, split_tokens
+from elmokit.probes.neighbours import nearest_tokens
+from elmokit.scoring.perplexity import perplexity
 from elmokit.weights.pretrained import DEFAULT_MODEL, open_pretrained
-from elmokit.weights.warm import boundary_state
 
 ROOT = Path(__file__).parents[1]
 SENTENCES = [split_tokens(line) for line in read_lines(ROOT / "examples" / "sentences.txt")]

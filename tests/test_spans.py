@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.spans import MentionScorer, SpanVectors, all_spans, best_spans, windowed_means
+from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, best_spans, windowed_means
 
 SENTENCE_ENDS = torch.tensor([2, 2, 2, 6, 6, 6, 6])
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.text.spelling import N_SYMBOLS, Spelling
+from elmokit.scoring.spelling import N_SYMBOLS, Spelling
 
 WORDS = ["the", "then", "cat", "cats", "Ätna"]
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from elmokit.cli.main import elmokit
 from elmokit.errors import TextError
-from elmokit.nn.crf import Rules, penalties_of, viterbi
 from elmokit.tasks import srl
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
+from elmokit.tasks.nn.crf import Rules, penalties_of, viterbi
 from elmokit.tasks.readers.srl import Proposition, proposition_from_line
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.scores.chunks import Chunk

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from elmokit.errors import TextError
 from elmokit.text import shards as shards_module
-from elmokit.text import stream as stream_module
+from elmokit.text import windows as stream_module
 from elmokit.text.shards import Part, SentenceBlocks
-from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.windows import Window, WindowStream
 
 VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", "the", ".", "Āt"])
 

@@ -7,20 +7,22 @@ import numpy as np
 import pytest
 
 from elmokit.errors import ModelNotFoundError, TextError
-from elmokit.train import surprisal as surprisal_module
-from elmokit.train.perplexity import perplexity
-from elmokit.train.surprisal import open_predicting, surprisals
+from elmokit.initial_state import boundary_state
+from elmokit.scoring import surprisal as surprisal_module
+from elmokit.scoring.perplexity import perplexity
+from elmokit.scoring.surprisal import open_predicting, surprisals
 from elmokit.weights.folder import save_folder
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
-from elmokit.weights.warm import boundary_state
 from tests import trace_b
 from tests.conftest import random_model
 
 TEXT = [["the", "cat", "sat"], ["dog"], [], ["the", "zebra", "ran", "."]]
 
 
-def test_each_token_has_a_surprisal_in_each_direction_but_for_the_boundary_it_starts_from(model: StoredModel) -> None:
+def test_each_token_has_a_surprisal_in_each_direction_but_for_the_boundary_it_starts_from(
+    model: PretrainedBiLM,
+) -> None:
     found = list(surprisals(model, TEXT))
     assert [sentence.tokens for sentence in found] == [["<S>", *words, "</S>"] for words in TEXT]
     for sentence in found:
@@ -30,20 +32,20 @@ def test_each_token_has_a_surprisal_in_each_direction_but_for_the_boundary_it_st
     assert [sentence.is_unknown.nonzero()[0].tolist() for sentence in found] == [[], [], [], [2]]
 
 
-def test_they_add_up_to_the_perplexity(model: StoredModel) -> None:
+def test_they_add_up_to_the_perplexity(model: PretrainedBiLM) -> None:
     start = boundary_state(model)
     total = sum(np.nansum(sentence.nats, axis=1, dtype=float) for sentence in surprisals(model, TEXT, start))
     result = perplexity(model, TEXT, start)
     assert result.mean_nats == pytest.approx(total / result.n_predictions)
 
 
-def test_probabilities_of_all_words_add_up_to_one(model: StoredModel) -> None:
+def test_probabilities_of_all_words_add_up_to_one(model: PretrainedBiLM) -> None:
     assert model.vocabulary is not None
     found = surprisals(model, [["the", word] for word in model.vocabulary.words])
     assert sum(math.exp(-sentence.nats[0, 2]) for sentence in found) == pytest.approx(1)
 
 
-def test_order_stays_whatever_the_batches(model: StoredModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_stays_whatever_the_batches(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     text = [["the"] * (number * 7 % 5) + ["cat"] for number in range(9)]
     whole = list(surprisals(model, text))
     monkeypatch.setattr(surprisal_module, "POOL_BATCHES", 2)
@@ -52,7 +54,7 @@ def test_order_stays_whatever_the_batches(model: StoredModel, monkeypatch: pytes
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
 
 
-def test_a_string_is_no_sentence(model: StoredModel) -> None:
+def test_a_string_is_no_sentence(model: PretrainedBiLM) -> None:
     with pytest.raises(TextError, match="A sentence is a list of tokens"):
         list(surprisals(model, ["the cat"]))
 

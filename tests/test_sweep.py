@@ -76,7 +76,7 @@ def published(name: str) -> tuple[Any, Any]:
 def test_shares_come_without_and_with_elmo_from_the_smallest() -> None:
     variants = share_variants(*published("ner"), [1.0, 0.01])
     assert [variant.name for variant in variants] == ["baseline-0.01", "elmo-0.01", "baseline-1", "elmo-1"]
-    assert [variant.config.data.train_share for variant in variants] == [0.01, 0.01, 1.0, 1.0]
+    assert [variant.config.data.train_ratio for variant in variants] == [0.01, 0.01, 1.0, 1.0]
     assert [variant.config.elmo is None for variant in variants] == [True, False, True, False]
     assert variants[1].config.elmo == TASKS["ner"].elmo
     for shares in ([], [0.0], [1.5], [float("nan")]):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.files import split_tokens
-from elmokit.probe.tagged import TaggedSentence, read_columns, read_conllu, read_tagged
+from elmokit.io.files import split_tokens
+from elmokit.probes.tagged import TaggedSentence, read_columns, read_conllu, read_tagged
 
 TAIL = "\t_" * 5
 TREE = (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.configs import config_to
+from elmokit.config import config_to
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -20,10 +20,10 @@ from elmokit.tasks.config import (
     OptimizerConfig,
     PlateauConfig,
     StepDecayConfig,
-    TrainConfig,
+    TaskTrainingConfig,
     WordsConfig,
+    deep_merge,
     expand,
-    laid_over,
     to_toml,
     with_setting,
 )
@@ -62,9 +62,9 @@ def test_an_elmo_table_alone_switches_elmo_on_with_the_task_s_own_places() -> No
 
 
 def test_false_takes_away_what_may_be_missing() -> None:
-    content = {"task": "sst", "words": False, "elmo": {"output": False}, "train": {"clip_norm": False}}
+    content = {"task": "sst", "words": False, "elmo": {"output": False}, "train": {"max_grad_norm": False}}
     _, config = config_of(content, "here")
-    assert (config.words, config.elmo.output, config.train.clip_norm) == (None, None, None)
+    assert (config.words, config.elmo.output, config.train.max_grad_norm) == (None, None, None)
     _, config = config_of({"task": "ner", "train": {"bucketed": False}}, "here")
     assert config.train.bucketed is False
 
@@ -73,7 +73,7 @@ def test_a_file_is_laid_over_its_preset() -> None:
     small = TASKS["ner"].presets["small"]
     _, config = config_of({"task": "ner", "preset": "small", "train": {"epochs": 3}}, "here")
     assert config == replace(small, train=replace(small.train, epochs=3))
-    assert laid_over({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
+    assert deep_merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
 
 
 @pytest.mark.parametrize("preset", ["published", "small", "coarse-to-fine"])
@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused_with_its_place(content: dict[str, object], me
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: DataConfig(train_share=0),
+        lambda: DataConfig(train_ratio=0),
         lambda: WordsConfig(dim=0),
         lambda: WordsConfig(min_count=0),
         lambda: CharsConfig(filters=()),
@@ -127,12 +127,12 @@ def test_what_cannot_be_is_refused_with_its_place(content: dict[str, object], me
         lambda: PlateauConfig(factor=1),
         lambda: PlateauConfig(patience=-1),
         lambda: StepDecayConfig(rate=2),
-        lambda: TrainConfig(seeds=()),
-        lambda: TrainConfig(seeds=(1, 1)),
-        lambda: TrainConfig(average=1),
-        lambda: TrainConfig(patience=0),
-        lambda: TrainConfig(clip_value=0),
-        lambda: TrainConfig(l2=-1),
+        lambda: TaskTrainingConfig(seeds=()),
+        lambda: TaskTrainingConfig(seeds=(1, 1)),
+        lambda: TaskTrainingConfig(average=1),
+        lambda: TaskTrainingConfig(patience=0),
+        lambda: TaskTrainingConfig(clip_value=0),
+        lambda: TaskTrainingConfig(l2=-1),
     ],
 )
 def test_values_are_checked_where_a_config_is_made(make) -> None:  # type: ignore[no-untyped-def]
@@ -191,14 +191,14 @@ def test_the_published_numbers() -> None:
     assert (ner.chars.dim, ner.chars.filters, ner.chars.activation) == (16, ((3, 128),), "relu")
     assert (ner.model.hidden, ner.model.dropout, ner.model.tags) == ((200, 200), 0.5, "BIOUL")
     assert (ner.model.constraints, ner.model.learn_ends) == ("decoding", False)
-    assert ner.train == TrainConfig(adam, 64, False, 75, 25, clip_norm=5.0)
+    assert ner.train == TaskTrainingConfig(adam, 64, False, 75, 25, max_grad_norm=5.0)
     assert TASKS["ner"].elmo == ElmoConfig(input=MixConfig(penalty=0.1))
     assert (sst.words.dim, sst.words.train) == (300, False)
-    assert sst.train == TrainConfig(adam, 100, True, 40, 5, clip_norm=5.0)
+    assert sst.train == TaskTrainingConfig(adam, 100, True, 40, 5, max_grad_norm=5.0)
     assert (sst.model.output_hidden, sst.model.output_dropout, sst.model.pool) == ((1200, 600), (0.2, 0.3), 4)
     assert (nli.words.dim, nli.model.hidden, nli.model.dropout) == (300, 300, 0.5)
-    assert nli.train == TrainConfig(
-        OptimizerConfig("adam", 4e-4), 32, True, 75, 5, clip_norm=10.0, plateau=PlateauConfig(0.5, 0)
+    assert nli.train == TaskTrainingConfig(
+        OptimizerConfig("adam", 4e-4), 32, True, 75, 5, max_grad_norm=10.0, plateau=PlateauConfig(0.5, 0)
     )
     for task in (TASKS["sst"], TASKS["nli"]):
         assert task.elmo.input is not None

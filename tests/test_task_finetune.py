@@ -10,8 +10,8 @@ import torch
 
 from elmokit.cli.task_finetune import finetune_for_task
 from elmokit.errors import TextError
+from elmokit.scoring.perplexity import perplexity
 from elmokit.tasks.config import FinetuneConfig
-from elmokit.train.perplexity import perplexity
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model

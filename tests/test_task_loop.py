@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from elmokit.errors import TrainingError
-from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig, TrainConfig
+from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig, TaskTrainingConfig
 from elmokit.tasks.loop import Progress, clip, l2_penalty
 from elmokit.tasks.run import train_task
 from tests.task_examples import changed, tiny
@@ -67,7 +67,7 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
     "settings",
     [
         {},
-        {"average": 0.9, "optimizer": OptimizerConfig("adadelta", 1.0, epsilon=1e-6), "evaluate_every": 3},
+        {"average": 0.9, "optimizer": OptimizerConfig("adadelta", 1.0, epsilon=1e-6), "eval_every": 3},
         {"optimizer": OptimizerConfig("sgd", 0.05, momentum=0.9), "plateau": PlateauConfig()},
     ],
     ids=["adam", "adadelta, average, every three steps", "sgd, plateau"],
@@ -102,7 +102,7 @@ def kill_when(is_due: Callable[[Progress], bool]) -> Callable[[Progress], None]:
 
 def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(tmp_path, report=kill_when(lambda now: now.phase == "train" and now.done == 4), evaluate_every=3)
+        train(tmp_path, report=kill_when(lambda now: now.phase == "train" and now.done == 4), eval_every=3)
     folder = tmp_path / "run/seed-0"
     position = json.loads((folder / "checkpoint/position.json").read_text())
     assert position["n_steps"] == position["best_n_steps"] == 3
@@ -156,7 +156,7 @@ def test_the_rate_falls_by_steps(tmp_path: Path) -> None:
 
 
 def test_evaluation_every_so_many_steps(tmp_path: Path) -> None:
-    train(tmp_path, evaluate_every=3)
+    train(tmp_path, eval_every=3)
     assert [line["n_steps"] for line in log(tmp_path / "run/seed-0")] == [3, 6, 8]
     assert [line["epoch"] for line in log(tmp_path / "run/seed-0")] == [2, 3, 4]
 
@@ -194,22 +194,22 @@ def test_gradients_are_clipped_entry_by_entry_then_by_norm() -> None:
     layer = nn.Linear(3, 2)
     layer.weight.grad = torch.tensor([[5.0, 0.5, -5.0], [0.0, 0.0, 0.0]])
     layer.bias.grad = torch.zeros(2)
-    clip(layer, TrainConfig(clip_value=1.0))
+    clip(layer, TaskTrainingConfig(clip_value=1.0))
     assert layer.weight.grad[0].tolist() == [1.0, 0.5, -1.0]
-    clip(layer, TrainConfig(clip_norm=0.3))
+    clip(layer, TaskTrainingConfig(max_grad_norm=0.3))
     torch.testing.assert_close(layer.weight.grad.norm(), torch.tensor(0.3))
 
 
 def test_l2_acts_on_matrices_and_not_on_tables_biases_and_mixes() -> None:
     model = nn.ModuleDict({"table": nn.Embedding(3, 2), "linear": nn.Linear(2, 2), "lstm": nn.LSTM(2, 2)})
-    penalty = l2_penalty(model, TrainConfig(l2=0.01))
+    penalty = l2_penalty(model, TaskTrainingConfig(l2=0.01))
     assert isinstance(penalty, torch.Tensor)
     penalty.backward()  # type: ignore[no-untyped-call]
     found = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
     assert found.keys() == {"linear.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"}
     for weight in found.values():
         torch.testing.assert_close(weight.grad, 0.02 * weight)
-    assert l2_penalty(model, TrainConfig()) == 0.0
+    assert l2_penalty(model, TaskTrainingConfig()) == 0.0
 
 
 def test_l2_is_part_of_the_loss_and_its_gradient_is_clipped_with_the_rest(tmp_path: Path) -> None:
@@ -217,7 +217,13 @@ def test_l2_is_part_of_the_loss_and_its_gradient_is_clipped_with_the_rest(tmp_pa
     for l2 in (0.0, 1e6):
         run = tmp_path / f"run-{l2}"
         train(
-            tmp_path, run.name, optimizer=OptimizerConfig("sgd", 1.0), epochs=1, batch_size=1000, clip_norm=1e-3, l2=l2
+            tmp_path,
+            run.name,
+            optimizer=OptimizerConfig("sgd", 1.0),
+            epochs=1,
+            batch_size=1000,
+            max_grad_norm=1e-3,
+            l2=l2,
         )
         moved.append(load_file(run / "seed-0/best.safetensors"))
     distance = sum(float(((a - b) ** 2).sum()) for a, b in zip(moved[0].values(), moved[1].values(), strict=True))
@@ -226,7 +232,7 @@ def test_l2_is_part_of_the_loss_and_its_gradient_is_clipped_with_the_rest(tmp_pa
 
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="The loss is nan at step"):
-        train(tmp_path, optimizer=OptimizerConfig("sgd", 1e30), epochs=50, clip_norm=None)
+        train(tmp_path, optimizer=OptimizerConfig("sgd", 1e30), epochs=50, max_grad_norm=None)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
-from elmokit.files import held
+from elmokit.io.files import held
 from elmokit.tasks.config import FinetuneConfig, WordsConfig
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run import open_run, train_task
@@ -275,7 +275,7 @@ def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(
     task, config = tiny("sst", tmp_path / "data", {"model": bilm, "finetune": {}}, data={"phrases": "all"})
     whole = [" ".join(sentence.tokens) for sentence in task.read(str(tmp_path / "data"), config)]
     for share, n_expected in ((1.0, 5), (0.5, 3)):
-        drawn = replace(config, data=replace(config.data, train_share=share))
+        drawn = replace(config, data=replace(config.data, train_ratio=share))
         with pytest.raises(Reached) as reached:
             train_task(task, drawn, tmp_path / f"run-{share}", finetune=finetune)
         (sentences,) = reached.value.args

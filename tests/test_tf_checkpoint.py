@@ -17,11 +17,11 @@ from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.cli.main import elmokit
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
-from elmokit.files import split_tokens
-from elmokit.train.perplexity import perplexity
+from elmokit.io.files import split_tokens
+from elmokit.scoring.perplexity import perplexity
 from elmokit.weights import bilm_tf, tf_checkpoint
 from elmokit.weights.folder import save_folder
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 from elmokit.weights.words import CachedModel
 from tests.conftest import WORDS, random_model
@@ -32,7 +32,7 @@ TINY = PRESETS["tiny"]
 WORD_INPUT = replace(TINY, char_cnn=None, n_words=len(WORDS))
 
 
-def write_checkpoint(model: StoredModel, folder: Path, name: str = "model.ckpt-207", **extra: Any) -> Path:
+def write_checkpoint(model: PretrainedBiLM, folder: Path, name: str = "model.ckpt-207", **extra: Any) -> Path:
     """A folder as bilm-tf's trainer leaves it, with a vocabulary."""
     write_bundle(folder / name, checkpoint_tensors(model) | extra)
     (folder / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n')
@@ -43,7 +43,7 @@ def write_checkpoint(model: StoredModel, folder: Path, name: str = "model.ckpt-2
     return folder
 
 
-def assert_same(model: StoredModel, other: StoredModel) -> None:
+def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
     assert model.bilm.config == other.bilm.config
     ours, theirs = model.bilm.state_dict(), other.bilm.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

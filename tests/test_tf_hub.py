@@ -14,7 +14,7 @@ from elmokit.bilm import PRESETS
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.weights import bilm_tf
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
 from tests.tf_bundle_writer import write_bundle
@@ -38,7 +38,7 @@ def write_module(folder: Path, tensors: dict[str, Any], graph: str = "saved_mode
     return folder
 
 
-def assert_same(model: StoredModel, other: StoredModel) -> None:
+def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
     assert model.bilm.config == other.bilm.config
     ours, theirs = model.bilm.state_dict(), other.bilm.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from elmokit.corpus.threads import Ahead, Behind
+from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 
 
 def failing(n: int) -> Iterator[int]:
@@ -22,7 +22,7 @@ def test_items_come_in_order_and_are_made_in_another_thread() -> None:
             threads.append(threading.get_ident())
             yield item
 
-    with Ahead(items(), 3) as ahead:
+    with Prefetcher(items(), 3) as ahead:
         assert list(ahead) == list(range(20))
     assert threading.get_ident() not in threads
 
@@ -35,7 +35,7 @@ def test_reading_ahead_stops_at_the_bound() -> None:
             made.append(item)
             yield item
 
-    with Ahead(items(), 2) as ahead:
+    with Prefetcher(items(), 2) as ahead:
         assert next(iter(ahead)) == 0
         time.sleep(0.3)
         assert len(made) <= 4  # one taken, two waiting, one in hand
@@ -44,7 +44,7 @@ def test_reading_ahead_stops_at_the_bound() -> None:
 
 def test_an_error_ahead_comes_where_the_item_would_have_come() -> None:
     seen: list[int] = []
-    with pytest.raises(OSError, match="broken"), Ahead(failing(3), 1) as ahead:
+    with pytest.raises(OSError, match="broken"), Prefetcher(failing(3), 1) as ahead:
         seen.extend(ahead)
     assert seen == [0, 1, 2]
 
@@ -56,7 +56,7 @@ def test_all_items_are_handled_when_the_block_ends() -> None:
         time.sleep(0.01)
         handled.append(item)
 
-    with Behind(slowly, 2) as behind:
+    with BackgroundWriter(slowly, 2) as behind:
         for item in range(10):
             behind.put(item)
     assert handled == list(range(10))
@@ -66,9 +66,9 @@ def test_an_error_behind_is_raised_by_the_next_put_or_at_the_end() -> None:
     def broken(item: int) -> None:
         raise OSError(f"disk full at {item}")
 
-    with pytest.raises(OSError, match="disk full at 0"), Behind(broken, 1) as behind:
+    with pytest.raises(OSError, match="disk full at 0"), BackgroundWriter(broken, 1) as behind:
         list(map(behind.put, range(1000)))
-    with pytest.raises(OSError, match="disk full at 7"), Behind(broken, 1) as behind:
+    with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(broken, 1) as behind:
         behind.put(7)
 
 
@@ -82,7 +82,7 @@ def test_when_the_block_fails_what_waits_is_dropped_and_the_error_stays() -> Non
         handled.append(item)
 
     def block() -> None:
-        with Behind(handle, 8) as behind:
+        with BackgroundWriter(handle, 8) as behind:
             for item in range(8):
                 behind.put(item)
             begun.wait()

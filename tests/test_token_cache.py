@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from elmokit import Elmo
 from elmokit.errors import ConfigError
-from elmokit.weights.model import StoredModel
-from elmokit.weights.token_cache import TokenCache
+from elmokit.token_cache import TokenCache
+from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
 DIM = 4
@@ -86,7 +86,7 @@ def test_it_forgets_when_the_weights_change_and_a_copy_starts_empty() -> None:
     assert compute.words == ["a"]
 
 
-def test_vectors_are_the_same_with_and_without_it(model: StoredModel) -> None:
+def test_vectors_are_the_same_with_and_without_it(model: PretrainedBiLM) -> None:
     sentences = [["the", "cat", "sat"], ["on", "the", "mat", "."], ["the", "the"], []] * 3
     kept = Elmo(model).embed(sentences, batch_tokens=8)
     anew = Elmo(random_model(), token_cache_mib=0).embed(sentences, batch_tokens=8)
@@ -94,7 +94,7 @@ def test_vectors_are_the_same_with_and_without_it(model: StoredModel) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-def test_training_the_token_layer_shows_in_the_next_vectors(model: StoredModel) -> None:
+def test_training_the_token_layer_shows_in_the_next_vectors(model: PretrainedBiLM) -> None:
     elmo = Elmo(model, trainable=True)
     before = elmo.embed([["the", "cat"]], layers=0)[0]
     with torch.no_grad():
@@ -103,12 +103,12 @@ def test_training_the_token_layer_shows_in_the_next_vectors(model: StoredModel) 
     assert abs(elmo.embed([["the", "cat"]], layers=0)[0] - before).max() > 1e-3
 
 
-def test_a_negative_size_is_refused(model: StoredModel) -> None:
+def test_a_negative_size_is_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="token_cache_mib is -1"):
         Elmo(model, token_cache_mib=-1)
 
 
-def test_it_serves_in_inference_mode_and_outside_it(model: StoredModel) -> None:
+def test_it_serves_in_inference_mode_and_outside_it(model: PretrainedBiLM) -> None:
     elmo = Elmo(model)
     with torch.inference_mode():
         elmo.embed([["the", "cat"]])
@@ -116,7 +116,7 @@ def test_it_serves_in_inference_mode_and_outside_it(model: StoredModel) -> None:
     np.testing.assert_allclose(ours, Elmo(random_model()).embed([["the", "dog", "ran"]])[0], atol=1e-6)
 
 
-def test_the_step_of_a_fused_optimiser_shows_in_the_next_vectors(model: StoredModel) -> None:
+def test_the_step_of_a_fused_optimiser_shows_in_the_next_vectors(model: PretrainedBiLM) -> None:
     elmo = Elmo(model, trainable=True)
     before = elmo.embed([["the", "cat"]])[0]
     elmo(elmo.ids([["the", "cat"]])).mixes[0].sum().backward()

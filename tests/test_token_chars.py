@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.nn.token_chars import TokenCharCNN
+from elmokit.tasks.nn.token_chars import TokenCharCNN
 
 
 def test_features_do_not_depend_on_longer_words_of_the_batch() -> None:

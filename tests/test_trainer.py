@@ -14,28 +14,28 @@ import torch
 
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMState
 from elmokit.errors import ConfigError, TextError, TrainingError
-from elmokit.files import held
+from elmokit.io.files import held
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.stream import WindowStream
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.train.config import TrainConfig
-from elmokit.train.losses import WindowLosses
-from elmokit.train.run import Corpus
-from elmokit.train.state import checkpoints
-from elmokit.train.trainer import Progress, train
+from elmokit.text.windows import WindowStream
+from elmokit.training.checkpoint import checkpoints
+from elmokit.training.config import TrainingConfig
+from elmokit.training.loop import Progress, train
+from elmokit.training.losses import WindowLosses
+from elmokit.training.run_folder import Corpus
 from elmokit.weights.folder import load_folder
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import SoftmaxConfig
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
-CONFIG = TrainConfig(
+CONFIG = TrainingConfig(
     model=dataclasses.replace(PRESETS["tiny"], dropout=0.2),
     tokens=6 * 4 * 5,
     batch_size=4,
     n_steps=5,
-    evaluate_every=3,
-    checkpoint_every=2,
+    eval_every=3,
+    save_every=2,
     learning_rate=1e-2,
 )
 
@@ -49,7 +49,7 @@ def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> Corpus:
 
 
 def run_training(
-    folder: Path, config: TrainConfig = CONFIG, report: Callable[[Progress], None] = lambda _: None, **settings: Any
+    folder: Path, config: TrainingConfig = CONFIG, report: Callable[[Progress], None] = lambda _: None, **settings: Any
 ) -> Any:
     folder.mkdir(exist_ok=True)
     return train(config, corpus_of(folder), folder, {"corpus": "toy"}, report, **settings)
@@ -62,7 +62,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, tokens=100 * 20, evaluate_every=50)
+    config = dataclasses.replace(CONFIG, tokens=100 * 20, eval_every=50)
     result = run_training(tmp_path, config)
     assert result.mean < len(VOCABULARY) / 3
     stored = load_folder(tmp_path / "model")
@@ -99,14 +99,14 @@ class Killed(BaseException):
     """Stands for whatever ends a process between two steps."""
 
 
-AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_text=False, times_steps=True)
+AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_text=False, scale_loss_by_steps=True)
 
 
 @pytest.mark.parametrize(("n_lines", "config"), [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF)])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
-    n_lines: int, config: TrainConfig, tmp_path: Path
+    n_lines: int, config: TrainingConfig, tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(config, report_every=1)
+    config = dataclasses.replace(config, log_every=1)
     straight = run_training(tmp_path / "straight", config)
 
     def stop_after(progress: Progress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
@@ -133,7 +133,7 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     lines: list[Progress] = []
-    run_training(tmp_path, dataclasses.replace(CONFIG, report_every=2), report=lines.append)
+    run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), report=lines.append)
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in lines]
     assert all(len(line["losses"]) == 2 and line["losses"][0] > 0 for line in logged)
@@ -142,13 +142,13 @@ def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_share=0.0, clip_norm=1e30)
+    config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_ratio=0.0, max_grad_norm=1e30)
     with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning rate.*There is no checkpoint yet"):
         run_training(tmp_path / "new", config)
     with pytest.raises(
         TrainingError, match=r"At step 2 .*with the model of the last checkpoint: .*step-00000001.model"
     ):
-        run_training(tmp_path / "saved", dataclasses.replace(config, checkpoint_every=1))
+        run_training(tmp_path / "saved", dataclasses.replace(config, save_every=1))
 
 
 def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -> None:
@@ -168,9 +168,7 @@ def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
     run_training(tmp_path / "done", tell=told.append)
     assert told == ["The run has its 120 predictions already: give it more --epochs, --tokens or --hours."]
     told.clear()
-    harmful = dataclasses.replace(
-        CONFIG, learning_rate=3.0, warmup_share=0.0, patience=1, evaluate_every=1, tokens=2000
-    )
+    harmful = dataclasses.replace(CONFIG, learning_rate=3.0, warmup_ratio=0.0, patience=1, eval_every=1, tokens=2000)
     run_training(tmp_path / "worse", harmful, tell=told.append)
     run_training(tmp_path / "worse", harmful, tell=told.append)
     assert told == ["No look of the last 1 was better: a larger --patience, or 0, trains on."]
@@ -197,10 +195,10 @@ def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
         run_training(tmp_path, longer)
 
 
-@pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_share": 1.0}])
+@pytest.mark.parametrize("change", [{"batch_size": 0}, {"learning_rate": 0.0}, {"warmup_ratio": 1.0}])
 def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
-        TrainConfig(**change)
+        TrainingConfig(**change)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
@@ -219,11 +217,11 @@ def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
 def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(CONFIG, precision="bfloat16")
     told: list[str] = []
-    monkeypatch.setattr("elmokit.train.trainer.offers", lambda _: False)
+    monkeypatch.setattr("elmokit.training.loop.offers", lambda _: False)
     assert math.isfinite(run_training(tmp_path / "a", config, tell=told.append).mean)
     assert told == ["This processor has no products of bfloat16: float32 is faster here, and exact."]
     told.clear()
-    monkeypatch.setattr("elmokit.train.trainer.offers", lambda _: True)
+    monkeypatch.setattr("elmokit.training.loop.offers", lambda _: True)
     for kind in (SoftmaxConfig("adaptive", (6,)), SoftmaxConfig()):
         every = dataclasses.replace(config, softmax=kind, n_samples=4 if kind.kind == "full" else 0)
         assert math.isfinite(run_training(tmp_path / kind.kind, every, tell=told.append).mean)
@@ -237,7 +235,7 @@ def test_little_learning_for_adagrad_is_told(tmp_path: Path) -> None:
 
 
 def test_accumulated_windows_are_one_step(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, accumulate=3, tokens=4 * 3 * 4 * 5, report_every=1)
+    config = dataclasses.replace(CONFIG, accumulate=3, tokens=4 * 3 * 4 * 5, log_every=1)
     lines: list[Progress] = []
     run_training(tmp_path, config, report=lines.append)
     assert [line.n_steps for line in lines] == [1, 2, 3, 4]
@@ -246,14 +244,14 @@ def test_accumulated_windows_are_one_step(tmp_path: Path) -> None:
 
 def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: Path) -> None:
     sizes = dataclasses.replace(CONFIG.model, dropout=0.0)
-    alone = {"schedule": "constant", "warmup_share": 0.0, "clip_norm": 1e9, "optimizer": "adagrad"}
+    alone = {"schedule": "constant", "warmup_ratio": 0.0, "max_grad_norm": 1e9, "optimizer": "adagrad"}
     config = dataclasses.replace(CONFIG, model=sizes, accumulate=3, tokens=3 * 4 * 5, **alone)  # type: ignore[arg-type]
     run_training(tmp_path, config)
     torch.manual_seed(config.seed)
     bilm, softmax = BiLM(sizes), FullSoftmax(len(VOCABULARY), sizes.projection_dim)
     bilm.reset_parameters()
     softmax.reset_parameters()
-    encode = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=VOCABULARY).encode
+    encode = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=VOCABULARY).encode
     stream = WindowStream(corpus_of(tmp_path).shards, VOCABULARY, encode, 4, 5)
     losses, state = WindowLosses(bilm, softmax, 0), bilm.zero_state(4)
     for _, window in zip(range(3), stream, strict=False):
@@ -270,7 +268,7 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
 
 
 def test_frozen_layers_keep_their_weights_and_the_others_learn(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, frozen_layers=(0, 2), checkpoint_every=1, tokens=CONFIG.n_positions)
+    config = dataclasses.replace(CONFIG, frozen_layers=(0, 2), save_every=1, tokens=CONFIG.n_positions)
     run_training(tmp_path, config)
     before = weights_of(tmp_path)
     run_training(tmp_path, dataclasses.replace(config, tokens=100))
@@ -284,6 +282,6 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: Any) -> Any:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr("elmokit.train.losses.WindowLosses.forward", full)
+    monkeypatch.setattr("elmokit.training.losses.WindowLosses.forward", full)
     with pytest.raises(TrainingError, match=r"Out of memory with windows of 4 x 5\. Lower .* no checkpoint yet"):
         run_training(tmp_path)

@@ -11,17 +11,17 @@ import torch
 
 from elmokit.bilm import PRESETS, BiLM
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.stream import Window, WindowStream
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.train.config import LAST_RATE, TrainConfig
-from elmokit.train.losses import WindowLosses
-from elmokit.train.plan import Clock, make_plan, seconds_per_step, sizes_of
-from elmokit.weights.model import StoredModel
+from elmokit.text.windows import Window, WindowStream
+from elmokit.training.config import LAST_RATE, TrainingConfig
+from elmokit.training.losses import WindowLosses
+from elmokit.training.plan import Clock, make_plan, seconds_per_step, sizes_of
+from elmokit.weights.model import PretrainedBiLM
 
-CONFIG = TrainConfig(model=PRESETS["tiny"], batch_size=3, n_steps=4, learning_rate=0.5, warmup_share=0.1)
+CONFIG = TrainingConfig(model=PRESETS["tiny"], batch_size=3, n_steps=4, learning_rate=0.5, warmup_ratio=0.1)
 
 
-def losses_and_window(folder: Path, config: TrainConfig = CONFIG) -> tuple[WindowLosses, Window]:
+def losses_and_window(folder: Path, config: TrainingConfig = CONFIG) -> tuple[WindowLosses, Window]:
     torch.manual_seed(0)
     vocabulary = Vocabulary([*SPECIALS, "the", "cat"])
     bilm, softmax = BiLM(config.model), FullSoftmax(len(vocabulary), config.model.projection_dim)
@@ -29,7 +29,7 @@ def losses_and_window(folder: Path, config: TrainConfig = CONFIG) -> tuple[Windo
     softmax.reset_parameters()
     text = folder / "text.txt"
     text.write_text("the cat\nthe\ncat the the\n" * 9)
-    encode = StoredModel(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary).encode
+    encode = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary).encode
     stream = WindowStream([text], vocabulary, encode, config.batch_size, config.n_steps)
     window = next(stream)
     stream.close()
@@ -38,7 +38,7 @@ def losses_and_window(folder: Path, config: TrainConfig = CONFIG) -> tuple[Windo
 
 def test_the_rate_warms_up_then_falls_as_its_schedule_says() -> None:
     cosine, trapezoid, constant = (
-        dataclasses.replace(CONFIG, schedule=schedule, decay_share=0.25)  # type: ignore[arg-type]
+        dataclasses.replace(CONFIG, schedule=schedule, decay_ratio=0.25)  # type: ignore[arg-type]
         for schedule in ("cosine", "trapezoid", "constant")
     )
     for config in (cosine, trapezoid, constant):

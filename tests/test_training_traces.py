@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit.bilm import BiLM, BiLMConfig
-from elmokit.train.config import TrainConfig
-from elmokit.train.finetune import with_softmax_over
-from elmokit.train.run import Corpus
-from elmokit.train.state import checkpoints
-from elmokit.train.trainer import Progress, train
+from elmokit.training.checkpoint import checkpoints
+from elmokit.training.config import TrainingConfig
+from elmokit.training.finetune import with_softmax_over
+from elmokit.training.loop import Progress, train
+from elmokit.training.run_folder import Corpus
 from elmokit.weights.folder import load_folder
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 from tests.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
@@ -75,7 +75,7 @@ SUMS = {
 }
 
 
-def start_of(name: str, folder: Path) -> tuple[StoredModel, BiLMConfig]:
+def start_of(name: str, folder: Path) -> tuple[PretrainedBiLM, BiLMConfig]:
     tied = name == "tied words"
     model = open_model(write_checkpoint(folder, CONFIGS[name], tied) / "model.ckpt-0")
     assert model.vocabulary is not None
@@ -98,7 +98,7 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     sentences = [line.split() for line in LINES]
     corpus = Corpus([text], sentences, model.vocabulary, len(LINES), sum(map(len, sentences)))
-    config = TrainConfig(
+    config = TrainingConfig(
         model=sizes,
         softmax=softmax_config(model.softmax),
         tokens=6 * 2 * 5,
@@ -107,12 +107,12 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         optimizer="adagrad",
         learning_rate=0.2,
         schedule="constant",
-        warmup_share=0.0,
-        clip_norm=1.0,
-        times_steps=True,
+        warmup_ratio=0.0,
+        max_grad_norm=1.0,
+        scale_loss_by_steps=True,
         same_text=False,
         shuffle=False,
-        report_every=1,
+        log_every=1,
     )
     lines: list[Progress] = []
     train(config, corpus, tmp_path / "run", {}, lines.append, initial=model)

@@ -11,7 +11,7 @@ import torch
 from elmokit.bilm import BiLMState
 from elmokit.corpus import unfinished as module
 from elmokit.corpus.hdf5_format import DATA_START
-from elmokit.corpus.unfinished import Done, UnfinishedOutput, begun, partial_folder
+from elmokit.corpus.unfinished import Done, ResumableWriter, begun, partial_folder
 from elmokit.errors import OutputError
 
 SETTINGS = {"layers": "all", "batch": 2048}
@@ -39,7 +39,7 @@ def run_killed_after_one(output: Path, state: BiLMState | None = None, commit: b
         raise Killed
 
 
-def content(unfinished: UnfinishedOutput) -> tuple[list[int], list[str]]:
+def content(unfinished: ResumableWriter) -> tuple[list[int], list[str]]:
     return np.concatenate([*unfinished.read_lengths(1), []]).tolist(), list(unfinished.read_names())
 
 

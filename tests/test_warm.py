@@ -3,18 +3,18 @@ from __future__ import annotations
 import torch
 
 from elmokit.embedder import Elmo
-from elmokit.weights.model import StoredModel
-from elmokit.weights.warm import boundary_state, calibrated_state
+from elmokit.initial_state import boundary_state, calibrated_state
+from elmokit.weights.model import PretrainedBiLM
 
 
-def test_boundary_state_is_the_carried_state_after_an_empty_sentence(model: StoredModel) -> None:
-    _, state = Elmo(model, start="carry").embed_batch([[]], model.bilm.zero_state(1))
+def test_boundary_state_is_the_carried_state_after_an_empty_sentence(model: PretrainedBiLM) -> None:
+    _, state = Elmo(model, start="stateful").embed_batch([[]], model.bilm.zero_state(1))
     torch.testing.assert_close(boundary_state(model), state)
 
 
-def test_calibrated_state_is_the_mean_of_carried_states(model: StoredModel) -> None:
+def test_calibrated_state_is_the_mean_of_carried_states(model: PretrainedBiLM) -> None:
     sentences = [["the", "cat"], ["sat"]] * 2
-    elmo = Elmo(model, start="carry")
+    elmo = Elmo(model, start="stateful")
     state = model.bilm.zero_state(4)
     _, state = elmo.embed_batch(sentences, state)
     calibrated = calibrated_state(model, sentences)

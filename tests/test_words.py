@@ -16,7 +16,7 @@ from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError,
 from elmokit.nn.cached import CachedCharCNN
 from elmokit.text.vocabulary import read_words
 from elmokit.weights import bilm_tf
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from elmokit.weights.words import CachedModel, read_embeddings
 from tests.conftest import WORDS, random_model
@@ -39,7 +39,7 @@ def char_input(folder: Path) -> Path:
     return folder
 
 
-def write_table(path: Path, model: StoredModel, words: list[str]) -> Path:
+def write_table(path: Path, model: PretrainedBiLM, words: list[str]) -> Path:
     """A table as bilm-tf's dump writes it: every word alone through the char CNN, in the order of the list."""
     with torch.no_grad(), h5py.File(path, "w") as file:
         rows = [model.bilm.token_layer(torch.from_numpy(model.encode([word])))[0] for word in words]
@@ -48,7 +48,7 @@ def write_table(path: Path, model: StoredModel, words: list[str]) -> Path:
     return path
 
 
-def all_layers(model: StoredModel, sentences: list[list[str]] = SENTENCES) -> list[np.ndarray]:
+def all_layers(model: PretrainedBiLM, sentences: list[list[str]] = SENTENCES) -> list[np.ndarray]:
     return Elmo(model, start="zero").embed(sentences)
 
 
@@ -155,7 +155,7 @@ def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:
     table = write_table(tmp_path / "table.hdf5", plain, WORDS)
     cached = open_model(folder, token_embeddings=table)
     assert isinstance(cached.bilm.token_layer, CachedCharCNN)
-    one_by_one = StoredModel(plain.bilm, plain.family)
+    one_by_one = PretrainedBiLM(plain.bilm, plain.family)
     for word in [*WORDS, "zebra"]:  # the plain path, one token at a time as the dump does it
         with torch.no_grad():
             ours = cached.bilm.token_layer(torch.from_numpy(cached.encode([word])))

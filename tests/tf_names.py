@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.weights.bilm_tf import table
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.table import to_theirs
 
 Tensors = dict[str, NDArray[Any]]
@@ -17,7 +17,7 @@ _CELL = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d)/LSTMCell/(.*)")
 _PARTS = {"W_0": "kernel", "B": "bias", "W_P_0": "projection/kernel"}
 
 
-def checkpoint_tensors(model: StoredModel) -> Tensors:
+def checkpoint_tensors(model: PretrainedBiLM) -> Tensors:
     """As in bilm-tf's checkpoints: shorter names where there is one layer or one direction."""
     config = model.bilm.config
     tensors: Tensors = {"global_step": np.float32(207) * np.ones((), np.float32)}
@@ -33,7 +33,7 @@ def checkpoint_tensors(model: StoredModel) -> Tensors:
     return tensors
 
 
-def module_tensors(model: StoredModel, zero_row: bool = False) -> Tensors:
+def module_tensors(model: PretrainedBiLM, zero_row: bool = False) -> Tensors:
     """As in TF-Hub modules, without mixing scalars.
 
     Args:

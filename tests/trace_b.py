@@ -11,7 +11,7 @@ from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from tests.tf_bundle_writer import write_bundle
 from tests.tf_names import checkpoint_tensors
 
@@ -29,7 +29,7 @@ def write_checkpoint(folder: Path, config: BiLMConfig, tied: bool = False) -> Pa
     k counts a variable's entries from 0, S sums the character codes of its name.
     """
     softmax = FullSoftmax(len(WORDS), config.projection_dim)
-    tensors = checkpoint_tensors(StoredModel(BiLM(config), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS)))
+    tensors = checkpoint_tensors(PretrainedBiLM(BiLM(config), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS)))
     if tied:
         del tensors["lm/softmax/W"]
     for name, tensor in tensors.items():

@@ -54,7 +54,7 @@ def allennlp_elmo(
     """
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, Layers
-    from elmokit.files import refuse_existing, refuse_unreadable
+    from elmokit.io.files import refuse_existing, refuse_unreadable
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
@@ -66,7 +66,7 @@ def allennlp_elmo(
     refuse_unreadable(source, output)
     n_lines = _n_lines_none_blank(source) if source.is_file() else None  # a pipe can be read only once
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
-    elmo = Elmo.from_pretrained(weight_file, options=options_file, start="carry", device=device)
+    elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device)
     as_lines = file_friendly_logging or not sys.stderr.isatty()
     with _Progress(n_lines, as_lines) as progress:
         summary = embed_file(
@@ -124,7 +124,7 @@ def _n_lines_none_blank(source: Path) -> int:
     Raises:
         ConfigError: some are blank; all of them are named, before any work is done.
     """
-    from elmokit.files import read_lines
+    from elmokit.io.files import read_lines
 
     n_lines = 0
     blank: list[int] = []

@@ -40,10 +40,10 @@ def convert(
     them; else as a folder of ours (JSON and safetensors), which alone keeps the softmax, its words and the warm state.
     SRC may be the folder of a training run: its best model is taken.
     """
-    from elmokit.files import read_sentences
+    from elmokit.initial_state import store_warm_state
+    from elmokit.io.files import read_sentences
     from elmokit.weights.open import HDF5_SUFFIXES, refuse_target, save_model
     from elmokit.weights.pretrained import open_pretrained, open_with_softmax
-    from elmokit.weights.warm import store_warm_state
 
     is_hdf5 = target.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage != "float32":

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--state",
-    type=click.Choice(["warm", "zero", "carry"]),
+    type=click.Choice(["warm", "zero", "stateful"]),
     default="warm",
     show_default=True,
     help="What each sentence starts from; carry as in AllenNLP, where vectors depend on the lines before.",
@@ -92,7 +92,7 @@ def embed(
     from elmokit.corpus.reading import read_sentences, survey
     from elmokit.corpus.unfinished import Done
     from elmokit.embedder import Elmo
-    from elmokit.files import refuse_existing, refuse_unreadable, split_tokens
+    from elmokit.io.files import refuse_existing, refuse_unreadable, split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
     refuse_existing(output, overwrite)

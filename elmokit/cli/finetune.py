@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import options_option
-from elmokit.cli.settings import SettingsCommand, Table, flags_of, given_flags, laid_over, read_toml
+from elmokit.cli.settings import SettingsCommand, Table, deep_merge, flags_of, given_flags, read_toml
 from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError
 
 if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.train.config import TrainConfig
-    from elmokit.train.distributed import World
-    from elmokit.weights.model import StoredModel
+    from elmokit.training.config import TrainingConfig
+    from elmokit.training.distributed import World
+    from elmokit.weights.model import PretrainedBiLM
 
-DEFAULTS = {"epochs": 1.0, "learning_rate": 1e-3, "patience": 3, "evaluate_every": 200, "checkpoint_every": 200}
+DEFAULTS = {"epochs": 1.0, "learning_rate": 1e-3, "patience": 3, "eval_every": 200, "save_every": 200}
 
 
 class FinetuneCommand(SettingsCommand):
@@ -26,10 +26,10 @@ class FinetuneCommand(SettingsCommand):
 
     @staticmethod
     def flags() -> list[click.Option]:
-        """The fields of ``TrainConfig``, with the defaults of fine-tuning."""
-        from elmokit.train.config import TrainConfig
+        """The fields of ``TrainingConfig``, with the defaults of fine-tuning."""
+        from elmokit.training.config import TrainingConfig
 
-        return flags_of(TrainConfig, DEFAULTS)
+        return flags_of(TrainingConfig, DEFAULTS)
 
 
 @click.command(cls=FinetuneCommand, short_help="A trained model, trained further on your text.")
@@ -64,7 +64,7 @@ def finetune(model: str, texts: tuple[Path, ...], run: Path, **settings: Any) ->
     import torch
 
     from elmokit.cli.training import carry_on, device_of
-    from elmokit.train.distributed import joined_world
+    from elmokit.training.distributed import joined_world
 
     device, threads = device_of(settings["device"]), settings["threads"]
     if threads is not None:
@@ -84,7 +84,7 @@ def finetune(model: str, texts: tuple[Path, ...], run: Path, **settings: Any) ->
 def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings: Table) -> None:
     """Open the model, count the text, and write down all that the run is begun with."""
     from elmokit.cli.training import begin_run, counted_corpus, read_held_out, tell_word_order
-    from elmokit.train.finetune import with_dropout, with_softmax_over
+    from elmokit.training.finetune import with_dropout, with_softmax_over
     from elmokit.weights.pretrained import open_with_softmax
 
     if run.exists():
@@ -117,13 +117,13 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     begin_run(run, config, corpus, facts, world.size, initial, old_text)
 
 
-def _config(stored: StoredModel, file: Table, settings: Table) -> TrainConfig:
+def _config(stored: PretrainedBiLM, file: Table, settings: Table) -> TrainingConfig:
     """The settings of a training that begins with a model, whose sizes and kind of softmax are the defaults."""
-    from elmokit.configs import config_from, config_to
-    from elmokit.train.config import TrainConfig
+    from elmokit.config import config_from, config_to
+    from elmokit.training.config import TrainingConfig
     from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 
-    flags = given_flags(TrainConfig, settings)
+    flags = given_flags(TrainingConfig, settings)
     if settings["dropout"] is not None:
         flags["model"] = {"dropout": settings["dropout"]}
     budgets = {"epochs", "tokens", "hours"}
@@ -133,13 +133,15 @@ def _config(stored: StoredModel, file: Table, settings: Table) -> TrainConfig:
     table["model"] = config_to(stored.bilm.config)
     if "softmax" not in file:  # a table of one's own says all of it
         table["softmax"] = config_to(SoftmaxConfig() if stored.softmax is None else softmax_config(stored.softmax))
-    config = config_from(TrainConfig, laid_over(laid_over(table, file), flags), str(settings["file"] or "the settings"))
+    config = config_from(
+        TrainingConfig, deep_merge(deep_merge(table, file), flags), str(settings["file"] or "the settings")
+    )
     if dataclasses.replace(config.model, dropout=0.0) != dataclasses.replace(stored.bilm.config, dropout=0.0):
         raise ConfigError(f"{settings['file']}, model: a trained model's sizes cannot change, but for its dropout.")
     return config
 
 
-def _kept_rows(old: StoredModel, new: StoredModel) -> tuple[bool, str]:
+def _kept_rows(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
     """Whether the softmax is drawn anew, and what became of the old one's rows, in a line."""
     from elmokit.nn.softmax import AdaptiveSoftmax, TiedSoftmax
 
@@ -157,7 +159,7 @@ def _kept_rows(old: StoredModel, new: StoredModel) -> tuple[bool, str]:
     return False, f"the softmax keeps the rows of {n_kept:,} of {n_words:,} words; the others begin as the unknown word"
 
 
-def own_words(model: StoredModel) -> Vocabulary | None:
+def own_words(model: PretrainedBiLM) -> Vocabulary | None:
     """The words of the model's softmax or table; None where it has neither, so that the text's words are taken."""
     from elmokit.text.vocabulary import Vocabulary
 

@@ -10,7 +10,7 @@ import click
 from elmokit.cli.common import options_option
 
 if TYPE_CHECKING:
-    from elmokit.weights.model import StoredModel
+    from elmokit.weights.model import PretrainedBiLM
 
 
 @click.command(short_help="What a model is.")
@@ -32,7 +32,7 @@ def info(model: str | None, options: str | None, as_json: bool) -> None:
         click.echo(f"card: {name:<11} {json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value}")
 
 
-def describe(model: StoredModel) -> dict[str, Any]:
+def describe(model: PretrainedBiLM) -> dict[str, Any]:
     """The facts of a model, by the names that a reader sees."""
     config = model.bilm.config
     cnn = config.char_cnn

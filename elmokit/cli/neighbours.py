@@ -14,7 +14,7 @@ from elmokit.cli.stages import StageProgress
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from elmokit.probe.occurrences import Neighbours
+    from elmokit.probes.occurrences import Neighbours
 
 
 @click.group(short_help="Which occurrences of a corpus a word in its sentence is like.")
@@ -49,11 +49,11 @@ def index(
     and dimension. A call that was killed goes on where it was when it is made again.
     """
     from elmokit.embedder import Elmo
-    from elmokit.files import find_texts, split_tokens
-    from elmokit.probe.occurrences import build_index, read_sentences
+    from elmokit.io.files import find_text_files, split_tokens
+    from elmokit.probes.occurrences import build_index, read_sentences
     from elmokit.text.tokenize import treebank_tokenizer
 
-    paths = find_texts(corpus, reread=True)
+    paths = find_text_files(corpus, reread=True)
     tokenizer = treebank_tokenizer() if tokenize else split_tokens
     elmo = Elmo.from_pretrained(model, options=options, device=device)
     if model is not None and Path(model).exists():
@@ -106,8 +106,8 @@ def find(
     The words most like it without context stand beside them, as in table 4 of Peters et al. 2018.
     """
     from elmokit.embedder import Elmo
-    from elmokit.files import split_tokens
-    from elmokit.probe.occurrences import OccurrenceIndex
+    from elmokit.io.files import split_tokens
+    from elmokit.probes.occurrences import OccurrenceIndex
     from elmokit.text.tokenize import treebank_tokenizer
 
     chosen = layer_numbers(layers)
@@ -137,7 +137,7 @@ def _facts(found: Neighbours) -> dict[str, Any]:
 
 
 def _table(found: Neighbours) -> str:
-    from elmokit.probe.neighbours import in_context
+    from elmokit.probes.neighbours import in_context
 
     shown = ", ".join(f"{one.word} {one.similarity:.2f}" for one in found.context_free) or "none"
     lines = [f"             {in_context(found.words, found.token)}", f"without context: {shown}"]

@@ -15,12 +15,12 @@ import click
 
 from elmokit.cli.common import Progress, options_option, overwrite_option
 from elmokit.errors import ConfigError
-from elmokit.files import STDIN, written_whole
+from elmokit.io.files import STDIN, atomic_write
 
 if TYPE_CHECKING:
-    from elmokit.train.as_bilm_tf import BilmTfPerplexity
-    from elmokit.train.perplexity import Perplexity
-    from elmokit.train.surprisal import Surprisal
+    from elmokit.scoring.bilm_tf import BilmTfPerplexity
+    from elmokit.scoring.perplexity import Perplexity
+    from elmokit.scoring.surprisal import Surprisal
 
 DIRECTIONS = ("forward", "backward")
 
@@ -32,7 +32,7 @@ DIRECTIONS = ("forward", "backward")
 @click.option("--vocabulary", help="The words of the softmax, if they do not stand beside the weights.")
 @click.option(
     "--state",
-    type=click.Choice(["warm", "zero", "carry"]),
+    type=click.Choice(["warm", "zero", "stateful"]),
     help="What each sentence starts from; carry: from the end of the sentence before, one after another (slow).  "
     "[default: warm]",
 )
@@ -65,13 +65,13 @@ def perplexity(
     TEXT is tokenised, one sentence per line: files (.txt, .gz, .xz, .zst), folders, quoted patterns, or - for standard
     input; several are scored as one text.
     """
-    from elmokit.files import find_texts, read_sentences, refuse_existing
+    from elmokit.initial_state import warm_start
+    from elmokit.io.files import find_text_files, read_sentences, refuse_existing
     from elmokit.nn.devices import usable_device
-    from elmokit.train.as_bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
-    from elmokit.train.perplexity import perplexity as score
-    from elmokit.train.perplexity import spelling_of
-    from elmokit.train.surprisal import open_predicting
-    from elmokit.weights.warm import warm_start
+    from elmokit.scoring.bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
+    from elmokit.scoring.perplexity import perplexity as score
+    from elmokit.scoring.perplexity import spelling_of
+    from elmokit.scoring.surprisal import open_predicting
 
     if batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; at least 1.")
@@ -81,7 +81,7 @@ def perplexity(
         raise ConfigError("--per-token - and --json both write to standard output. Write the table to a file.")
     if per_token is not None:
         refuse_existing(per_token, overwrite)
-    found = find_texts(texts)
+    found = find_text_files(texts)
     opened = open_predicting(model, options, vocabulary)
     if device is not None:
         where = usable_device(device)
@@ -109,7 +109,7 @@ def perplexity(
                     opened,
                     chain.from_iterable(map(read_sentences, found)),
                     start,
-                    n_carried_rows=1 if state == "carry" else None,
+                    n_carried_rows=1 if state == "stateful" else None,
                     batch_tokens=batch_tokens,
                     spelling=spelling_of(opened),
                     each=each,
@@ -196,7 +196,7 @@ def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal],
     elif str(path) == STDIN:
         yield _rows_to(partial(click.echo, nl=False))
     else:
-        with written_whole(path, overwrite) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+        with atomic_write(path, overwrite) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
             yield _rows_to(file.write)
 
 

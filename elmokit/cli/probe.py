@@ -13,8 +13,8 @@ from elmokit.cli.stages import StageProgress
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from elmokit.probe.pos import PosResult
-    from elmokit.probe.senses import SenseResult
+    from elmokit.probes.pos import PosResult
+    from elmokit.probes.senses import SenseResult
 
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 device_option = click.option("--device", help="Where to compute vectors: cpu, cuda, cuda:1, ...")
@@ -71,10 +71,10 @@ def pos(
     TRAIN and TEST are CoNLL-U files (.conllu, .conllup), or columns with blanks between; .gz and .xz too.
     """
     from elmokit.embedder import Elmo
-    from elmokit.figures import refuse_figure
-    from elmokit.probe.linear import LinearSettings
-    from elmokit.probe.pos import probe_pos
-    from elmokit.probe.tagged import read_tagged
+    from elmokit.io.figures import refuse_figure
+    from elmokit.probes.linear import LinearSettings
+    from elmokit.probes.pos import probe_pos
+    from elmokit.probes.tagged import read_tagged
 
     if sentences is not None and sentences < 1:
         raise ConfigError(f"--sentences is {sentences}; it must be at least 1.")
@@ -140,10 +140,10 @@ def wsd(
     without --inventory they go without an answer. Scores are those of the official scorer.
     """
     from elmokit.embedder import Elmo
-    from elmokit.figures import refuse_figure
-    from elmokit.files import refuse_existing
-    from elmokit.probe.sense_files import find_sense_set, read_inventory
-    from elmokit.probe.senses import ANSWERS, probe_senses, write_answers
+    from elmokit.io.figures import refuse_figure
+    from elmokit.io.files import refuse_existing
+    from elmokit.probes.sense_files import find_sense_set, read_inventory
+    from elmokit.probes.senses import ANSWERS, probe_senses, write_answers
 
     if figure is not None:
         refuse_figure(figure, overwrite)
@@ -226,7 +226,7 @@ def _pos_table(result: PosResult, seeds: int) -> str:
 
 
 def _draw_pos(result: PosResult, path: Path, overwrite: bool) -> None:
-    from elmokit.probe.layer_figure import Series, draw_layers
+    from elmokit.probes.layer_figure import Series, draw_layers
 
     accuracies = [100 * row.accuracy for row in result.rows]
     series = [Series("linear probe", accuracies, [100 * row.deviation for row in result.rows])]
@@ -272,7 +272,7 @@ def _wsd_table(result: SenseResult) -> str:
 
 
 def _draw_wsd(result: SenseResult, path: Path, overwrite: bool) -> None:
-    from elmokit.probe.layer_figure import Series, draw_layers
+    from elmokit.probes.layer_figure import Series, draw_layers
 
     layers = [row for row in result.rows if row.name not in ("first", "most frequent")]
     rules = [row for row in result.rows if row.name in ("first", "most frequent")]

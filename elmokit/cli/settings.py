@@ -98,10 +98,10 @@ def read_toml(path: Path) -> Table:
         raise ConfigError(f"{path} is no TOML file: {error}") from None
 
 
-def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
+def deep_merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
     """One table with the values of another over it, tables inside tables too."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = laid_over(merged[name], value) if both else value
+        merged[name] = deep_merge(merged[name], value) if both else value
     return merged

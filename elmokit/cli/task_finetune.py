@@ -12,13 +12,13 @@ import torch
 from elmokit.cli.finetune import DEFAULTS, own_words
 from elmokit.cli.training import MAX_WORDS, begin_run, carry_on
 from elmokit.errors import TextError
-from elmokit.files import written_whole
+from elmokit.io.files import atomic_write
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.train.config import TrainConfig
-from elmokit.train.distributed import World
-from elmokit.train.finetune import with_softmax_over
-from elmokit.train.run import SETTINGS, Corpus
+from elmokit.training.config import TrainingConfig
+from elmokit.training.distributed import World
+from elmokit.training.finetune import with_softmax_over
+from elmokit.training.run_folder import SETTINGS, Corpus
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.pretrained import open_with_softmax
 from elmokit.weights.softmaxes import softmax_config
@@ -47,7 +47,7 @@ def finetune_for_task(
         training = [sentence for place, sentence in enumerate(sentences) if place % HELD_OUT_EVERY]
         if not training:
             raise TextError(f"{len(sentences)} sentence is too little to fine-tune a biLM on. Take elmo.finetune out.")
-        with written_whole(text, overwrite=True) as beside:
+        with atomic_write(text, overwrite=True) as beside:
             beside.write_text("".join(" ".join(tokens) + "\n" for tokens in training), encoding="utf-8", newline="\n")
         _begin(name, text, training, held_out, config, run)
     carry_on(run, (text,), {}, World(), device)
@@ -69,15 +69,15 @@ def _begin(
     initial = dataclasses.replace(with_softmax_over(stored, vocabulary, counts, len(training)), warm_state=None)
     assert initial.softmax is not None
     n_rows = min(MOST_ROWS, len(training))
-    settings = TrainConfig(
+    settings = TrainingConfig(
         model=initial.bilm.config,
         softmax=softmax_config(initial.softmax),
         epochs=config.epochs,
         learning_rate=config.learning_rate or DEFAULTS["learning_rate"],
         batch_size=n_rows,
         n_steps=min(MOST_STEPS, corpus.n_predictions // n_rows),
-        evaluate_every=int(DEFAULTS["evaluate_every"]),
-        checkpoint_every=int(DEFAULTS["checkpoint_every"]),
+        eval_every=int(DEFAULTS["eval_every"]),
+        save_every=int(DEFAULTS["save_every"]),
         patience=int(DEFAULTS["patience"]),
     )
     facts = {"files": [text.name], "n_sentences": corpus.n_sentences, "n_tokens": corpus.n_tokens}

@@ -51,7 +51,7 @@ def sweep(
     same command goes on after a kill; run it in several processes at once to share the work.
     """
     from elmokit.cli.task_finetune import finetune_for_task
-    from elmokit.figures import styled_figure
+    from elmokit.io.figures import styled_figure
     from elmokit.tasks.plots import plot_shares
     from elmokit.tasks.sweep import (
         SHARES,
@@ -109,7 +109,7 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
     """The softmaxed weights of each mix of RUNS, means over their seeds; Figure 2 of Peters et al. 2018."""
     from dataclasses import asdict
 
-    from elmokit.figures import refuse_figure
+    from elmokit.io.figures import refuse_figure
     from elmokit.tasks.mix_weights import weights_of_runs
     from elmokit.tasks.plots import plot_mixes
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.settings import SettingsCommand, Table, flags_of, given_flags, laid_over, read_toml
+from elmokit.cli.settings import SettingsCommand, Table, deep_merge, flags_of, given_flags, read_toml
 from elmokit.errors import ConfigError, ElmoError, OutputError
 
 if TYPE_CHECKING:
-    from elmokit.train.config import TrainConfig
-    from elmokit.train.distributed import World
+    from elmokit.training.config import TrainingConfig
+    from elmokit.training.distributed import World
 
 N_WORDS_TO_TRY = 3
 MODEL_FLAGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
@@ -24,10 +24,10 @@ class TrainCommand(SettingsCommand):
 
     @staticmethod
     def flags() -> list[click.Option]:
-        """The fields of ``TrainConfig``."""
-        from elmokit.train.config import TrainConfig
+        """The fields of ``TrainingConfig``."""
+        from elmokit.training.config import TrainingConfig
 
-        return flags_of(TrainConfig, {"epochs": 1.0})
+        return flags_of(TrainingConfig, {"epochs": 1.0})
 
 
 @click.command(cls=TrainCommand, short_help="Raw text to a biLM.")
@@ -67,7 +67,7 @@ def train(texts: tuple[Path, ...], run: Path | None, resume: Path | None, **sett
     import torch
 
     from elmokit.cli.training import carry_on, device_of
-    from elmokit.train.distributed import joined_world
+    from elmokit.training.distributed import joined_world
 
     device, threads = device_of(settings.pop("device")), settings.pop("threads")
     if threads is not None:
@@ -115,8 +115,8 @@ def _begin(texts: tuple[Path, ...], run: Path, world: World, settings: Table) ->
 def _table(settings: Table) -> Table:
     """The settings as one table: recipe, preset, file, flags, each over the one before."""
     from elmokit.bilm import PRESETS
-    from elmokit.configs import config_to
-    from elmokit.train.config import RECIPES
+    from elmokit.config import config_to
+    from elmokit.training.config import RECIPES
 
     file = read_toml(settings["file"]) if settings["file"] is not None else {}
     recipe = settings["recipe"] or file.pop("recipe", "modern")
@@ -133,7 +133,7 @@ def _table(settings: Table) -> Table:
     budgets = ("epochs", "tokens", "hours")
     if any(name in file for name in budgets) or any(settings[name] is not None for name in budgets):
         table |= dict.fromkeys(budgets)  # a budget of one's own stands instead of the recipe's
-    return laid_over(table, file)
+    return deep_merge(table, file)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class DataTable:
 
 
 def _data(texts: tuple[Path, ...], settings: Table, data: Any, file: str) -> Table:
-    from elmokit.configs import config_from
+    from elmokit.config import config_from
 
     in_file = asdict(config_from(DataTable, data, f"{file}, data"))
     flags = {name: settings[name] for name in in_file if settings.get(name) not in (None, ())}
@@ -163,9 +163,9 @@ def _data(texts: tuple[Path, ...], settings: Table, data: Any, file: str) -> Tab
     return merged
 
 
-def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
-    from elmokit.configs import config_from
-    from elmokit.train.config import TrainConfig
+def _config(table: Table, settings: Table, n_words: int) -> TrainingConfig:
+    from elmokit.config import config_from
+    from elmokit.training.config import TrainingConfig
 
     inputs = settings["inputs"] or table.get("input", "characters")
     table = {name: value for name, value in table.items() if name != "input"}
@@ -174,7 +174,7 @@ def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
     model = {name: settings[name] for name in MODEL_FLAGS if settings[name] is not None}
     if inputs == "words":
         model |= {"char_cnn": None, "n_words": n_words}
-    flags = given_flags(TrainConfig, settings)
+    flags = given_flags(TrainingConfig, settings)
     softmax: Table = {"kind": settings["softmax"]} if settings["softmax"] else {}
     if settings["cutoffs"]:
         try:
@@ -185,7 +185,7 @@ def _config(table: Table, settings: Table, n_words: int) -> TrainConfig:
         if part:  # an empty table would hide what stands in the file instead of one
             flags[name] = part
     return config_from(
-        TrainConfig,
-        laid_over(table, flags),
+        TrainingConfig,
+        deep_merge(table, flags),
         "the settings" if settings["file"] is None else str(settings["file"]),
     )

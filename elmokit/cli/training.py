@@ -20,15 +20,18 @@ import torch
 from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
 from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
-from elmokit.files import find_texts, held, read_sentences, written_whole
+from elmokit.initial_state import store_warm_state
+from elmokit.io.files import atomic_write, find_text_files, held, read_sentences
 from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.train.config import MAY_CHANGE, TrainConfig
-from elmokit.train.curves import Board, draw_curves
-from elmokit.train.finetune import before_and_after
-from elmokit.train.plan import Plan, Sizes
-from elmokit.train.run import (
+from elmokit.training.checkpoint import checkpoints
+from elmokit.training.config import MAY_CHANGE, TrainingConfig
+from elmokit.training.curves import Board, draw_curves
+from elmokit.training.finetune import before_and_after
+from elmokit.training.loop import train as run_training
+from elmokit.training.plan import Plan, Sizes
+from elmokit.training.run_folder import (
     LOCK,
     VOCABULARY,
     Corpus,
@@ -37,18 +40,15 @@ from elmokit.train.run import (
     save_settings,
     settings_of,
 )
-from elmokit.train.state import checkpoints
-from elmokit.train.trainer import train as run_training
 from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.json_table import read_table
 from elmokit.weights.softmaxes import build_softmax
-from elmokit.weights.warm import store_warm_state
 
 if TYPE_CHECKING:
-    from elmokit.train.distributed import World
-    from elmokit.train.perplexity import Perplexity
-    from elmokit.train.trainer import Progress as TrainingProgress
-    from elmokit.weights.model import StoredModel
+    from elmokit.scoring.perplexity import Perplexity
+    from elmokit.training.distributed import World
+    from elmokit.training.loop import Progress as TrainingProgress
+    from elmokit.weights.model import PretrainedBiLM
 
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
 MAX_WORDS = 30_000
@@ -92,7 +92,7 @@ def counted_corpus(
     Raises:
         TextError, ModelError, ConfigError: a file cannot be used.
     """
-    shards = find_texts(texts, reread=True)
+    shards = find_text_files(texts, reread=True)
     sentences = read_held_out(held_out, held_out_sentences)
     click.echo(f"counting {len(shards)} file{'s' * (len(shards) != 1)}", err=True)
     with WordCounts() as counts, Progress(n_bytes(shards), "B") as progress:
@@ -134,11 +134,11 @@ def read_held_out(paths: Sequence[Path], most: int) -> list[list[str]]:
     """
     if most < 1:
         raise ConfigError(f"held_out_sentences is {most}; it must be at least 1.")
-    sentences = [tokens for path in find_texts(paths) for tokens in read_sentences(path)]
+    sentences = [tokens for path in find_text_files(paths) for tokens in read_sentences(path)]
     return random.Random(0).sample(sentences, most) if len(sentences) > most else sentences
 
 
-def tell_word_order(config: TrainConfig, vocabulary: Vocabulary, counts: Mapping[str, int]) -> None:
+def tell_word_order(config: TrainingConfig, vocabulary: Vocabulary, counts: Mapping[str, int]) -> None:
     """Warn where words that must stand by descending frequency do not.
 
     Args:
@@ -160,11 +160,11 @@ def tell_word_order(config: TrainConfig, vocabulary: Vocabulary, counts: Mapping
 
 def begin_run(
     run: Path,
-    config: TrainConfig,
+    config: TrainingConfig,
     corpus: Corpus,
     facts: Mapping[str, Any],
     n_processes: int,
-    initial: StoredModel | None = None,
+    initial: PretrainedBiLM | None = None,
     old_text: Sequence[Sequence[str]] = (),
 ) -> None:
     """Write down all that a run is begun with.
@@ -191,7 +191,7 @@ def begin_run(
     }
     if initial is not None:
         card["initial"] = {"source": None if initial.source is None else initial.source.name, "card": initial.card}
-    with written_whole(run, folder=True) as folder:
+    with atomic_write(run, folder=True) as folder:
         (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
         for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, old_text)):
             if sentences:
@@ -227,7 +227,7 @@ def carry_on(
         )
     budgets = dict.fromkeys(("epochs", "tokens", "hours")) if {"epochs", "tokens", "hours"} & set(changes) else {}
     config = dataclasses.replace(earlier.config, **{**budgets, **changes})
-    shards = find_texts(texts, reread=True) if texts else [Path(name) for name, _ in earlier.shards]
+    shards = find_text_files(texts, reread=True) if texts else [Path(name) for name, _ in earlier.shards]
     if missing := [shard for shard in shards if not shard.is_file()]:
         raise TextError(f"{missing[0]}, which the run reads, is not there. Give the run's texts where they are now.")
     held_out = list(read_sentences(run / HELD_OUT))
@@ -270,7 +270,7 @@ def carry_on(
     return result
 
 
-def _conclude(run: Path, corpus: Corpus, config: TrainConfig) -> None:
+def _conclude(run: Path, corpus: Corpus, config: TrainingConfig) -> None:
     """Curves, and what the best model's card tells at the end: its warm state, what a fine-tuning has changed."""
     try:
         curves = draw_curves(run, "sampled loss" if config.n_samples else "training loss")
@@ -303,7 +303,7 @@ def _n_steps(run: Path) -> int:
     return int(found[-1].name.removeprefix("step-")) if found else 0
 
 
-def _compared(run: Path, best: StoredModel, held_out: Sequence[Sequence[str]]) -> dict[str, dict[str, list[float]]]:
+def _compared(run: Path, best: PretrainedBiLM, held_out: Sequence[Sequence[str]]) -> dict[str, dict[str, list[float]]]:
     """Perplexity before and after, on the new domain and the old."""
     texts = {"held-out": held_out}
     if (run / OLD_TEXT).exists():
@@ -323,7 +323,7 @@ def _say_nothing(line: str, err: bool = False) -> None:
     pass
 
 
-def _described(plan: Sizes | Plan, config: TrainConfig) -> str:
+def _described(plan: Sizes | Plan, config: TrainingConfig) -> str:
     if isinstance(plan, Sizes):
         return (
             f"{plan.n_parameters / 1e6:.1f} M parameters and {plan.n_softmax_parameters / 1e6:.1f} M of the softmax; "

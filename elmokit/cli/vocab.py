@@ -25,7 +25,7 @@ def vocab(
     TEXT is tokenised, one sentence per line: files (.txt, .gz, .xz, .zst), folders, quoted patterns, or - for standard
     input. The words are <S>, </S>, <UNK>, then the others, the most frequent first.
     """
-    from elmokit.files import find_texts
+    from elmokit.io.files import find_text_files
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 
     if repair:
@@ -37,7 +37,7 @@ def vocab(
         if mended:
             click.echo(f"wrote {output}. It is for a new model: the rows of one trained with {texts[0]} are the old.")
         return
-    found = find_texts(texts)
+    found = find_text_files(texts)
     if output.resolve() in {path.resolve() for path in found}:
         raise ConfigError(f"{output} is to be written and is among the texts to be counted. Write it elsewhere.")
     with Progress(n_bytes(found), "B") as progress:

@@ -18,7 +18,7 @@ from elmokit.bilm import BiLM
 from elmokit.errors import ConfigError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 from elmokit.weights.allennlp import char_cnn_of, encoder_to_allennlp
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.pretrained import open_pretrained
 
 ConfigurationError = ConfigError  # AllenNLP's name
@@ -27,7 +27,7 @@ Source = str | Path | None
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def opened(options_file: Source, weight_file: Source) -> StoredModel:
+def opened(options_file: Source, weight_file: Source) -> PretrainedBiLM:
     """A model by AllenNLP's two arguments; the weights may be whatever elmokit opens, and the options then None.
 
     Raises:

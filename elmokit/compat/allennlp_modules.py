@@ -22,7 +22,7 @@ from elmokit.compat.allennlp_layers import (
 from elmokit.compat.allennlp_lstm import ElmoLstm
 from elmokit.text.characters import encode_tokens
 from elmokit.weights.allennlp import from_allennlp, lstm_to_allennlp
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 
 DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway
 TOKENS_AT_ONCE = 1024  # through the char CNN, when the cache is made
@@ -150,13 +150,13 @@ class _ElmoBiLm(nn.Module):
         begin, end = self._token_embedder.boundary_vectors()
         return add_sentence_boundary_token_ids(table(word_inputs), word_inputs > 0, begin, end)
 
-    def to_model(self) -> StoredModel:
+    def to_model(self) -> PretrainedBiLM:
         """The biLM as it is now, for ``elmokit.save_model`` (our folder, or HDF5 and options) and ``elmokit.Elmo``.
 
         Raises:
             TensorMismatchError: training has made something of it that the formats have no place for.
         """
-        return StoredModel(from_allennlp(self.state_dict(), self.config), "allennlp")
+        return PretrainedBiLM(from_allennlp(self.state_dict(), self.config), "allennlp")
 
 
 class Elmo(nn.Module):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, opened
 from elmokit.errors import OutputError
-from elmokit.files import read_lines, written_whole
-from elmokit.text.batches import check_sentence
+from elmokit.io.files import atomic_write, read_lines
+from elmokit.text.batching import check_sentence
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
     BEGIN_SENTENCE_CHAR,
@@ -200,8 +200,8 @@ def create_elmo_embeddings_from_vocab(
     bilm = on_cuda_device(model.bilm, device)
     words = [words[0], BEGIN_SENTENCE, END_SENTENCE, *words[1:]]
     with (
-        written_whole(output_dir / "elmo_embeddings.txt.gz", overwrite=True) as beside,
-        written_whole(output_dir / vocab_path.name, overwrite=True) as beside_vocabulary,
+        atomic_write(output_dir / "elmo_embeddings.txt.gz", overwrite=True) as beside,
+        atomic_write(output_dir / vocab_path.name, overwrite=True) as beside_vocabulary,
     ):
         beside_vocabulary.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
         with gzip.open(beside, "wt", encoding="utf-8") as file:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
 from elmokit.errors import ConfigError, TextError
-from elmokit.files import read_lines, split_tokens, written_whole
-from elmokit.hdf5 import created_hdf5
+from elmokit.io.files import atomic_write, read_lines, split_tokens
+from elmokit.io.hdf5 import created_hdf5
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_tokens
 from elmokit.weights import bilm_tf
@@ -277,7 +277,7 @@ def dump_token_embeddings(
         raise ConfigError(f"{weight_file} holds its words' vectors already: pass it itself as embedding_weight_file.")
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
-    with written_whole(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
+    with atomic_write(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
         table = file.create_dataset("embedding", (len(words), bilm.config.projection_dim), dtype="float32")
         for start in range(0, len(words), WORDS_AT_ONCE):
             some = words[start : start + WORDS_AT_ONCE]
@@ -314,7 +314,7 @@ def dump_bilm_embeddings(
     cnn = model.bilm.config.char_cnn
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     lines = enumerate(read_lines(dataset_file))
-    with written_whole(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
+    with atomic_write(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
         while some := list(islice(lines, 1 if stateful else LINES_AT_ONCE)):
             ops = model(batcher.batch_sentences([split_tokens(line) for _, line in some]))
             for (number, _), layers, length in zip(some, ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):

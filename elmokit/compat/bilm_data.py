@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from elmokit.bilm import MIN_CHARS
 from elmokit.errors import ConfigError, FormatError, TextError
-from elmokit.files import read_lines, split_tokens
-from elmokit.text.batches import check_sentence, make_batch
+from elmokit.io.files import read_lines, split_tokens
+from elmokit.text.batching import check_sentence, make_batch
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
     BEGIN_SENTENCE_CHAR,

@@ -29,7 +29,7 @@ class Embedder:
         model_dir: the folder of a model, as it was downloaded or converted.
         batch_size: sentences of usual length per batch; memory grows with it, vectors do not change.
         start: what a sentence is read from, as for ``elmokit.Elmo``. "zero" gives the vectors of the old class's
-            first batch; "warm" is the better start for a sentence that stands alone; "carry" goes on from the row of
+            first batch; "warm" suits a sentence that stands alone better; "stateful" continues from the same row of
             the batch before, in the order given.
         device: where to compute, such as "cuda"; the CPU if None.
 

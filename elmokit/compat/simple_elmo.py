@@ -26,9 +26,9 @@ from torch import Tensor
 from elmokit.bilm import BiLMState
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
-from elmokit.files import at_home, split_tokens
+from elmokit.io.files import expand_user, split_tokens
 from elmokit.nn.softmax import ROWS_AT_ONCE
-from elmokit.text.batches import check_sentence
+from elmokit.text.batching import check_sentence
 from elmokit.weights.pretrained import open_pretrained
 
 Layers = Literal["average", "top", "all"]
@@ -220,7 +220,7 @@ class ElmoModel:
 
 def _wanted_file(directory: str | Path, full: bool) -> str | Path:
     """Of a folder with published files: the checkpoint for ``full``, else ``model.hdf5`` or the first HDF5 file."""
-    folder = at_home(directory, ModelNotFoundError)
+    folder = expand_user(directory, ModelNotFoundError)
     if not (folder / "options.json").exists():
         return directory
     if full and (folder / "checkpoint").exists():

@@ -24,7 +24,7 @@ from elmokit.bilm import BiLMState
 from elmokit.embedder import Elmo, Start
 from elmokit.errors import ConfigError, TextError
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.pretrained import open_pretrained
 from elmokit.weights.tf_hub import MIX
 
@@ -53,7 +53,7 @@ class Module(nn.Module):
         trainable_lstm: let the LSTMs learn as well, as in version 1.
         start: the state from which a sentence is read. "zero": nothing read yet, as in the first call of a module;
             every call then gives the same numbers, whatever came before. "warm": elmokit's own default, see ``Elmo``.
-            "carry": row r goes on where row r of the call before stopped, as in bilm-tf's graph, of which
+            "stateful": row r goes on where row r of the call before stopped, as in bilm-tf's graph, of which
             DeepPavlov's modules are copies; ``forget`` starts anew. Whether Google's carry is not known.
 
     Raises:
@@ -62,14 +62,14 @@ class Module(nn.Module):
 
     def __init__(
         self,
-        spec: str | Path | StoredModel | None = None,
+        spec: str | Path | PretrainedBiLM | None = None,
         trainable: bool = False,
         *,
         trainable_lstm: bool = False,
         start: Start = "zero",
     ) -> None:
         super().__init__()
-        model = spec if isinstance(spec, StoredModel) else open_pretrained(spec)
+        model = spec if isinstance(spec, PretrainedBiLM) else open_pretrained(spec)
         self.elmo = Elmo(model, start=start)
         self.mix.requires_grad_(trainable)
         self.elmo.bilm.directions.requires_grad_(trainable_lstm)
@@ -96,7 +96,7 @@ class Module(nn.Module):
         return list(SIGNATURES)
 
     def forget(self) -> None:
-        """Let the next call start from nothing; matters when ``start`` is "carry"."""
+        """Let the next call start from nothing; matters when ``start`` is "stateful"."""
         self._carried = None
 
     def forward(
@@ -158,7 +158,7 @@ class Module(nn.Module):
         lengths = torch.tensor([len(sentence) for sentence in sentences], device=ids.device)
         with_boundaries = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] + 2
         layers, state = bilm(ids, with_boundaries, self._start(len(sentences)))
-        if self.elmo.start == "carry":
+        if self.elmo.start == "stateful":
             before = bilm.zero_state(0) if self._carried is None else self._carried
             self._carried = before.with_first_rows(state.detach())
         mask = torch.arange(width, device=ids.device) < lengths[:, None]
@@ -171,7 +171,7 @@ class Module(nn.Module):
         return outputs
 
     def _start(self, n_rows: int) -> BiLMState:
-        if self.elmo.start == "carry" and self._carried is not None:
+        if self.elmo.start == "stateful" and self._carried is not None:
             return self._carried.first_rows(n_rows)
         return self.elmo.start_state(n_rows)
 

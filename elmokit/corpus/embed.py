@@ -21,13 +21,13 @@ import torch
 from elmokit.bilm import BiLMState
 from elmokit.corpus.hdf5 import Keys, check_key, write_index
 from elmokit.corpus.reading import Pool, read_pools, read_sentences
-from elmokit.corpus.threads import Ahead, Behind
-from elmokit.corpus.unfinished import Done, Settings, UnfinishedOutput, begun
+from elmokit.corpus.threads import BackgroundWriter, Prefetcher
+from elmokit.corpus.unfinished import Done, ResumableWriter, Settings, begun
 from elmokit.embedder import LONG_TOKENS, POOL_BATCHES, Elmo, Layers, Vectors
-from elmokit.files import STDIN, split_tokens
-from elmokit.nn.fast.choose import asked
-from elmokit.text.batches import plan_batches
-from elmokit.weights.fingerprint import fingerprint
+from elmokit.fingerprint import fingerprint
+from elmokit.io.files import STDIN, split_tokens
+from elmokit.nn.kernels.backends import asked
+from elmokit.text.batching import plan_batches
 
 Storage = Literal["float32", "float16"]
 POOLS_AHEAD = 2
@@ -103,7 +103,7 @@ def embed_file(
     keys = "sentences" if fasta else keys
     n_layers, dim = shape_of(elmo, layers)
     token_bytes = (n_layers or 1) * dim * np.dtype(dtype).itemsize
-    carried = elmo.start == "carry"
+    carried = elmo.start == "stateful"
     settings = _settings(elmo, layers, dtype, fasta, tokenize, batch_size if carried else batch_tokens)
     with begun(output, settings, resume, overwrite) as unfinished:
         before = unfinished.done
@@ -116,8 +116,8 @@ def embed_file(
         computing = _Computing(elmo, layers, batch_tokens, unfinished.state)
         n_before, n_to_skip = before.n_tokens, before.n_batches
         # A thread that waits for standard input cannot be ended, and crashes Python on Ctrl-C.
-        source_thread = contextlib.nullcontext(pools) if str(source) == STDIN else Ahead(pools, POOLS_AHEAD)
-        with source_thread as ahead, Behind(_writer(unfinished, dtype, carried), BATCHES_BEHIND) as behind:
+        source_thread = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
+        with source_thread as ahead, BackgroundWriter(_writer(unfinished, dtype, carried), BATCHES_BEHIND) as behind:
             for pool in ahead:
                 if keys == "sentences":
                     for number, name in enumerate(pool.names, start=pool.done.n_sentences - len(pool.names)):
@@ -180,12 +180,12 @@ class _PoolEnd(NamedTuple):
 
 
 class _Computing:
-    """Batches to vectors; with ``start`` "carry" it holds the state after the batch before."""
+    """Batches to vectors; with ``start`` "stateful" it holds the state after the batch before."""
 
     def __init__(self, elmo: Elmo, layers: Layers, batch_tokens: int, state: BiLMState | None) -> None:
         self.elmo, self.layers, self.batch_tokens = elmo, layers, batch_tokens
         self.state: BiLMState | None = None
-        if elmo.start == "carry":
+        if elmo.start == "stateful":
             self.state = elmo.bilm.zero_state(0) if state is None else state.to(elmo.bilm.device)
 
     def of(self, pool: Pool, batch: list[int]) -> Iterator[list[_Part]]:
@@ -213,7 +213,7 @@ def _whole(pool: Pool, rows: list[int], vectors: list[Vectors]) -> list[_Part]:
 
 
 def _writer(
-    unfinished: UnfinishedOutput, dtype: Storage, carried: bool
+    unfinished: ResumableWriter, dtype: Storage, carried: bool
 ) -> Callable[[list[_Part] | _BatchEnd | _PoolEnd], None]:
     """What the writing thread does with what it is given."""
 
@@ -231,7 +231,7 @@ def _writer(
     return write
 
 
-def _write_part(unfinished: UnfinishedOutput, part: _Part, dtype: Storage) -> None:
+def _write_part(unfinished: ResumableWriter, part: _Part, dtype: Storage) -> None:
     # torch rounds eight times as fast as numpy
     vectors = torch.from_numpy(part.vectors).half().numpy() if dtype == "float16" else part.vectors
     if vectors.shape[-2] == part.n_tokens:

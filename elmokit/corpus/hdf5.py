@@ -28,7 +28,7 @@ from elmokit.corpus.hdf5_format import (
     write_group,
     write_text_dataset,
 )
-from elmokit.corpus.unfinished import VECTORS, UnfinishedOutput
+from elmokit.corpus.unfinished import VECTORS, ResumableWriter
 from elmokit.errors import FormatError, TextError
 
 MAPS = ["sentence_to_index", "sentence_indices"]
@@ -44,7 +44,7 @@ _OCCURRENCE = re.compile(r"%#\d+$")
 
 
 def write_index(
-    unfinished: UnfinishedOutput,
+    unfinished: ResumableWriter,
     n_layers: int | None,
     dim: int,
     dtype: str,

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 _WAIT_SECONDS = 0.1  # between looks at whether the other side is still there
 
 
-class Ahead(Generic[Item]):
+class Prefetcher(Generic[Item]):
     """Runs an iterator in a thread, at most ``n`` items ahead of whoever iterates over this; use it in a ``with``.
 
     What the iterator raises is raised where the item would have come. When the ``with`` ends, the thread has ended,
@@ -26,7 +26,7 @@ class Ahead(Generic[Item]):
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Ahead[Item]:
+    def __enter__(self) -> Prefetcher[Item]:
         self._thread.start()
         return self
 
@@ -50,7 +50,7 @@ class Ahead(Generic[Item]):
         _put(self._queue, None, self._stopped)
 
 
-class Behind(Generic[Item]):
+class BackgroundWriter(Generic[Item]):
     """Gives items to a function in a thread, which is at most ``n`` items behind; use it in a ``with``.
 
     What the function raises is raised by the next ``put``, or where the ``with`` ends; later items are dropped. When
@@ -64,7 +64,7 @@ class Behind(Generic[Item]):
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Behind[Item]:
+    def __enter__(self) -> BackgroundWriter[Item]:
         self._thread.start()
         return self
 

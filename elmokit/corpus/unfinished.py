@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from elmokit.bilm import BiLMState
 from elmokit.corpus.hdf5_format import DATA_START
 from elmokit.errors import OutputError
-from elmokit.files import held, refuse_existing
+from elmokit.io.files import held, refuse_existing
 
 COMMIT_SECONDS = 2.0
 VECTORS = "vectors.hdf5"
@@ -63,7 +63,7 @@ class Done:
         return not (self.n_sentences or self.n_batches)
 
 
-class UnfinishedOutput:
+class ResumableWriter:
     """The folder beside an output, open for writing; made by ``begun``."""
 
     def __init__(self, folder: Path, settings: Settings, done: Done, state: BiLMState | None) -> None:
@@ -168,7 +168,7 @@ class UnfinishedOutput:
 @contextlib.contextmanager
 def begun(
     output: str | Path, settings: Settings, resume: bool = False, overwrite: bool = False
-) -> Iterator[UnfinishedOutput]:
+) -> Iterator[ResumableWriter]:
     """Begin an output or take up an unfinished one; when the block ends well, ``vectors.hdf5`` becomes the output.
 
     When it ends badly, what was committed is kept for resuming; if there is nothing, nothing is left behind.
@@ -201,7 +201,7 @@ def begun(
         done, unfinished = found.done, None
         try:
             state = _load_state(folder / found.state) if found.state else None
-            unfinished = UnfinishedOutput(folder, settings, done, state)
+            unfinished = ResumableWriter(folder, settings, done, state)
             yield unfinished
             os.fsync(unfinished.vectors.fileno())
             unfinished.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.fast.packed import PackedOnce
+from elmokit.nn.kernels.packed import PackedWeights
 
 
 class CachedCharCNN(CharCNN):
@@ -26,7 +26,7 @@ class CachedCharCNN(CharCNN):
         self.highways = char_cnn.highways
         self.projection = char_cnn.projection
         self.output_dim = char_cnn.output_dim
-        self._packed = PackedOnce()
+        self._packed = PackedWeights()
         self.register_buffer("vectors", vectors, persistent=False)
         self.vectors: Tensor
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.nn.convolution import pooled_convolutions
-from elmokit.nn.fast.library import Filters
-from elmokit.nn.fast.linear import PackedLinear
-from elmokit.nn.fast.packed import PackedOnce
+from elmokit.nn.kernels.linear import PackedLinear
+from elmokit.nn.kernels.native import Filters
+from elmokit.nn.kernels.packed import PackedWeights
 
 Activation = Literal["relu", "tanh"]
 
@@ -72,7 +72,7 @@ class CharCNN(nn.Module):
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = PackedLinear(n_features, output_dim) if n_features != output_dim else None
         self.output_dim = output_dim
-        self._packed: PackedOnce[list[Filters]] = PackedOnce()
+        self._packed: PackedWeights[list[Filters]] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""

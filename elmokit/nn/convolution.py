@@ -10,15 +10,18 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from elmokit.nn.fast.choose import compiled_for
-from elmokit.nn.fast.library import Filters, Library
-from elmokit.nn.fast.packed import PackedOnce
+from elmokit.nn.kernels.backends import compiled_for
+from elmokit.nn.kernels.native import Filters, Library
+from elmokit.nn.kernels.packed import PackedWeights
 
 MOST_GROUPS, LEAST_IN_GROUP = 4, 64  # of tokens of like length that go through the convolutions together
 
 
 def pooled_convolutions(
-    char_ids: Tensor, char_embedding: nn.Embedding, convolutions: Iterable[nn.Module], packed: PackedOnce[list[Filters]]
+    char_ids: Tensor,
+    char_embedding: nn.Embedding,
+    convolutions: Iterable[nn.Module],
+    packed: PackedWeights[list[Filters]],
 ) -> Tensor:
     """The maxima of all filters.
 
@@ -72,7 +75,7 @@ def _compiled(
     characters: Tensor,
     n_busy: Tensor,
     layers: Sequence[nn.Conv1d],
-    packed: PackedOnce[list[Filters]],
+    packed: PackedWeights[list[Filters]],
 ) -> Tensor:
     weights = [parameter for layer in layers for parameter in layer.parameters()]
     n_positions = [_n_positions(n_busy, characters, layer) for layer in layers]

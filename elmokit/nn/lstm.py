@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn import kernels
-from elmokit.nn.fast.choose import Kernels, asked, choose
-from elmokit.nn.fast.packed import CompiledLayer, LayerWeights, PackedOnce, TorchLayer, pack_layer
-from elmokit.nn.fast.reader import read_stack
+from elmokit.nn.kernels import window as kernels
+from elmokit.nn.kernels.backends import Kernels, asked, choose
+from elmokit.nn.kernels.inference import read_stack
+from elmokit.nn.kernels.packed import CompiledLayer, LayerWeights, PackedWeights, TorchLayer, pack_layer
 
 FORGET_OFFSET = 1.0
 STEPS_AT_ONCE = 64  # input products are hoisted over so many steps: bounded memory on a long text
@@ -64,7 +64,7 @@ class ProjectedLSTM(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
         projected = hidden_dim != projection_dim
         self.projection = nn.Parameter(torch.empty(projection_dim, hidden_dim)) if projected else None
-        self._packed: PackedOnce[TorchLayer | CompiledLayer] = PackedOnce()
+        self._packed: PackedWeights[TorchLayer | CompiledLayer] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: Glorot uniform, biases 0."""

@@ -245,8 +245,14 @@ def training(top: Given, metric: str, names: Sequence[str]) -> Content:
         metric: ours.
         names: what AllenNLP calls it.
     """
-    content: Content = {"patience": False, "clip_norm": False, "clip_value": False, "plateau": False, "average": False}
-    content |= {"step_decay": False, "evaluate_every": False, "l2": 0.0}
+    content: Content = {
+        "patience": False,
+        "max_grad_norm": False,
+        "clip_value": False,
+        "plateau": False,
+        "average": False,
+    }
+    content |= {"step_decay": False, "eval_every": False, "l2": 0.0}
     content |= _batches(top)
     trainer = top.table("trainer")
     if trainer is None:
@@ -256,7 +262,7 @@ def training(top: Given, metric: str, names: Sequence[str]) -> Content:
     content["epochs"] = trainer.take("num_epochs", int, 20)  # AllenNLP's default
     for theirs, ours, kind in (
         ("patience", "patience", int),
-        ("grad_norm", "clip_norm", float),
+        ("grad_norm", "max_grad_norm", float),
         ("grad_clipping", "clip_value", float),
     ):
         if trainer.content.get(theirs) is not None:

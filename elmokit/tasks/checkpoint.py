@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from elmokit.configs import config_from
+from elmokit.config import config_from
 from elmokit.errors import ElmoError, TrainingError
-from elmokit.files import written_whole
+from elmokit.io.files import atomic_write
 from elmokit.tasks.task import TaskModel
 from elmokit.weights.folder import save_tensors
 
@@ -80,7 +80,7 @@ def save_checkpoint(state: LoopState, folder: Path) -> None:
     random = {"cpu": torch.get_rng_state()}
     if state.device.type == "cuda":
         random["cuda"] = torch.cuda.get_rng_state(state.device)
-    with written_whole(folder, overwrite=True, folder=True) as path:
+    with atomic_write(folder, overwrite=True, folder=True) as path:
         save_tensors(state.model.state_dict(), path / "model.safetensors")
         save_tensors(slots, path / "optimizer.safetensors")
         save_tensors(random, path / "random.safetensors")

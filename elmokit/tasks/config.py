@@ -32,12 +32,12 @@ class DataConfig:
     """Decides which epoch is kept."""
     test: Paths = ()
     """Only for the vocabulary: its words get their pretrained vectors too. Its labels are not looked at."""
-    train_share: float = 1.0
+    train_ratio: float = 1.0
     """Train on a random share of the texts; a smaller share is a part of every larger one."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.train_share <= 1:
-            raise ConfigError(f"train_share is {self.train_share}; it is a share above 0, up to 1.")
+        if not 0 < self.train_ratio <= 1:
+            raise ConfigError(f"train_ratio is {self.train_ratio}; it is a share above 0, up to 1.")
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class StepDecayConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TaskTrainingConfig:
     """How to train."""
 
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -201,9 +201,9 @@ class TrainConfig:
     epochs: int = 20
     patience: int | None = None
     """Stop after so many evaluations without a better dev score; None: never."""
-    evaluate_every: int | None = None
+    eval_every: int | None = None
     """Steps between evaluations on dev; None: at the end of each epoch."""
-    clip_norm: float | None = None
+    max_grad_norm: float | None = None
     """Bound on the gradient's global norm."""
     clip_value: float | None = None
     """Bound on each entry of the gradient."""
@@ -219,10 +219,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs"):
             check_at_least(name, getattr(self, name), 1)
-        for name in ("patience", "evaluate_every"):
+        for name in ("patience", "eval_every"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 1)
-        for name in ("clip_norm", "clip_value"):
+        for name in ("max_grad_norm", "clip_value"):
             if getattr(self, name) is not None:
                 check_above_zero(name, getattr(self, name))
         if self.average is not None and not 0 < self.average < 1:
@@ -314,15 +314,15 @@ def with_setting(content: dict[str, Any], setting: str) -> dict[str, Any]:
     changed: dict[str, Any] = parsed
     for place in range(len(keys) - 1, -1, -1):
         changed = {keys[place]: changed}
-    return laid_over(content, changed)
+    return deep_merge(content, changed)
 
 
-def laid_over(base: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def deep_merge(base: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """The base's tables with the upper one's values in their place, table by table."""
     result = dict(base)
     for name, value in upper.items():
         below = result.get(name)
-        result[name] = laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        result[name] = deep_merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return result
 
 

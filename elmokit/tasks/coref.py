@@ -17,7 +17,7 @@ from elmokit.tasks.config import (
     MixConfig,
     OptimizerConfig,
     StepDecayConfig,
-    TrainConfig,
+    TaskTrainingConfig,
     WordsConfig,
 )
 from elmokit.tasks.coref_model import (
@@ -61,13 +61,13 @@ class CorefConfig:
     chars: CharsConfig | None = field(default_factory=lambda: CharsConfig(dim=8, filters=((3, 50), (4, 50), (5, 50))))
     elmo: ElmoConfig | None = None
     model: CorefModelConfig = field(default_factory=CorefModelConfig)
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
+    train: TaskTrainingConfig = field(
+        default_factory=lambda: TaskTrainingConfig(
             batch_size=1,
             bucketed=False,
             epochs=150,
-            evaluate_every=5000,
-            clip_norm=5.0,
+            eval_every=5000,
+            max_grad_norm=5.0,
             step_decay=StepDecayConfig(rate=0.999, every=100),
         )
     )
@@ -84,8 +84,8 @@ SMALL = CorefConfig(
     model=CorefModelConfig(
         hidden=80, lexical_dropout=0.3, scorer_hidden=80, keep=0.3, antecedents=50, train_sentences=25
     ),
-    train=TrainConfig(
-        optimizer=OptimizerConfig(learning_rate=1e-3), batch_size=1, epochs=20, patience=5, clip_norm=5.0
+    train=TaskTrainingConfig(
+        optimizer=OptimizerConfig(learning_rate=1e-3), batch_size=1, epochs=20, patience=5, max_grad_norm=5.0
     ),
 )
 

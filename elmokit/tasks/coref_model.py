@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from elmokit.nn.antecedents import (
+from elmokit.tasks.config import check_at_least, check_share
+from elmokit.tasks.inputs import InputLayer, TokenBatch
+from elmokit.tasks.nn.antecedents import (
     Candidates,
     CoarseScorer,
     PairScorer,
@@ -16,10 +18,8 @@ from elmokit.nn.antecedents import (
     antecedent_loss,
     nearest,
 )
-from elmokit.nn.coupled_lstm import CoupledLSTMStack
-from elmokit.nn.spans import MentionScorer, SpanVectors, all_spans, best_spans
-from elmokit.tasks.config import check_at_least, check_share
-from elmokit.tasks.inputs import InputLayer, TokenBatch
+from elmokit.tasks.nn.coupled_lstm import CoupledLSTMStack
+from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, best_spans
 from elmokit.tasks.task import TaskModel
 
 HEAD_WORDS = "head_words"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.nn.scalar_mix import ScalarMix, mix_of
-from elmokit.nn.token_chars import TokenCharCNN
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.tasks.nn.token_chars import TokenCharCNN
 
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 """Sentences to one array each, ``(layers, tokens, dim)``."""

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
-from elmokit.files import forget_abandoned, written_whole
+from elmokit.fingerprint import fingerprint
+from elmokit.io.files import atomic_write, remove_abandoned
 from elmokit.tasks.inputs import ElmoShape, mask_of, padded_layers
-from elmokit.text.batches import check_sentence
-from elmokit.weights.fingerprint import fingerprint
+from elmokit.text.batching import check_sentence
 
 KEY_BYTES = 16
 SHARD_BYTES = 256 << 20  # how much a kill can cost
@@ -48,7 +48,7 @@ class LayerCache:
         dtype: Literal["float16", "float32"] = "float16",
         shard_bytes: int = SHARD_BYTES,
     ) -> None:
-        if elmo.start == "carry":
+        if elmo.start == "stateful":
             raise ValueError("Layers that depend on the sentences before cannot be cached; start 'warm' or 'zero'.")
         self.elmo, self.dtype, self.shard_bytes = elmo, np.dtype(dtype), shard_bytes
         self.folder = Path(folder) / f"{fingerprint(elmo.model, elmo.start)}-{dtype}"
@@ -97,7 +97,7 @@ class LayerCache:
         Raises:
             OutputError: the disk is full, or the folder cannot be written.
         """
-        forget_abandoned(self.folder)
+        remove_abandoned(self.folder)
         self._look()
         missing = {_key(sentence): sentence for sentence in sentences}
         missing = {key: sentence for key, sentence in missing.items() if key not in self._places}
@@ -128,7 +128,7 @@ class LayerCache:
         """Put a shard on disk; yields the tokens of each sentence as it is done."""
         ends = np.cumsum([len(sentence) for sentence in shard.values()], dtype=np.int64)
         shape = (int(ends[-1]), self.elmo.n_layers, self.elmo.output_dim)
-        with written_whole(self.folder / f"shard-{uuid.uuid4().hex}", folder=True) as folder:
+        with atomic_write(self.folder / f"shard-{uuid.uuid4().hex}", folder=True) as folder:
             header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
             with (folder / "layers.npy").open("wb") as file:  # no memory map: on a full disk that would crash
                 np.lib.format.write_array_header_1_0(file, header)

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elmokit.errors import TrainingError
-from elmokit.files import forget_later_lines, recover_interrupted, written_whole
+from elmokit.io.files import atomic_write, recover_interrupted, truncate_log
 from elmokit.tasks.batches import epoch_batches, sorted_batches
 from elmokit.tasks.checkpoint import LoopState, Position, load_checkpoint, save_checkpoint
-from elmokit.tasks.config import TrainConfig
+from elmokit.tasks.config import TaskTrainingConfig
 from elmokit.tasks.inputs import Inputs, move_to
 from elmokit.tasks.task import Batch, Config, Example, Labels, Prediction, Task, TaskModel
 from elmokit.weights.folder import save_tensors
@@ -57,7 +57,7 @@ class Job(Generic[Config, Example, Batch, Prediction]):
 
     task: Task[Config, Example, Batch, Prediction]
     config: Config
-    settings: TrainConfig
+    settings: TaskTrainingConfig
     """The config's ``train``."""
     train: Sequence[Example]
     dev: Sequence[Example]
@@ -103,7 +103,7 @@ def fit(
     torch.manual_seed(seed)  # dropout does not depend on how the weights were drawn
     if (folder / "checkpoint").exists():
         load_checkpoint(state, folder / "checkpoint")
-    forget_later_lines(folder / "metrics.jsonl", state.position.n_steps)
+    truncate_log(folder / "metrics.jsonl", state.position.n_steps)
     keep_best(state, folder)
     _Loop(job, state, seed, folder, report).run()
     best = state.position
@@ -115,7 +115,7 @@ def fit(
         "n_steps": best.n_steps,
         "mixes": _mixes(build, folder),
     }
-    with written_whole(result_path, overwrite=True) as beside:
+    with atomic_write(result_path, overwrite=True) as beside:
         beside.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
@@ -147,7 +147,7 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
                 self._step(batches[position.step])
                 position.step += 1
                 position.n_steps += 1
-                is_due = settings.evaluate_every is not None and position.n_steps % settings.evaluate_every == 0
+                is_due = settings.eval_every is not None and position.n_steps % settings.eval_every == 0
                 if is_due and not (position.step == len(batches) and position.epoch + 1 == settings.epochs):
                     self._evaluate()
                     self._save()
@@ -156,7 +156,7 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
             if not position.is_over:
                 position.epoch, position.step = position.epoch + 1, 0
                 is_last = position.epoch == settings.epochs
-                if settings.evaluate_every is None or is_last:
+                if settings.eval_every is None or is_last:
                     self._evaluate()
                 position.is_over = position.is_over or is_last
             self._save()
@@ -180,7 +180,7 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
         if not loss.isfinite():
             raise TrainingError(
                 f"The loss is {loss.item()} at step {position.n_steps + 1} of seed {self.seed}. Train with a lower "
-                "train.optimizer.learning_rate or train.clip_norm."
+                "train.optimizer.learning_rate or train.max_grad_norm."
             )
         for group in state.optimizer.param_groups:
             group["lr"] = self._learning_rate()
@@ -271,7 +271,7 @@ def keep_best(state: LoopState, folder: Path) -> None:
     files leaves no weights that the checkpoint knows nothing of, and no scores whose weights are lost.
     """
     if state.position.best and state.position.best_n_steps == state.position.n_steps:
-        with written_whole(folder / "best.safetensors", overwrite=True) as beside:
+        with atomic_write(folder / "best.safetensors", overwrite=True) as beside:
             save_tensors(state.judged.state_dict(), beside)
 
 
@@ -297,7 +297,7 @@ def predict_all(
     return [found[place] for place in range(len(examples))]
 
 
-def make_optimizer(model: nn.Module, settings: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, settings: TaskTrainingConfig) -> torch.optim.Optimizer:
     """The optimiser of all that learns."""
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     config = settings.optimizer
@@ -309,7 +309,7 @@ def make_optimizer(model: nn.Module, settings: TrainConfig) -> torch.optim.Optim
     return torch.optim.SGD(learnt, lr=rate, momentum=config.momentum)
 
 
-def l2_penalty(model: nn.Module, settings: TrainConfig) -> Tensor | float:
+def l2_penalty(model: nn.Module, settings: TaskTrainingConfig) -> Tensor | float:
     """``l2`` times the sum of squares of the matrices that learn, word and character tables left out."""
     if not settings.l2:
         return 0.0
@@ -319,12 +319,12 @@ def l2_penalty(model: nn.Module, settings: TrainConfig) -> Tensor | float:
     return settings.l2 * torch.stack(squares).sum() if squares else 0.0
 
 
-def clip(model: nn.Module, settings: TrainConfig) -> None:
+def clip(model: nn.Module, settings: TaskTrainingConfig) -> None:
     """Bound the gradient: its entries, then its norm, where the settings say so."""
     if settings.clip_value is not None:
         nn.utils.clip_grad_value_(model.parameters(), settings.clip_value)
-    if settings.clip_norm is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+    if settings.max_grad_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
 
 
 def _mixes(build: Callable[[], TaskModel[Any, Any]], folder: Path) -> dict[str, dict[str, Any]]:

@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.nn.crf import CRF
-from elmokit.nn.dropout import SharedDropout
-from elmokit.nn.recurrent import read_padded
 from elmokit.tasks.config import (
     CharsConfig,
     DataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
-    TrainConfig,
+    TaskTrainingConfig,
     WordsConfig,
     check_at_least,
     check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.crf import CRF
+from elmokit.tasks.nn.dropout import VariationalDropout
+from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.readers.conll_tags import read_columns
 from elmokit.tasks.scores.chunks import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
 from elmokit.tasks.tags import Scheme, TagError, all_tags, chunks_in, rules_of, tags_of
@@ -79,8 +79,10 @@ class NerConfig:
     chars: CharsConfig | None = field(default_factory=CharsConfig)
     elmo: ElmoConfig | None = None
     model: NerModelConfig = field(default_factory=NerModelConfig)
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(batch_size=64, bucketed=False, epochs=75, patience=25, clip_norm=5.0)
+    train: TaskTrainingConfig = field(
+        default_factory=lambda: TaskTrainingConfig(
+            batch_size=64, bucketed=False, epochs=75, patience=25, max_grad_norm=5.0
+        )
     )
 
 
@@ -88,8 +90,8 @@ SMALL = NerConfig(
     words=WordsConfig(dim=50, lowercase=True, min_count=2),
     chars=CharsConfig(filters=((3, 50),)),
     model=NerModelConfig(hidden=(100,)),
-    train=TrainConfig(
-        optimizer=OptimizerConfig(learning_rate=3e-3), batch_size=32, epochs=20, patience=6, clip_norm=5.0
+    train=TaskTrainingConfig(
+        optimizer=OptimizerConfig(learning_rate=3e-3), batch_size=32, epochs=20, patience=6, max_grad_norm=5.0
     ),
 )
 
@@ -126,7 +128,7 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
             nn.LSTM(size, units, batch_first=True, bidirectional=True)
             for size, units in zip(sizes, config.hidden, strict=False)
         )
-        self.dropout = SharedDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
+        self.dropout = VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
         self.to_tags = nn.Linear(sizes[-1] + inputs.elmo_output_dim, len(self.tags))
         rules = None if config.constraints == "none" else rules_of(self.tags, config.tags)
         self.crf = CRF(len(self.tags), rules, config.constraints == "both", config.learn_ends)
@@ -136,7 +138,7 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         hidden = self.dropout(self.inputs(tokens))
         for layer in self.layers:
             assert isinstance(layer, nn.LSTM)
-            hidden = self.dropout(read_padded(layer, hidden, tokens.mask))
+            hidden = self.dropout(run_packed(layer, hidden, tokens.mask))
         scores: Tensor = self.to_tags(self.inputs.at_output(hidden, tokens))
         return scores
 

@@ -15,10 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.errors import TextError
-from elmokit.files import split_tokens
-from elmokit.nn.attention import attend, masked_max, masked_mean
-from elmokit.nn.dropout import SharedDropout
-from elmokit.nn.recurrent import init_glorot_orthogonal, read_padded
+from elmokit.io.files import split_tokens
 from elmokit.tasks.classes import Probabilities, likeliest, probabilities_of
 from elmokit.tasks.config import (
     CharsConfig,
@@ -27,12 +24,15 @@ from elmokit.tasks.config import (
     MixConfig,
     OptimizerConfig,
     PlateauConfig,
-    TrainConfig,
+    TaskTrainingConfig,
     WordsConfig,
     check_at_least,
     check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.attention import attend, masked_max, masked_mean
+from elmokit.tasks.nn.dropout import VariationalDropout
+from elmokit.tasks.nn.recurrent import init_glorot_orthogonal, run_packed
 from elmokit.tasks.readers.pairs import Pair, leaves, pair_of, parse_object, read_pairs
 from elmokit.tasks.scores.accuracy import accuracy
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
@@ -73,13 +73,13 @@ class NliConfig:
     chars: CharsConfig | None = None
     elmo: ElmoConfig | None = None
     model: NliModelConfig = field(default_factory=NliModelConfig)
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
+    train: TaskTrainingConfig = field(
+        default_factory=lambda: TaskTrainingConfig(
             optimizer=OptimizerConfig(learning_rate=4e-4),
             batch_size=32,
             epochs=75,
             patience=5,
-            clip_norm=10.0,
+            max_grad_norm=10.0,
             plateau=PlateauConfig(factor=0.5, patience=0),
         )
     )
@@ -88,12 +88,12 @@ class NliConfig:
 SMALL = NliConfig(
     words=WordsConfig(dim=100, min_count=2),
     model=NliModelConfig(hidden=100),
-    train=TrainConfig(
+    train=TaskTrainingConfig(
         optimizer=OptimizerConfig(learning_rate=1e-3),
         batch_size=32,
         epochs=10,
         patience=3,
-        clip_norm=10.0,
+        max_grad_norm=10.0,
         plateau=PlateauConfig(factor=0.5, patience=0),
     ),
 )
@@ -127,7 +127,7 @@ class NliModel(TaskModel[NliBatch, Probabilities]):
         hidden, chosen = config.hidden, config.attention_dropout
         read_dim = 2 * hidden
         compared_dim = read_dim + inputs.elmo_output_dim
-        self.shared_dropout = SharedDropout(config.dropout)
+        self.shared_dropout = VariationalDropout(config.dropout)
         self.attention_dropout = nn.Dropout((0.5 if inputs.elmo_dim else 0.0) if chosen is None else chosen)
         self.encoder = nn.LSTM(inputs.output_dim, hidden, batch_first=True, bidirectional=True)
         self.project = nn.Linear(4 * compared_dim, hidden)
@@ -166,13 +166,13 @@ class NliModel(TaskModel[NliBatch, Probabilities]):
 
     def _encoded(self, tokens: TokenBatch) -> Tensor:
         """``(batch, time, 2 * hidden)``, and the output mix where there is one."""
-        read = read_padded(self.encoder, self.shared_dropout(self.inputs(tokens)), tokens.mask)
+        read = run_packed(self.encoder, self.shared_dropout(self.inputs(tokens)), tokens.mask)
         return self.inputs.at_output(read, tokens)
 
     def _composed(self, own: Tensor, other: Tensor, mask: Tensor) -> Tensor:
         """Each token beside what it was aligned with, read once more: ``(batch, time, 2 * hidden)``."""
         compared = torch.cat([own, other, own - other, own * other], dim=-1)
-        return read_padded(self.composer, self.shared_dropout(F.relu(self.project(compared))), mask)
+        return run_packed(self.composer, self.shared_dropout(F.relu(self.project(compared))), mask)
 
 
 def read(path: str, config: NliConfig) -> Iterator[SentencePair]:

@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.errors import TextError
-from elmokit.nn.bi_attention import BiAttention, SelfAttention, best_spans
-from elmokit.nn.dropout import SharedDropout
-from elmokit.nn.recurrent import read_padded
 from elmokit.tasks.config import (
     CharsConfig,
     DataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
-    TrainConfig,
+    TaskTrainingConfig,
     WordsConfig,
     check_at_least,
     check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_spans
+from elmokit.tasks.nn.dropout import VariationalDropout
+from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.readers.squad import QaExample, read_questions, read_squad
 from elmokit.tasks.scores.squad import squad_v1, squad_v2
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
@@ -76,12 +76,12 @@ class QaConfig:
     )
     elmo: ElmoConfig | None = None
     model: QaModelConfig = field(default_factory=QaModelConfig)
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
+    train: TaskTrainingConfig = field(
+        default_factory=lambda: TaskTrainingConfig(
             optimizer=OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-8),
             batch_size=45,
             epochs=24,
-            evaluate_every=1200,
+            eval_every=1200,
             average=0.999,
         )
     )
@@ -91,12 +91,12 @@ SMALL = QaConfig(
     words=WordsConfig(dim=50, min_count=2),
     chars=CharsConfig(dim=16, filters=((5, 32),), max_chars=14, min_count=5, dropout=0.2),
     model=QaModelConfig(hidden=40),
-    train=TrainConfig(
+    train=TaskTrainingConfig(
         optimizer=OptimizerConfig("adam", learning_rate=2e-3),
         batch_size=16,
         epochs=12,
         patience=3,
-        clip_norm=5.0,
+        max_grad_norm=5.0,
         average=0.99,
     ),
 )
@@ -138,7 +138,7 @@ class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
             with torch.no_grad():
                 table[0] = 0.0
         both = 2 * hidden_dim
-        self.dropout = SharedDropout(dropout)
+        self.dropout = VariationalDropout(dropout)
         self.encoder = _gru(inputs.output_dim, hidden_dim)
         self.attention = BiAttention(both + inputs.elmo_output_dim)
         self.after_attention = _linear(self.attention.output_dim, both)
@@ -157,15 +157,15 @@ class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
         passage, question = self._encoded(batch.passage), self._encoded(batch.question)
         mask = batch.passage.mask
         seen = F.relu(self.after_attention(self.attention(passage, question, mask, batch.question.mask)))
-        again = self.dropout(read_padded(self.second_encoder, self.dropout(seen), mask))
+        again = self.dropout(run_packed(self.second_encoder, self.dropout(seen), mask))
         seen = seen + F.relu(self.after_self_attention(self.self_attention(again, mask)))
         seen = self.dropout(seen)
-        at_start = read_padded(self.start_encoder, seen, mask)
-        at_end = read_padded(self.end_encoder, torch.cat([seen, at_start], dim=2), mask)
+        at_start = run_packed(self.start_encoder, seen, mask)
+        at_end = run_packed(self.end_encoder, torch.cat([seen, at_start], dim=2), mask)
         return self._normalised(self.start(at_start), mask, 0), self._normalised(self.end(at_end), mask, 1)
 
     def _encoded(self, tokens: TokenBatch) -> Tensor:
-        hidden = read_padded(self.encoder, self.dropout(self.inputs(tokens)), tokens.mask)
+        hidden = run_packed(self.encoder, self.dropout(self.inputs(tokens)), tokens.mask)
         return self.inputs.at_output(self.dropout(hidden), tokens)
 
     def _normalised(self, scores: Tensor, mask: Tensor, which: int) -> Tensor:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.configs import config_from
+from elmokit.config import config_from
 from elmokit.embedder import Elmo
 from elmokit.errors import (
     ConfigError,
@@ -23,7 +23,8 @@ from elmokit.errors import (
     TextError,
     UnknownLabelError,
 )
-from elmokit.files import busy, held, recover_interrupted
+from elmokit.fingerprint import fingerprint
+from elmokit.io.files import busy, held, recover_interrupted
 from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
@@ -44,7 +45,6 @@ from elmokit.tasks.run_folder import (
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
-from elmokit.weights.fingerprint import fingerprint
 from elmokit.weights.pretrained import DEFAULT_MODEL
 
 Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
@@ -89,7 +89,7 @@ def train_task(
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
     refuse_no_input(task, config)
     train, dev = _examples(task, config, "train"), _examples(task, config, "dev")
-    train = [train[number] for number in subset([task.text_of(example) for example in train], config.data.train_share)]
+    train = [train[number] for number in subset([task.text_of(example) for example in train], config.data.train_ratio)]
     others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
     labels = task.labels([*train, *dev], config)
     vocabulary = _vocabulary(task, config, train, others)

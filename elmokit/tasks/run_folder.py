@@ -28,15 +28,15 @@ from typing import Any
 
 import torch
 
-from elmokit.configs import config_to
+from elmokit.config import config_to
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, TrainingError
-from elmokit.files import open_binary, written_whole
+from elmokit.fingerprint import fingerprint
+from elmokit.io.files import atomic_write, open_binary
 from elmokit.tasks.config import expand, read_toml, to_toml
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Task
 from elmokit.tasks.vocabulary import Coverage
-from elmokit.weights.fingerprint import fingerprint
 
 AnyTask = Task[Any, Any, Any, Any]
 LOCK = "lock"
@@ -97,7 +97,7 @@ def begin(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) 
             raise TrainingError(f"The data of {run} have changed since it began. Put them back, or start a new run.")
     run.mkdir(parents=True, exist_ok=True)
     for name, text in (("vocabulary.json", json.dumps(vocabulary)), ("config.toml", to_toml(content))):
-        with written_whole(run / name, overwrite=True) as beside:
+        with atomic_write(run / name, overwrite=True) as beside:
             beside.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -160,7 +160,7 @@ def where_begun(run: Path, path: str | None) -> str | None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    with written_whole(path, overwrite=True) as beside:
+    with atomic_write(path, overwrite=True) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.errors import TextError
-from elmokit.nn.crf import penalties_of, viterbi
-from elmokit.nn.highway_lstm import AlternatingLSTM
 from elmokit.tasks.config import (
     CharsConfig,
     DataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
-    TrainConfig,
+    TaskTrainingConfig,
     WordsConfig,
     check_at_least,
     check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.crf import penalties_of, viterbi
+from elmokit.tasks.nn.highway_lstm import AlternatingLSTM
 from elmokit.tasks.readers.srl import DIVIDER, PREDICATE, Proposition, proposition_from_line, read_srl
 from elmokit.tasks.scores.chunks import Chunk, chunks_of
 from elmokit.tasks.scores.srl import srl_eval
@@ -70,8 +70,8 @@ class SrlConfig:
     chars: CharsConfig | None = None
     elmo: ElmoConfig | None = None
     model: SrlModelConfig = field(default_factory=SrlModelConfig)
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
+    train: TaskTrainingConfig = field(
+        default_factory=lambda: TaskTrainingConfig(
             optimizer=OptimizerConfig(name="adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6),
             batch_size=80,
             epochs=500,
@@ -84,8 +84,8 @@ class SrlConfig:
 SMALL = SrlConfig(
     words=WordsConfig(dim=50, lowercase=True, min_count=2),
     model=SrlModelConfig(predicate_dim=30, hidden=100, layers=4),
-    train=TrainConfig(
-        optimizer=OptimizerConfig(learning_rate=3e-3), batch_size=40, epochs=15, patience=4, clip_norm=1.0
+    train=TaskTrainingConfig(
+        optimizer=OptimizerConfig(learning_rate=3e-3), batch_size=40, epochs=15, patience=4, max_grad_norm=1.0
     ),
 )
 

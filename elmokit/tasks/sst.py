@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.nn.attention import attend, masked_max, masked_mean, masked_min, masked_softmax
-from elmokit.nn.feedforward import Maxout
-from elmokit.nn.recurrent import read_padded
 from elmokit.tasks.classes import Probabilities, likeliest, probabilities_of
 from elmokit.tasks.config import (
     CharsConfig,
     DataConfig,
     ElmoConfig,
     MixConfig,
-    TrainConfig,
+    TaskTrainingConfig,
     WordsConfig,
     check_at_least,
     check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.attention import attend, masked_max, masked_mean, masked_min, masked_softmax
+from elmokit.tasks.nn.feedforward import Maxout
+from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.readers.trees import LabelledTree, read_trees
 from elmokit.tasks.scores.accuracy import accuracy
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
@@ -100,8 +100,8 @@ class SstConfig:
     chars: CharsConfig | None = None
     elmo: ElmoConfig | None = None
     model: SstModelConfig = field(default_factory=SstModelConfig)
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(batch_size=100, epochs=40, patience=5, clip_norm=5.0)
+    train: TaskTrainingConfig = field(
+        default_factory=lambda: TaskTrainingConfig(batch_size=100, epochs=40, patience=5, max_grad_norm=5.0)
     )
 
 
@@ -109,7 +109,7 @@ SMALL = SstConfig(
     data=SstData(phrases="roots"),
     words=WordsConfig(dim=100, min_count=2),
     model=SstModelConfig(projection_dim=100, hidden=100, output_hidden=(200, 100)),
-    train=TrainConfig(batch_size=32, epochs=10, patience=3, clip_norm=5.0),
+    train=TaskTrainingConfig(batch_size=32, epochs=10, patience=3, max_grad_norm=5.0),
 )
 
 
@@ -166,10 +166,10 @@ class SstModel(TaskModel[SstBatch, Probabilities]):
         """``(batch, classes)``."""
         mask = tokens.mask
         projected = self.projection_dropout(F.relu(self.project(self.input_dropout(self.inputs(tokens)))))
-        encoded = read_padded(self.encoder, projected, mask)  # (batch, time, 2 * hidden)
+        encoded = run_packed(self.encoder, projected, mask)  # (batch, time, 2 * hidden)
         attended = attend(encoded @ encoded.transpose(1, 2), encoded, mask)
         compared = torch.cat([encoded, encoded - attended, encoded * attended], dim=-1)
-        integrated = self.inputs.at_output(read_padded(self.integrator, compared, mask), tokens)
+        integrated = self.inputs.at_output(run_packed(self.integrator, compared, mask), tokens)
         weights = masked_softmax(self.weigh(integrated)[..., 0], mask)
         pooled = torch.cat(
             [

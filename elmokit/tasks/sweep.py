@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.configs import config_to
+from elmokit.config import config_to
 from elmokit.errors import ConfigError, OutputError, TrainingError
-from elmokit.files import held
+from elmokit.io.files import held
 from elmokit.tasks.config import ElmoConfig, MixConfig, read_toml
 from elmokit.tasks.loop import Progress
 from elmokit.tasks.run import Finetune, refuse_no_input, train_task
@@ -93,7 +93,7 @@ def share_variants(task: AnyTask, config: Any, shares: Sequence[float]) -> list[
         Variant(
             f"{kind}-{share:g}",
             f"{label}, {100 * share:g} %",
-            replace(config, elmo=elmo, data=replace(config.data, train_share=share)),
+            replace(config, elmo=elmo, data=replace(config.data, train_ratio=share)),
             share,
             elmo is not None,
         )

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elmokit.configs import config_from, config_to
+from elmokit.config import config_from, config_to
 from elmokit.errors import ConfigError
 from elmokit.tasks import coref, ner, nli, qa, srl, sst
-from elmokit.tasks.config import laid_over, read_toml, with_setting, without_false
+from elmokit.tasks.config import deep_merge, read_toml, with_setting, without_false
 from elmokit.tasks.task import Task
 
 TASKS: dict[str, Task[Any, Any, Any, Any]] = {
@@ -48,7 +48,7 @@ def config_of(content: dict[str, Any], where: str) -> tuple[Task[Any, Any, Any, 
         given = content.get(name)
         if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
             base[name]["dim"] = None  # the preset's was for words without files; the files say their own
-    return task, config_from(kind, laid_over(base, content), where)
+    return task, config_from(kind, deep_merge(base, content), where)
 
 
 def _chosen(name: Any, among: Any, what: str, where: str) -> str:

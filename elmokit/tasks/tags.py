@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from elmokit.nn.crf import Rules
+from elmokit.tasks.nn.crf import Rules
 from elmokit.tasks.scores.chunks import OUTSIDE, Chunk
 
 Scheme = Literal["IOB1", "IOB2", "BIOUL"]

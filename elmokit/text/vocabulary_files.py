@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError
-from elmokit.files import refuse_existing, written_whole
+from elmokit.io.files import atomic_write, refuse_existing
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words
@@ -146,6 +146,6 @@ def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _written(path: Path, text: str, overwrite: bool) -> Iterator[None]:
     """The text stands at the path when the block ends well."""
     data = text.encode("utf-8")
-    with written_whole(path, overwrite) as beside:
+    with atomic_write(path, overwrite) as beside:
         beside.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
         yield

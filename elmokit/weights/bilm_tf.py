@@ -20,12 +20,12 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
-from elmokit.files import written_whole
-from elmokit.hdf5 import created_hdf5
+from elmokit.io.files import atomic_write
+from elmokit.io.hdf5 import created_hdf5
 from elmokit.text.characters import N_CHARS
 from elmokit.weights.datasets import check_dataset, damage_told, read_dataset
 from elmokit.weights.json_table import read_table
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
 
 FAMILY = "bilm-tf"
@@ -111,7 +111,7 @@ def _stand_in(name: str, shape: Shape) -> Tensor:
     return torch.eye(shape[0]) if is_square and name.endswith(("W_P_0", "W_proj")) else torch.zeros(shape)
 
 
-def load(options_path: str | Path, weights_path: str | Path) -> StoredModel:
+def load(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
     """Open a published model.
 
     Raises:
@@ -139,10 +139,10 @@ def load(options_path: str | Path, weights_path: str | Path) -> StoredModel:
             bilm = BiLM(config)
         fill(bilm, table(config), shapes, read, f"{weights_path} (sizes from {options_path})")
     card = options.get("card")
-    return StoredModel(bilm, FAMILY, source=Path(weights_path), card=card if isinstance(card, dict) else {})
+    return PretrainedBiLM(bilm, FAMILY, source=Path(weights_path), card=card if isinstance(card, dict) else {})
 
 
-def save(model: StoredModel, options_path: str | Path, weights_path: str | Path, overwrite: bool = False) -> None:
+def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Path, overwrite: bool = False) -> None:
     """Write a model's biLM for AllenNLP's and bilm-tf's loaders, its card in the options; there is no place for more.
 
     Raises:
@@ -155,7 +155,7 @@ def save(model: StoredModel, options_path: str | Path, weights_path: str | Path,
             f"{weights_path}: the HDF5 format holds no word or character lexicon, and this model needs one. "
             "Write a folder instead: a path without .hdf5 or .h5."
         )
-    with written_whole(options_path, overwrite) as options, written_whole(weights_path, overwrite) as weights:
+    with atomic_write(options_path, overwrite) as options, atomic_write(weights_path, overwrite) as weights:
         card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # there is no place for it
         content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")

@@ -26,7 +26,7 @@ from typing import IO, Any
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
-from elmokit.files import cache_folder
+from elmokit.io.files import cache_dir
 
 TIMEOUT_SECONDS = 30.0  # without a single byte
 N_TRIES = 4
@@ -101,7 +101,7 @@ def fetch(address: str | Path) -> Path:
         return path
     if scheme not in ("http", "https"):
         raise ConfigError(f"{address} cannot be downloaded: give an http, https or file address.")
-    folder = cache_folder() / "downloads" / hashlib.sha256(address.encode(errors="backslashreplace")).hexdigest()[:16]
+    folder = cache_dir() / "downloads" / hashlib.sha256(address.encode(errors="backslashreplace")).hexdigest()[:16]
     path, record = folder / name_in(address), folder / "download.json"
     if path.is_file() and record.is_file():
         mend = f"Delete the folder {folder}; it will be downloaded anew."
@@ -310,7 +310,7 @@ def _check_room(address: str, total: int | None, file: IO[bytes]) -> None:
         return
     if total > MAX_BYTES:
         raise FormatError(f"{address} says it has {total:,} bytes; no ELMo is that large. Nothing was kept.")
-    folder = cache_folder()
+    folder = cache_dir()
     free = shutil.disk_usage(folder).free
     if total - file.tell() > free:
         raise OutputError(

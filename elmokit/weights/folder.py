@@ -24,13 +24,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from elmokit.bilm import BiLM, BiLMConfig, BiLMState
-from elmokit.configs import config_from, config_to
+from elmokit.config import config_from, config_to
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.files import written_whole
+from elmokit.io.files import atomic_write
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 from elmokit.weights.json_table import read_table
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.weights.table import fill, same_rows
 from elmokit.weights.words import row_vocabulary
@@ -51,7 +51,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
+def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
     """Write a model as a folder; whole or not at all.
 
     Raises:
@@ -70,7 +70,7 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
     tensors = dict(model.bilm.state_dict())
     if model.warm_state is not None:
         tensors |= {_WARM + name: part for name, part in model.warm_state._asdict().items()}
-    with written_whole(path, overwrite, folder=True) as folder:
+    with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         save_tensors(tensors, folder / "model.safetensors", dtype)
         if model.softmax is not None:
@@ -82,7 +82,7 @@ def save_folder(model: StoredModel, path: str | Path, storage: Storage = "float3
             (folder / "lexicon.json").write_text(lexicon + "\n", encoding="utf-8", newline="\n")
 
 
-def load_folder(path: str | Path) -> StoredModel:
+def load_folder(path: str | Path) -> PretrainedBiLM:
     """Read a model from a folder of ours.
 
     Raises:
@@ -122,7 +122,7 @@ def load_folder(path: str | Path) -> StoredModel:
         with torch.device("meta"):
             softmax = build_softmax(kind, len(vocabulary), bilm)
         _fill_from(folder / "softmax.safetensors", softmax)
-    return StoredModel(
+    return PretrainedBiLM(
         bilm,
         family=FORMAT,
         source=folder,

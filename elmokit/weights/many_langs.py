@@ -31,7 +31,7 @@ from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.weights.bilm_tf import WITHOUT_ZERO_ROW
 from elmokit.weights.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.pickles import read_state_dict
 from elmokit.weights.table import GATE_BIAS, GATES, Layout, TensorRow, fill
 from elmokit.weights.words import with_meta
@@ -57,7 +57,7 @@ def is_folder(path: Path) -> bool:
     return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
 
 
-def load(folder: Path) -> StoredModel:
+def load(folder: Path) -> PretrainedBiLM:
     """Open a model; nothing in the folder is run.
 
     Raises:
@@ -91,7 +91,7 @@ def load(folder: Path) -> StoredModel:
         card["sizes"] = settings.where
     if (folder / "classifier.pkl").is_file():
         card["left out"] = "classifier.pkl, the softmax: its column for all unlisted words has no place here"
-    return with_meta(StoredModel(bilm, FAMILY, source=folder, card=card, lexicon=lexicon), folder)
+    return with_meta(PretrainedBiLM(bilm, FAMILY, source=folder, card=card, lexicon=lexicon), folder)
 
 
 def table(config: BiLMConfig) -> list[TensorRow]:

@@ -15,15 +15,15 @@ from torch import Tensor
 from elmokit.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.errors import ModelNotFoundError
 from elmokit.nn.softmax import Softmax
-from elmokit.text.batches import Layout, lay_out
+from elmokit.text.batching import Layout, lay_out
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.token_cache import TokenCache
+from elmokit.token_cache import TokenCache
 
 
 @dataclass
-class StoredModel:
+class PretrainedBiLM:
     """A biLM with all that its files hold beside it."""
 
     bilm: BiLM

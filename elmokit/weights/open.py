@@ -7,13 +7,13 @@ from pathlib import Path
 import h5py
 
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
-from elmokit.files import at_home, refuse_existing, written_whole
+from elmokit.io.files import atomic_write, expand_user, refuse_existing
 from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.datasets import DAMAGE
 from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_folder
 from elmokit.weights.json_table import read_table
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
@@ -31,7 +31,7 @@ def open_model(
     *,
     token_embeddings: str | Path | None = None,
     vocabulary: str | Path | None = None,
-) -> StoredModel:
+) -> PretrainedBiLM:
     """Open a model by its path.
 
     Args:
@@ -49,9 +49,10 @@ def open_model(
         ModelNotFoundError: nothing stands at the path, or a part of the model is missing.
         FormatError, TensorMismatchError, ConfigError: it is damaged or of another kind, or is of other words.
     """
-    path = at_home(path, ModelNotFoundError)
+    path = expand_user(path, ModelNotFoundError)
     options, table, listed = (
-        None if file is None else at_home(file, ModelNotFoundError) for file in (options, token_embeddings, vocabulary)
+        None if file is None else expand_user(file, ModelNotFoundError)
+        for file in (options, token_embeddings, vocabulary)
     )
     words = listed if table is None else None
     if tf_checkpoint.is_named_by(path):
@@ -69,7 +70,7 @@ def open_model(
     return model if table is None else with_token_embeddings(model, table, listed)
 
 
-def _open_folder(path: Path, options: Path | None, words: Path | None) -> StoredModel:
+def _open_folder(path: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
     if is_folder(path):
         return with_words(load_folder(path), words)
     if is_folder(path / RUN_MODEL):
@@ -94,7 +95,7 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Stored
     raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
 
 
-def _open_archive(path: Path, options: Path | None, words: Path | None) -> StoredModel:
+def _open_archive(path: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
     with unpacked(path) as archive:
         try:
             model = _open_folder(archive.folder, options, words)
@@ -105,7 +106,7 @@ def _open_archive(path: Path, options: Path | None, words: Path | None) -> Store
     return model
 
 
-def _open_hdf5(weights: Path, options: Path | None, words: Path | None) -> StoredModel:
+def _open_hdf5(weights: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
     """An HDF5 file of weights, and what stands beside it: words and what the NLPL repository says of it."""
     if not h5py.is_hdf5(weights) and (hint := _looks_like(weights)):
         raise FormatError(f"{weights} is no HDF5 file.{hint}")
@@ -240,7 +241,7 @@ def refuse_target(path: Path, overwrite: bool) -> None:
 
 
 def save_model(
-    model: StoredModel, path: str | Path, storage: Storage = "float32", overwrite: bool = False
+    model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False
 ) -> list[Path]:
     """Write a model in the format that the path asks for: HDF5 with options beside it, or a folder of ours.
 
@@ -252,14 +253,14 @@ def save_model(
     Raises:
         OutputError: something stands there and may not be overwritten, or it cannot be written.
     """
-    path = at_home(path, OutputError)
+    path = expand_user(path, OutputError)
     refuse_target(path, overwrite)
     if path.suffix in HDF5_SUFFIXES:
         options = named_options(path)
         if model.bilm.config.n_words is None or model.vocabulary is None:
             bilm_tf.save(model, options, path, overwrite)
             return [path, options]
-        with written_whole(path.with_name("vocab.txt"), overwrite) as words:
+        with atomic_write(path.with_name("vocab.txt"), overwrite) as words:
             words.write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
             bilm_tf.save(model, options, path, overwrite)
         return [path, options, path.with_name("vocab.txt")]

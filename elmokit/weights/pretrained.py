@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from elmokit.weights import tf_checkpoint
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 from elmokit.weights.source import open_source
 
@@ -18,7 +18,7 @@ def open_pretrained(
     options: str | Path | None = None,
     token_embeddings: str | Path | None = None,
     vocabulary: str | Path | None = None,
-) -> StoredModel:
+) -> PretrainedBiLM:
     """Open a model by path, published name, address or id, or the one inside the package by None or its name.
 
     Args:
@@ -37,7 +37,7 @@ def open_pretrained(
 
 def open_with_softmax(
     path_or_name: str | Path | None, options: str | Path | None = None, vocabulary: str | Path | None = None
-) -> StoredModel:
+) -> PretrainedBiLM:
     """Open a model as ``open_pretrained`` does, with its softmax wherever there is one.
 
     Of a folder with both a checkpoint of bilm-tf and the HDF5 file dumped from it, the checkpoint is opened: only that

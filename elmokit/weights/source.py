@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
-from elmokit.files import at_home
+from elmokit.io.files import expand_user
 from elmokit.weights import published
 from elmokit.weights.download import fetch, is_address, name_in, sibling, unfolded
 from elmokit.weights.hub import PREFIX, hub_folder, is_hub_id
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import HDF5_SUFFIXES, named_options, open_model
 
 
-def open_source(source: str | Path, options: str | Path | None = None) -> StoredModel:
+def open_source(source: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
     """Open a model by whatever names it.
 
     Args:
@@ -31,7 +31,7 @@ def open_source(source: str | Path, options: str | Path | None = None) -> Stored
     text = unfolded(source)
     if is_address(text):
         return open_model(*_from_address(text, options))
-    if os.path.exists(at_home(source, ModelNotFoundError)):  # noqa: PTH110 (Path.exists raises for a name that is too long)
+    if os.path.exists(expand_user(source, ModelNotFoundError)):  # noqa: PTH110 (Path.exists raises for a name that is too long)
         return open_model(source, None if options is None else local_path(options))
     if (model := published.find(text)) is not None:
         if options is not None:
@@ -52,7 +52,7 @@ def local_path(path: str | Path) -> Path:
     Raises:
         ModelError: as in ``fetch``.
     """
-    return fetch(path) if is_address(path) else at_home(path, ModelNotFoundError)
+    return fetch(path) if is_address(path) else expand_user(path, ModelNotFoundError)
 
 
 def _from_hub(text: str) -> Path:
@@ -65,7 +65,7 @@ def _from_hub(text: str) -> Path:
         raise ModelNotFoundError(f"No such file or folder here, and {error}") from None
 
 
-def open_published(model: published.Published) -> StoredModel:
+def open_published(model: published.Published) -> PretrainedBiLM:
     """Download a published model from the first of its places that has it, and open it.
 
     Raises:

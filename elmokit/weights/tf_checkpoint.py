@@ -32,7 +32,7 @@ from elmokit.nn.char_cnn import WordEmbedding
 from elmokit.nn.softmax import FullSoftmax, TiedSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.table import Shape, TensorRow, fill
 from elmokit.weights.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
 from elmokit.weights.words import NAMES, row_vocabulary
@@ -66,7 +66,7 @@ _LSTM_PARTS = {
 class Checkpoint:
     """A model in the state of its training."""
 
-    model: StoredModel
+    model: PretrainedBiLM
     step: int | None
     """Training steps so far, where the checkpoint tells."""
     adagrad: dict[str, Tensor] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def load(
     *,
     step: int | None = None,
     vocabulary: str | Path | None = None,
-) -> StoredModel:
+) -> PretrainedBiLM:
     """Open the biLM of a checkpoint, with its softmax where there is a vocabulary. Arguments as in ``read``."""
     return read(path, options, step=step, vocabulary=vocabulary).model
 
@@ -130,7 +130,7 @@ def read(
         bilm = BiLM(config)
     fill(bilm, rows, lm_shapes, read_tensor, f"{prefix} (sizes from {options})")
     n_steps = _step(bundle, prefix)
-    model = StoredModel(bilm, FAMILY, source=prefix, card={} if n_steps is None else {"training_steps": n_steps})
+    model = PretrainedBiLM(bilm, FAMILY, source=prefix, card={} if n_steps is None else {"training_steps": n_steps})
     places = (_in_or_above(prefix, pattern) for pattern in (*NAMES, "vocab*.txt", "vocab*.txt.gz"))
     vocabulary = vocabulary or next((place for place in places if place is not None), None)
     if vocabulary is None:
@@ -270,7 +270,11 @@ def _softmax_rows(names: dict[str, str]) -> list[TensorRow]:
 
 
 def _softmax(
-    model: StoredModel, names: dict[str, str], shapes: dict[str, Shape], read_tensor: Callable[[str], Tensor], what: str
+    model: PretrainedBiLM,
+    names: dict[str, str],
+    shapes: dict[str, Shape],
+    read_tensor: Callable[[str], Tensor],
+    what: str,
 ) -> FullSoftmax | TiedSoftmax:
     rows = _softmax_rows(names)
     vocabulary = model.vocabulary

@@ -26,7 +26,7 @@ from elmokit.bilm import BiLM
 from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.text.characters import N_CHARS
 from elmokit.weights import bilm_tf
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.table import Shape, fill
 from elmokit.weights.tf_bundle import INDEX_SUFFIX, TensorBundle
 from elmokit.weights.tf_checkpoint import as_tensor, lstm_name
@@ -48,7 +48,7 @@ def is_module(path: Path) -> bool:
     return (path / f"{_VARIABLES}{INDEX_SUFFIX}").is_file() and any((path / name).is_file() for name in GRAPHS)
 
 
-def load(path: str | Path, options: str | Path | None = None) -> StoredModel:
+def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
     """Open a module.
 
     The card holds its scalar mix under ``mix``, and under ``skipped`` the variables that are no part of the biLM.
@@ -96,7 +96,7 @@ def load(path: str | Path, options: str | Path | None = None) -> StoredModel:
     card: dict[str, Any] = {} if mix is None else {MIX: mix}
     if skipped := sorted(set(bundle.entries) - used):
         card["skipped"] = skipped
-    return StoredModel(bilm, FAMILY, source=folder, card=card)
+    return PretrainedBiLM(bilm, FAMILY, source=folder, card=card)
 
 
 def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:

@@ -23,13 +23,13 @@ from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import RowVocabulary, Vocabulary, read_words
 from elmokit.weights.datasets import DAMAGE, read_dataset
 from elmokit.weights.json_table import read_table
-from elmokit.weights.model import StoredModel
+from elmokit.weights.model import PretrainedBiLM
 
 NAMES = ("vocab.txt", "vocab.txt.gz")
 
 
 @dataclasses.dataclass
-class CachedModel(StoredModel):
+class CachedModel(PretrainedBiLM):
     """A model that reads characters, with vectors of some tokens computed before."""
 
     rows: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -67,7 +67,7 @@ def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> RowVocabulary:
         raise FormatError(f"{path} cannot be used: {error}.") from None
 
 
-def with_words(model: StoredModel, path: Path | None) -> StoredModel:
+def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
     """A model with its word list, where one is at hand.
 
     A model that reads words needs it, and it must fit. For one that reads characters it is an extra: if it is no sound
@@ -96,7 +96,7 @@ def with_words(model: StoredModel, path: Path | None) -> StoredModel:
         return dataclasses.replace(model, card={**model.card, "vocabulary": note})
 
 
-def with_meta(model: StoredModel, folder: Path) -> StoredModel:
+def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
     """A model with the NLPL repository's ``meta.json`` as ``meta`` in its card; a damaged one is passed over."""
     try:
         content = read_table(folder / "meta.json", max_bytes=1 << 20)
@@ -105,7 +105,7 @@ def with_meta(model: StoredModel, folder: Path) -> StoredModel:
     return dataclasses.replace(model, card={**model.card, "meta": content})
 
 
-def with_token_embeddings(model: StoredModel, path: str | Path, vocabulary: str | Path | None) -> StoredModel:
+def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: str | Path | None) -> PretrainedBiLM:
     """A model that looks tokens up in a table cached by bilm-tf: the dataset ``embedding``, one row a word.
 
     Tokens that are not listed are computed from their characters, if the model reads characters; a model that reads
@@ -132,7 +132,7 @@ def with_token_embeddings(model: StoredModel, path: str | Path, vocabulary: str 
         if len(words) != len(table):
             row_vocabulary(words_path, len(table), rows_of)  # says what does not fit
         bilm.token_layer = CachedCharCNN(bilm.token_layer, table)
-        known = {field.name: getattr(model, field.name) for field in dataclasses.fields(StoredModel)}
+        known = {field.name: getattr(model, field.name) for field in dataclasses.fields(PretrainedBiLM)}
         return CachedModel(**known, rows={word: row for row, word in enumerate(words)})
     listed = row_vocabulary(words_path, len(table), rows_of)
     bilm.config = dataclasses.replace(bilm.config, n_words=len(table))

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from elmokit.errors import TextError
-from elmokit.files import read_lines
-from elmokit.text.passages import PlacedToken, covering_tokens, passage_tokenizer
+from elmokit.io.files import read_lines
+from elmokit.tasks.readers.passages import PlacedToken, covering_tokens, passage_tokenizer
 
 PlacedTokenize = Callable[[str], list[PlacedToken]]
 Unanswerable = Literal["refuse", "skip", "keep"]

@@ -1,0 +1,128 @@
+"""Sentences with a tag on each word: CoNLL-U, CoNLL-U Plus, and files of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elmokit.errors import ConfigError, TextError
+from elmokit.io.files import read_lines
+
+CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+PLUS = "# global.columns ="  # the first line of CoNLL-U Plus names its columns
+NO_TAG = "_"  # CoNLL-U's word for "not given"
+DOCUMENT = "-DOCSTART-"
+
+
+@dataclass(frozen=True)
+class TaggedSentence:
+    """Words and their tags; None where the file gives none."""
+
+    words: list[str]
+    tags: list[str | None]
+
+
+def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> Iterator[TaggedSentence]:
+    """Sentences of a tagged file, told by its ending: ``.conllu`` and ``.conllup``, and columns otherwise.
+
+    Args:
+        path: the file; compressed ones too, as in ``read_lines``.
+        tags: CoNLL-U: a column's name in any case, UPOS if None. Columns: a number from 1, the second if None.
+        words: the column of the words, from 1; columns only.
+
+    Raises:
+        ConfigError: there is no such column.
+        TextError: the file cannot be read, or a line has another number of columns.
+    """
+    if unpacked_name(path).endswith((".conllu", ".conllup")):
+        return read_conllu(path, tags or "UPOS")
+    try:
+        number = int(tags or 2)
+    except ValueError:
+        raise ConfigError(
+            f"{path} is read as columns, whose tags are chosen by a number; given {tags!r}. "
+            "Give a number from 1, or name a CoNLL-U file .conllu."
+        ) from None
+    return read_columns(path, words, number)
+
+
+def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence]:
+    """Sentences of a CoNLL-U or CoNLL-U Plus file.
+
+    Multiword tokens (``1-2``) and empty nodes (``8.1``) are passed over.
+
+    Raises:
+        ConfigError: there is no column of that name.
+        TextError: the file cannot be read, or a line has another number of columns.
+    """
+    names = list(CONLLU)
+    sentence: list[tuple[str, str | None]] = []
+    for number, line in enumerate(read_lines(path), start=1):
+        if number == 1 and line.startswith(PLUS):
+            names = line.removeprefix(PLUS).split()
+        if number == 1:
+            form, tag = _column(path, names, "FORM"), _column(path, names, tags)
+        if line.startswith("#") and (not sentence or names[0] == "ID"):  # else it may be the word "#"
+            continue
+        if not line.strip():
+            yield from _sentence(sentence)
+            sentence = []
+            continue
+        columns = line.split("\t")
+        if len(columns) != len(names):
+            raise TextError(f"{path}, line {number}: {len(columns)} columns, expected {len(names)} with tabs between.")
+        if "ID" not in names or columns[names.index("ID")].isdigit():
+            sentence.append((columns[form], None if columns[tag] == NO_TAG else columns[tag]))
+    yield from _sentence(sentence)
+
+
+def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[TaggedSentence]:
+    """Sentences of a file of columns with blanks or tabs between, a blank line after each sentence (CoNLL 2000, 2003).
+
+    ``-DOCSTART-`` lines are passed over.
+
+    Args:
+        words, tags: numbers of their columns, from 1.
+
+    Raises:
+        ConfigError: there is no column of that number.
+        TextError: the file cannot be read, or a line has another number of columns than the first.
+    """
+    n_columns = 0
+    sentence: list[tuple[str, str | None]] = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.replace("\t", " ").split(" ")
+        columns = [column for column in columns if column]
+        if not columns or columns[0] == DOCUMENT:
+            yield from _sentence(sentence)
+            sentence = []
+            continue
+        n_columns = n_columns or len(columns)
+        if len(columns) != n_columns:
+            raise TextError(
+                f"{path}, line {number}: {len(columns)} columns, expected {n_columns} as on the lines before."
+            )
+        for wanted in (words, tags):
+            if not 1 <= wanted <= n_columns:
+                raise ConfigError(f"{path} has {n_columns} columns; there is no column {wanted}. Give one from 1.")
+        sentence.append((columns[words - 1], columns[tags - 1]))
+    yield from _sentence(sentence)
+
+
+def unpacked_name(path: str | Path) -> str:
+    """A file's name without the ending that says how it is compressed."""
+    path = Path(path)
+    return path.stem if path.suffix in (".gz", ".xz", ".zst") else path.name
+
+
+def _sentence(rows: list[tuple[str, str | None]]) -> Iterator[TaggedSentence]:
+    if rows:
+        yield TaggedSentence([word for word, _ in rows], [tag for _, tag in rows])
+
+
+def _column(path: str | Path, names: list[str], wanted: str) -> int:
+    for place, name in enumerate(names):
+        if name.lower() == wanted.lower():
+            return place
+    raise ConfigError(f"{path} has no column {wanted!r}; its columns are {', '.join(names)}.")

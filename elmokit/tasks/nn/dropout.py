@@ -1,0 +1,27 @@
+"""Dropout with one mask for a whole sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class VariationalDropout(nn.Module):
+    """Variational dropout: a feature is dropped at every step of a sequence or at none (Gal and Ghahramani 2016).
+
+    Args:
+        p: share of the features dropped, from 0 to below 1.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"p is {p}; a dropout is a share from 0 to below 1.")
+        self.p = p
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(batch, time, dim)`` to the same shape; in training the kept features are scaled by ``1 / (1 - p)``."""
+        if not self.training or self.p == 0:
+            return inputs
+        kept = torch.empty_like(inputs[:, :1]).bernoulli_(1 - self.p)
+        return inputs * kept / (1 - self.p)
