@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from elmokit import Elmo, open_model
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.kernels import backends as choose
 from elmokit.probes.tagged import TaggedSentence, read_conllu
 from elmokit.scoring.perplexity import perplexity

@@ -22,7 +22,7 @@ import torch
 from elmokit import Elmo
 from elmokit.corpus.embed import embed_file
 from elmokit.embedder import POOL_BATCHES
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.text.batching import plan_batches
 from elmokit.weights.pretrained import open_pretrained
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from elmokit.initial_state import warm_start
-from elmokit.io.files import read_sentences
+from elmokit.io.text_files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.scoring.perplexity import perplexity
 from elmokit.text.vocabulary import Vocabulary

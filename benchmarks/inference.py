@@ -34,7 +34,7 @@ from torch import nn
 from elmokit import Elmo, save_model
 from elmokit.bilm import PRESETS, BiLM
 from elmokit.io.figures import LINES, PAGE, save_figure, styled_figure
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.kernels import backends as choose
 from elmokit.nn.kernels import compiler as compiled
 from elmokit.nn.kernels import products

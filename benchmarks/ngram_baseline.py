@@ -27,7 +27,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from elmokit.io.files import find_text_files, read_sentences
+from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 ORDER = 5

@@ -14,7 +14,7 @@ import numpy as np
 
 from elmokit import BiLMState, Elmo, PretrainedBiLM, open_model
 from elmokit.initial_state import boundary_state, calibrated_state
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.scoring.perplexity import perplexity
 
 CARRIED_ROWS = 32

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 import elmokit
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMState
-from elmokit.io.files import find_text_files
+from elmokit.io.text_files import find_text_files
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream

@@ -11,6 +11,7 @@ The tree::
     |   |-- FormatError          a damaged file, or one of another kind
     |   `-- TensorMismatchError  tensors that do not fit the sizes in the configuration
     |-- OutputError              an output that exists, cannot be written, or does not fit on the disk
+    |-- LockedError              an output that another process is writing to
     |-- TrainingError            training that cannot start or go on
     `-- MissingExtraError        an optional dependency that is not installed
 
@@ -55,6 +56,10 @@ class TensorMismatchError(ModelError):
 
 class OutputError(ElmoError):
     """An output that exists, cannot be written, or does not fit on the disk."""
+
+
+class LockedError(ElmoError):
+    """An output that another process is writing to."""
 
 
 class TrainingError(ElmoError):

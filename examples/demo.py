@@ -12,7 +12,7 @@ import h5py
 
 from elmokit import Elmo
 from elmokit.corpus.embed import embed_file
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.neighbours import in_context, nearest_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")

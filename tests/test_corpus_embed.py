@@ -21,7 +21,7 @@ from elmokit.corpus.hdf5 import Keys
 from elmokit.corpus.unfinished import Done, ResumableWriter
 from elmokit.embedder import Elmo, Layers, Start
 from elmokit.errors import OutputError, TextError
-from elmokit.io.files import split_tokens
+from elmokit.io.text_files import split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError, TextError
-from elmokit.io.files import (
-    atomic_write,
+from elmokit.io.atomic import atomic_write, refuse_existing
+from elmokit.io.text_files import (
     expand_user,
     find_text_files,
     read_lines,
     read_sentences,
-    refuse_existing,
     refuse_unreadable,
     split_tokens,
 )

@@ -10,7 +10,7 @@ from elmokit.corpus.hdf5_format import DATA_START
 from elmokit.corpus.reading import Pool, Sentence, read_pools, read_sentences, survey
 from elmokit.corpus.unfinished import Done
 from elmokit.errors import TextError
-from elmokit.io.files import split_tokens
+from elmokit.io.text_files import split_tokens
 
 
 def sentences_of(lines: list[str]) -> list[Sentence]:

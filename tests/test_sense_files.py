@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.io.files import split_tokens
+from elmokit.io.text_files import split_tokens
 from elmokit.probes.sense_files import (
     Instance,
     SenseSentence,

@@ -12,7 +12,7 @@ import pytest
 
 from elmokit import Elmo
 from elmokit.initial_state import boundary_state
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.neighbours import nearest_tokens
 from elmokit.scoring.perplexity import perplexity
 from elmokit.weights.pretrained import DEFAULT_MODEL, open_pretrained

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.files import split_tokens
+from elmokit.io.text_files import split_tokens
 from elmokit.probes.tagged import TaggedSentence, read_columns, read_conllu, read_tagged
 
 TAIL = "\t_" * 5

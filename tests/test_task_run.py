@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TextError, TrainingError
-from elmokit.io.files import held
+from elmokit.errors import (
+    ConfigError,
+    FormatError,
+    LockedError,
+    ModelNotFoundError,
+    OutputError,
+    TextError,
+    TrainingError,
+)
+from elmokit.io.lock import file_lock
 from elmokit.tasks.config import FinetuneConfig, WordsConfig
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run import open_run, train_task
@@ -129,7 +137,7 @@ def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 1})
     run = tmp_path / "run"
-    with held(run / "lock"), pytest.raises(TrainingError, match="Another process is training in"):
+    with file_lock(run / "lock"), pytest.raises(LockedError, match="Another process is training in"):
         train_task(task, config, run, resume=True)
     assert not (run / "config.toml").exists()
     train_task(task, config, run, resume=True)

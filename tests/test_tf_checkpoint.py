@@ -17,7 +17,7 @@ from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.cli.main import elmokit
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
-from elmokit.io.files import split_tokens
+from elmokit.io.text_files import split_tokens
 from elmokit.scoring.perplexity import perplexity
 from elmokit.weights import bilm_tf, tf_checkpoint
 from elmokit.weights.folder import save_folder

@@ -54,7 +54,8 @@ def allennlp_elmo(
     """
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, Layers
-    from elmokit.io.files import refuse_existing, refuse_unreadable
+    from elmokit.io.atomic import refuse_existing
+    from elmokit.io.text_files import refuse_unreadable
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
@@ -124,7 +125,7 @@ def _n_lines_none_blank(source: Path) -> int:
     Raises:
         ConfigError: some are blank; all of them are named, before any work is done.
     """
-    from elmokit.io.files import read_lines
+    from elmokit.io.text_files import read_lines
 
     n_lines = 0
     blank: list[int] = []

@@ -41,7 +41,7 @@ def convert(
     SRC may be the folder of a training run: its best model is taken.
     """
     from elmokit.initial_state import store_warm_state
-    from elmokit.io.files import read_sentences
+    from elmokit.io.text_files import read_sentences
     from elmokit.weights.open import HDF5_SUFFIXES, refuse_target, save_model
     from elmokit.weights.pretrained import open_pretrained, open_with_softmax
 

@@ -92,7 +92,8 @@ def embed(
     from elmokit.corpus.reading import read_sentences, survey
     from elmokit.corpus.unfinished import Done
     from elmokit.embedder import Elmo
-    from elmokit.io.files import refuse_existing, refuse_unreadable, split_tokens
+    from elmokit.io.atomic import refuse_existing
+    from elmokit.io.text_files import refuse_unreadable, split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
     refuse_existing(output, overwrite)

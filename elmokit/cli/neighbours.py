@@ -49,7 +49,7 @@ def index(
     and dimension. A call that was killed goes on where it was when it is made again.
     """
     from elmokit.embedder import Elmo
-    from elmokit.io.files import find_text_files, split_tokens
+    from elmokit.io.text_files import find_text_files, split_tokens
     from elmokit.probes.occurrences import build_index, read_sentences
     from elmokit.text.tokenize import treebank_tokenizer
 
@@ -106,7 +106,7 @@ def find(
     The words most like it without context stand beside them, as in table 4 of Peters et al. 2018.
     """
     from elmokit.embedder import Elmo
-    from elmokit.io.files import split_tokens
+    from elmokit.io.text_files import split_tokens
     from elmokit.probes.occurrences import OccurrenceIndex
     from elmokit.text.tokenize import treebank_tokenizer
 

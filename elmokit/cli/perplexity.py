@@ -15,7 +15,8 @@ import click
 
 from elmokit.cli.common import Progress, options_option, overwrite_option
 from elmokit.errors import ConfigError
-from elmokit.io.files import STDIN, atomic_write
+from elmokit.io.atomic import atomic_write
+from elmokit.io.text_files import STDIN
 
 if TYPE_CHECKING:
     from elmokit.scoring.bilm_tf import BilmTfPerplexity
@@ -66,7 +67,8 @@ def perplexity(
     input; several are scored as one text.
     """
     from elmokit.initial_state import warm_start
-    from elmokit.io.files import find_text_files, read_sentences, refuse_existing
+    from elmokit.io.atomic import refuse_existing
+    from elmokit.io.text_files import find_text_files, read_sentences
     from elmokit.nn.devices import usable_device
     from elmokit.scoring.bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
     from elmokit.scoring.perplexity import perplexity as score

@@ -140,8 +140,8 @@ def wsd(
     without --inventory they go without an answer. Scores are those of the official scorer.
     """
     from elmokit.embedder import Elmo
+    from elmokit.io.atomic import refuse_existing
     from elmokit.io.figures import refuse_figure
-    from elmokit.io.files import refuse_existing
     from elmokit.probes.sense_files import find_sense_set, read_inventory
     from elmokit.probes.senses import ANSWERS, probe_senses, write_answers
 

@@ -106,7 +106,7 @@ def evaluate(
 @device_option
 def predict(run: Path, text: Path, seed: int | None, as_json: bool, tokenize: bool, device: str) -> None:
     """Label TEXT (- for standard input) with RUN's model; what a line holds depends on the task."""
-    from elmokit.io.files import read_lines, split_tokens
+    from elmokit.io.text_files import read_lines, split_tokens
     from elmokit.tasks.run import open_run
     from elmokit.text.tokenize import treebank_tokenizer
 

@@ -12,7 +12,7 @@ import torch
 from elmokit.cli.finetune import DEFAULTS, own_words
 from elmokit.cli.training import MAX_WORDS, begin_run, carry_on
 from elmokit.errors import TextError
-from elmokit.io.files import atomic_write
+from elmokit.io.atomic import atomic_write
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import TrainingConfig

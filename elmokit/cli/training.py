@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import random
@@ -19,9 +20,10 @@ import torch
 
 from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM, Progress, n_bytes
-from elmokit.errors import ConfigError, MissingExtraError, TextError, TrainingError
+from elmokit.errors import ConfigError, LockedError, MissingExtraError, TextError, TrainingError
 from elmokit.initial_state import store_warm_state
-from elmokit.io.files import atomic_write, find_text_files, held, read_sentences
+from elmokit.io.atomic import atomic_write
+from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
@@ -32,11 +34,11 @@ from elmokit.training.finetune import before_and_after
 from elmokit.training.loop import train as run_training
 from elmokit.training.plan import Plan, Sizes
 from elmokit.training.run_folder import (
-    LOCK,
     VOCABULARY,
     Corpus,
     open_settings,
     refuse_small_corpus,
+    run_lock,
     save_settings,
     settings_of,
 )
@@ -264,9 +266,8 @@ def carry_on(
             click.echo(f"The best model, {scored}, is in {run / 'model'}.")
         if board is not None:
             board.close()
-        with held(run / LOCK) as is_ours:
-            if is_ours:  # else another process goes on with the run already
-                _conclude(run, corpus, config)
+        with contextlib.suppress(LockedError), run_lock(run):  # else another process has resumed the run already
+            _conclude(run, corpus, config)
     return result
 
 

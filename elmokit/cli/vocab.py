@@ -25,7 +25,7 @@ def vocab(
     TEXT is tokenised, one sentence per line: files (.txt, .gz, .xz, .zst), folders, quoted patterns, or - for standard
     input. The words are <S>, </S>, <UNK>, then the others, the most frequent first.
     """
-    from elmokit.io.files import find_text_files
+    from elmokit.io.text_files import find_text_files
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 
     if repair:

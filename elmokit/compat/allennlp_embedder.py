@@ -26,7 +26,7 @@ from elmokit.compat.allennlp_text import (
     ELMoTokenCharactersIndexer,
     batch_to_ids,
 )
-from elmokit.io.files import atomic_write
+from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import created_hdf5
 
 OutputFormat = Literal["all", "top", "average"]

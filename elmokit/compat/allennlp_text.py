@@ -13,7 +13,8 @@ from torch import Tensor
 
 from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, opened
 from elmokit.errors import OutputError
-from elmokit.io.files import atomic_write, read_lines
+from elmokit.io.atomic import atomic_write
+from elmokit.io.text_files import read_lines
 from elmokit.text.batching import check_sentence
 from elmokit.text.characters import (
     BEGIN_SENTENCE,

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.files import atomic_write, read_lines, split_tokens
+from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import created_hdf5
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_tokens
 from elmokit.weights import bilm_tf

@@ -26,7 +26,7 @@ from torch import Tensor
 from elmokit.bilm import BiLMState
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
-from elmokit.io.files import expand_user, split_tokens
+from elmokit.io.text_files import expand_user, split_tokens
 from elmokit.nn.softmax import ROWS_AT_ONCE
 from elmokit.text.batching import check_sentence
 from elmokit.weights.pretrained import open_pretrained

@@ -25,7 +25,7 @@ from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.unfinished import Done, ResumableWriter, Settings, begun
 from elmokit.embedder import LONG_TOKENS, POOL_BATCHES, Elmo, Layers, Vectors
 from elmokit.fingerprint import fingerprint
-from elmokit.io.files import STDIN, split_tokens
+from elmokit.io.text_files import STDIN, split_tokens
 from elmokit.nn.kernels.backends import asked
 from elmokit.text.batching import plan_batches
 

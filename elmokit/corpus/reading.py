@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elmokit.corpus.unfinished import Done
 from elmokit.errors import TextError
-from elmokit.io.files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
+from elmokit.io.text_files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
 from elmokit.text.batching import N_BOUNDARIES
 from elmokit.text.fasta import read_fasta
 

@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 from elmokit.bilm import BiLMState
 from elmokit.corpus.hdf5_format import DATA_START
 from elmokit.errors import OutputError
-from elmokit.io.files import held, refuse_existing
+from elmokit.io.atomic import refuse_existing
+from elmokit.io.lock import file_lock
 
 COMMIT_SECONDS = 2.0
 VECTORS = "vectors.hdf5"
@@ -185,9 +186,9 @@ def begun(
     output = Path(output)
     refuse_existing(output, overwrite)
     folder = partial_folder(output)
-    with held(folder / "lock") as is_ours:
-        if not is_ours:
-            raise OutputError(f"{output} is being written by another process. Wait for it, or choose another name.")
+    with file_lock(
+        folder / "lock", f"{output} is being written by another process. Wait for it, or choose another name."
+    ):
         found = _read_journal(folder) if resume or not overwrite else None
         if found is not None and not resume:
             raise OutputError(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.io.files import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, refuse_existing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError
 from elmokit.fingerprint import fingerprint
-from elmokit.io.files import atomic_write, recover_interrupted
+from elmokit.io.atomic import atomic_write, recover_interrupted
 
 RECORD = "record.json"
 CHUNK_TOKENS = 16_384

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.growing import (
     GrowingFolder,
     Progress,

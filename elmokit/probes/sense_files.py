@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from elmokit.errors import TextError
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 
 DATA, GOLD = ".data.xml", ".gold.key.txt"
 PACKED = ("", ".xz", ".gz", ".zst")

@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
-from elmokit.io.files import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, refuse_existing
 from elmokit.probes.growing import Progress, chunks, model_digest, no_progress
 from elmokit.probes.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.probes.sense_score import SenseScore, score_senses

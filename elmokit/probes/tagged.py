@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.files import read_lines
+from elmokit.io.text_files import read_lines
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 PLUS = "# global.columns ="  # the first line of CoNLL-U Plus names its columns

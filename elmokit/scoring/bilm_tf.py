@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from elmokit.bilm import stack_states
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.files import read_lines
+from elmokit.io.text_files import read_lines
 from elmokit.scoring.perplexity import exp_of
 from elmokit.scoring.surprisal import predicting
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.io.files import read_lines
+from elmokit.io.text_files import read_lines
 from elmokit.tasks.allennlp_models import COUNTERPARTS
 from elmokit.tasks.allennlp_parts import UNSET, Content, data, elmo, embedders, initializers, penalty, training
 from elmokit.tasks.allennlp_table import Findings, Given

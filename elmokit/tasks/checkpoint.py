@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from elmokit.config import config_from
 from elmokit.errors import ElmoError, TrainingError
-from elmokit.io.files import atomic_write
+from elmokit.io.atomic import atomic_write
 from elmokit.tasks.task import TaskModel
 from elmokit.weights.folder import save_tensors
 

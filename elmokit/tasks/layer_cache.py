@@ -22,7 +22,7 @@ from torch import Tensor
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
 from elmokit.fingerprint import fingerprint
-from elmokit.io.files import atomic_write, remove_abandoned
+from elmokit.io.atomic import atomic_write, remove_abandoned
 from elmokit.tasks.inputs import ElmoShape, mask_of, padded_layers
 from elmokit.text.batching import check_sentence
 

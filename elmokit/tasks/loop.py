@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elmokit.errors import TrainingError
-from elmokit.io.files import atomic_write, recover_interrupted, truncate_log
+from elmokit.io.atomic import atomic_write, recover_interrupted, truncate_log
 from elmokit.tasks.batches import epoch_batches, sorted_batches
 from elmokit.tasks.checkpoint import LoopState, Position, load_checkpoint, save_checkpoint
 from elmokit.tasks.config import TaskTrainingConfig

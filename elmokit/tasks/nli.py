@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.errors import TextError
-from elmokit.io.files import split_tokens
+from elmokit.io.text_files import split_tokens
 from elmokit.tasks.classes import Probabilities, likeliest, probabilities_of
 from elmokit.tasks.config import (
     CharsConfig,

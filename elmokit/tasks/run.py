@@ -24,7 +24,7 @@ from elmokit.errors import (
     UnknownLabelError,
 )
 from elmokit.fingerprint import fingerprint
-from elmokit.io.files import busy, held, recover_interrupted
+from elmokit.io.atomic import recover_interrupted
 from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
@@ -32,7 +32,6 @@ from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import Job, Progress, Report, fit, predict_all
 from elmokit.tasks.run_folder import (
-    LOCK,
     AnyTask,
     begin,
     finished_seeds,
@@ -45,6 +44,7 @@ from elmokit.tasks.run_folder import (
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
+from elmokit.training.run_folder import run_lock
 from elmokit.weights.pretrained import DEFAULT_MODEL
 
 Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
@@ -104,9 +104,7 @@ def train_task(
         return _build(task, config, inputs, labels, vocabulary.starts)
 
     build()  # what does not fit together is refused before anything is written
-    with held(run / LOCK) as is_ours:
-        if not is_ours:
-            raise busy(run)
+    with run_lock(run):
         recover_interrupted(run)
         begin(run, task, config, {**vocabulary.content, "labels": labels})
         facts = {**(facts or {}), "device": str(place)}

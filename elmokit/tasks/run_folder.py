@@ -32,14 +32,14 @@ from elmokit.config import config_to
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, TrainingError
 from elmokit.fingerprint import fingerprint
-from elmokit.io.files import atomic_write, open_binary
+from elmokit.io.atomic import atomic_write
+from elmokit.io.text_files import open_binary
 from elmokit.tasks.config import expand, read_toml, to_toml
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Task
 from elmokit.tasks.vocabulary import Coverage
 
 AnyTask = Task[Any, Any, Any, Any]
-LOCK = "lock"
 FREE = {"train.seeds", "elmo.cache"}
 """Settings that may differ between a run and its resumption."""
 

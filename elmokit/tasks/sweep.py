@@ -7,6 +7,7 @@ training is held by a lock that goes away with its process.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import config_to
-from elmokit.errors import ConfigError, OutputError, TrainingError
-from elmokit.io.files import held
+from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
+from elmokit.io.lock import file_lock
 from elmokit.tasks.config import ElmoConfig, MixConfig, read_toml
 from elmokit.tasks.loop import Progress
 from elmokit.tasks.run import Finetune, refuse_no_input, train_task
@@ -169,8 +170,12 @@ def run_sweep(
     for number, cell in enumerate(cells, start=1):
         if cell.is_done(folder):
             continue
-        with held(folder / cell.variant.name / f"run-{cell.seed}.lock") as is_ours:
-            if not is_ours or cell.is_done(folder):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(file_lock(folder / cell.variant.name / f"run-{cell.seed}.lock"))
+            except LockedError:  # another process trains this one
+                continue
+            if cell.is_done(folder):
                 continue
             to_train = sum(other.variant.share for other in cells if not other.is_done(folder))
             left = seconds / trained * to_train if trained else None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import TextError
-from elmokit.io.files import open_binary
+from elmokit.io.text_files import open_binary
 
 MOST_DIMS = 100_000
 MOST_WORD_BYTES = 10_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from elmokit.errors import OutputError
-from elmokit.io.files import read_sentences
+from elmokit.io.text_files import read_sentences
 
 MOST_TYPES = 5_000_000  # in memory at a time: about 1 GB
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.errors import TextError
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 
 RANGE_LINES = 200_000  # lines in memory at a time, over which they are shuffled
 BLOCK_LINES = 5_000  # of these, as tokens

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError
-from elmokit.io.files import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, refuse_existing
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words

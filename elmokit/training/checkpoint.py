@@ -20,7 +20,7 @@ from torch import Tensor
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import ModelError, TrainingError
-from elmokit.io.files import atomic_write
+from elmokit.io.atomic import atomic_write
 from elmokit.text.windows import WindowStream
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses

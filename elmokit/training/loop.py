@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
-from elmokit.errors import TrainingError
-from elmokit.io.files import busy, held, recover_interrupted, truncate_log
+from elmokit.errors import LockedError, TrainingError
+from elmokit.io.atomic import recover_interrupted, truncate_log
 from elmokit.nn.kernels.backends import offers
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.text.shards import Part
@@ -34,7 +34,6 @@ from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import build_optimizer
 from elmokit.training.plan import Clock, Plan, Sizes, make_plan, seconds_per_step, sizes_of
 from elmokit.training.run_folder import (
-    LOCK,
     LOG,
     SETTINGS,
     Corpus,
@@ -42,6 +41,7 @@ from elmokit.training.run_folder import (
     open_settings,
     refuse_other_settings,
     refuse_small_corpus,
+    run_lock,
     save_settings,
     settings_of,
 )
@@ -110,9 +110,15 @@ def train(
             number, or the memory is too small (the last good checkpoint stays).
     """
     refuse_small_corpus(corpus, config, world.size)
-    with held(run / LOCK) if world.leads else contextlib.nullcontext() as is_ours:
-        if not world.tell(is_ours):
-            raise busy(run)
+    with contextlib.ExitStack() as stack:
+        locked: LockedError | None = None
+        if world.leads:
+            try:
+                stack.enter_context(run_lock(run))
+            except LockedError as error:
+                locked = error
+        if (locked := world.tell(locked)) is not None:
+            raise locked
         if world.leads:
             recover_interrupted(run)
             recover_interrupted(run / "checkpoints")

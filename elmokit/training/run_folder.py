@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from elmokit.config import config_from, config_to
 from elmokit.errors import ConfigError, ModelError, TextError, TrainingError
-from elmokit.io.files import atomic_write
+from elmokit.io.atomic import atomic_write
+from elmokit.io.lock import file_lock
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 
@@ -128,6 +130,17 @@ def refuse_small_corpus(corpus: Corpus, config: TrainingConfig, n_processes: int
             f"A pass over the corpus holds {corpus.n_predictions:,} predictions, fewer than one window of {n_rows} x "
             f"{config.n_steps}. Lower batch_size or n_steps, or give more text."
         )
+
+
+def run_lock(run: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of a run's directory while a block runs.
+
+    Raises:
+        LockedError: Another process is training there.
+    """
+    return file_lock(
+        run / LOCK, f"Another process is training in {run}. Wait until it is over, or choose another folder."
+    )
 
 
 def append_line(log: Path, content: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
-from elmokit.io.files import atomic_write
+from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import created_hdf5
 from elmokit.text.characters import N_CHARS
 from elmokit.weights.datasets import check_dataset, damage_told, read_dataset

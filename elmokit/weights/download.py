@@ -26,7 +26,7 @@ from typing import IO, Any
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
-from elmokit.io.files import cache_dir
+from elmokit.io.cache import cache_dir
 
 TIMEOUT_SECONDS = 30.0  # without a single byte
 N_TRIES = 4

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from elmokit.bilm import BiLM, BiLMConfig, BiLMState
 from elmokit.config import config_from, config_to
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.io.files import atomic_write
+from elmokit.io.atomic import atomic_write
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 from elmokit.weights.json_table import read_table

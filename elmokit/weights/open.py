@@ -7,7 +7,8 @@ from pathlib import Path
 import h5py
 
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
-from elmokit.io.files import atomic_write, expand_user, refuse_existing
+from elmokit.io.atomic import atomic_write, refuse_existing
+from elmokit.io.text_files import expand_user
 from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.datasets import DAMAGE

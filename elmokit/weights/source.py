@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError
-from elmokit.io.files import expand_user
+from elmokit.io.text_files import expand_user
 from elmokit.weights import published
 from elmokit.weights.download import fetch, is_address, name_in, sibling, unfolded
 from elmokit.weights.hub import PREFIX, hub_folder, is_hub_id

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 
 from elmokit.errors import ElmoError
-from elmokit.io.files import cache_dir
+from elmokit.io.cache import cache_dir
 from elmokit.nn.kernels.native import Library
 
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")

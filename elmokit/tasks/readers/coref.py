@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from elmokit.errors import TextError
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.tasks.readers.gap import HEADER as GAP_HEADER
 from elmokit.tasks.readers.gap import Pronoun, read_gap
 

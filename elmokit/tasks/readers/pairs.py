@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elmokit.errors import TextError
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 
 NO_MAJORITY = "-"  # SNLI's annotators did not agree
 # Names of the columns: SNLI's, SICK's from SemEval, SICK's full release.

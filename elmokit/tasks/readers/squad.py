@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from elmokit.errors import TextError
-from elmokit.io.files import read_lines
+from elmokit.io.text_files import read_lines
 from elmokit.tasks.readers.passages import PlacedToken, covering_tokens, passage_tokenizer
 
 PlacedTokenize = Callable[[str], list[PlacedToken]]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
-from elmokit.io.files import read_lines, split_tokens
+from elmokit.io.text_files import read_lines, split_tokens
 
 PREDICATE = "V"
 FIRST_ROLE_COLUMN = 11  # of CoNLL-2012, from 0

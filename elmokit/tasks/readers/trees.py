@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
-from elmokit.io.files import read_lines
+from elmokit.io.text_files import read_lines
 
 _PART = re.compile(r"[()]|[^() \t]+")  # a no-break space is part of its word
 

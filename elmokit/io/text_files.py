@@ -1,179 +1,25 @@
-"""Files written whole or not at all; text files found, and read line by line."""
+"""Text files: found by name, directory or pattern, decompressed, and read line by line."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
-import fnmatch
 import glob
 import gzip
-import json
 import lzma
-import os
-import shutil
 import sys
-import tempfile
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from elmokit.errors import ElmoError, MissingExtraError, OutputError, TextError, TrainingError
+from elmokit.errors import ElmoError, MissingExtraError, OutputError, TextError
 
 STDIN = "-"
 TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
-"""What a folder is searched for; a file that is named, or matches a pattern, may be called anything."""
+"""File names searched for in a directory. A file given by name, or matched by a pattern, can have any name."""
 
 LINES_BETWEEN_PROGRESS = 1000
-
-
-MARK_LENGTH = 8  # random characters at the end of a temporary folder's name
-ABANDONED_SECONDS = 24 * 3600.0
-
-
-def cache_dir() -> Path:
-    """Where downloads and built kernels are kept: ``ELMOKIT_CACHE``, else the usual place for caches on this platform.
-
-    Raises:
-        OutputError: ``ELMOKIT_CACHE`` begins with the home of a user that there is not; or there is no home folder.
-    """
-    if chosen := os.environ.get("ELMOKIT_CACHE"):
-        try:
-            return Path(chosen).expanduser()
-        except RuntimeError:
-            raise OutputError(f"ELMOKIT_CACHE is {chosen}, and there is no such user. Give the whole path.") from None
-    try:
-        if sys.platform == "win32":
-            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-        elif sys.platform == "darwin":
-            base = Path.home() / "Library" / "Caches"
-        else:
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user id without an entry in the system's list, as in some containers
-        raise OutputError("There is no home folder to keep a cache in. Name a folder in ELMOKIT_CACHE.") from None
-    return base / "elmokit"
-
-
-@contextlib.contextmanager
-def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
-    """A path beside ``path`` to write to; renamed to ``path`` if the block ends well, removed if not.
-
-    Args:
-        folder: make a folder at the path to write to; else a file's path is handed out.
-
-    Raises:
-        OutputError: ``path`` exists and may not be overwritten, or it cannot be written.
-    """
-    path = Path(path)
-    refuse_existing(path, overwrite, folder)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise OutputError(f"Cannot write to {path}: {error.strerror}. Choose a place that you may write to.") from None
-    try:
-        beside = workshop / path.name
-        if folder:
-            beside.mkdir()
-        yield beside
-        _put_in_place(beside, path, workshop / "old")
-    except OSError as error:
-        raise OutputError(
-            f"Writing {path} failed: {error.strerror or error}. What stood there before is untouched."
-        ) from error
-    finally:
-        shutil.rmtree(workshop, ignore_errors=True)
-
-
-def _put_in_place(beside: Path, path: Path, old: Path) -> None:
-    """Rename to ``path``; a folder cannot be renamed over a full one, so what stands there steps aside first."""
-    if not path.is_dir():
-        beside.replace(path)
-        return
-    path.rename(old)
-    try:
-        beside.replace(path)
-    except BaseException:
-        old.rename(path)
-        raise
-
-
-def recover_interrupted(folder: Path) -> None:
-    """Clear away what writers left in a folder when they were killed, and put back what one had set aside.
-
-    Only for a folder that no other process writes to.
-    """
-    for workshop in _workshops(folder):
-        name = workshop.name[1:].rpartition(".")[0]
-        if (workshop / "old").exists() and not (folder / name).exists():
-            (workshop / "old").rename(folder / name)
-        shutil.rmtree(workshop)
-
-
-def remove_abandoned(folder: Path, idle_seconds: float = ABANDONED_SECONDS) -> None:
-    """Clear away what killed writers left in a folder of files that are never overwritten.
-
-    Other processes may be writing there: what was written to within the last ``idle_seconds`` stays.
-    """
-    latest = time.time() - idle_seconds
-    for workshop in _workshops(folder):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            if all(path.stat().st_mtime < latest for path in (workshop, *workshop.rglob("*"))):
-                shutil.rmtree(workshop)
-
-
-def _workshops(folder: Path) -> list[Path]:
-    """The temporary folders of ``atomic_write``."""
-    parts = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
-    return [path for path, name, _, mark in parts if name and len(mark) == MARK_LENGTH and path.is_dir()]
-
-
-def truncate_log(log: Path, n_steps: int) -> None:
-    """Take out of a training's log of JSON lines what was written after step ``n_steps``, or was cut short."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            if json.loads(line)["n_steps"] <= n_steps:
-                kept.append(line + "\n")
-    with atomic_write(log, overwrite=True) as beside:
-        beside.write_text("".join(kept), encoding="utf-8")
-
-
-def refuse_existing(
-    path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
-) -> None:
-    """Say before any work is done that an output path is taken.
-
-    Args:
-        folder: a folder is to be written there; else a file.
-        parts: patterns for the names of what such a folder holds. One that holds anything else, which would be lost, is
-            not overwritten. None: it may hold anything.
-
-    Raises:
-        OutputError: something stands there and may not be overwritten; or the path has no name, as that of the folder
-            one is in.
-    """
-    path = Path(path)
-    if not path.name:
-        raise OutputError(f"The output {str(path)!r} names nothing. Give it a name.")
-    if not path.exists():
-        return
-    if not overwrite:
-        raise OutputError(
-            f"{path} exists already. Choose another name, or allow overwriting (--overwrite in the shell)."
-        )
-    if path.is_dir() != folder:
-        kinds = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
-        raise OutputError(f"{path} is {kinds[0]}, and {kinds[1]} is to be written there. Choose another name.")
-    if folder and parts is not None:
-        for name in sorted(inside.name for inside in path.iterdir()):
-            if not any(fnmatch.fnmatchcase(name, part) for part in parts):
-                raise OutputError(
-                    f"{path} holds {name}, which would be lost by overwriting. Move it away, or choose another name."
-                )
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
@@ -366,45 +212,3 @@ def read_sentences(path: str | Path, progress: Callable[[int], object] | None = 
 def split_tokens(line: str) -> list[str]:
     """Tokens of a tokenised line: split at blanks and tabs, never inside a token that holds another Unicode space."""
     return [part for part in line.replace("\t", " ").split(" ") if part]
-
-
-@contextlib.contextmanager
-def held(path: Path) -> Iterator[bool]:
-    """Whether a lock is ours while the block runs; it is freed with the process, however that ends.
-
-    Where the system or the file system knows no such locks, it is always ours.
-
-    Args:
-        path: of the lock's file, made with its folder where it is not there, and left there.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write to {path.parent}: {error.strerror}. Choose a place that you may write to."
-        ) from None
-    with file:
-        yield _lock(file)
-
-
-def busy(run: Path) -> TrainingError:
-    """The error where another process holds a run's lock."""
-    return TrainingError(f"Another process is training in {run}. Wait until it is over, or choose another folder.")
-
-
-def _lock(file: IO[str]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows: nothing is held
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # some network file systems say the latter of a lock that is held
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True

@@ -1,0 +1,29 @@
+"""The directory for downloads and compiled kernels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from elmokit.errors import OutputError
+
+
+def cache_dir() -> Path:
+    """Return the cache directory: ``ELMOKIT_CACHE`` if set, else the platform's usual place for caches.
+
+    Raises:
+        OutputError: ``ELMOKIT_CACHE`` starts with the home directory of an unknown user, or there is no home directory.
+    """
+    if chosen := os.environ.get("ELMOKIT_CACHE"):
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError:
+            raise OutputError(f"ELMOKIT_CACHE is {chosen!r}, but that user does not exist. Use a full path.") from None
+    try:
+        return platformdirs.user_cache_path("elmokit", appauthor=False)
+    except RuntimeError:  # a user id without an entry in the password database, as in some containers
+        raise OutputError(
+            "There is no home directory for the cache. Set ELMOKIT_CACHE to a writable directory."
+        ) from None

@@ -1,0 +1,47 @@
+"""Locks that keep two processes from writing to the same place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+
+from elmokit.errors import LockedError, OutputError
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, message: str | None = None) -> Iterator[None]:
+    """Hold an exclusive lock while the block runs; the operating system releases it when the process ends.
+
+    File systems without locks (some network mounts) grant every lock.
+
+    Args:
+        path: The lock file. It is created with its directory if missing, and left in place afterwards.
+        message: The error text if another process holds the lock.
+
+    Raises:
+        LockedError: Another process holds the lock.
+        OutputError: The lock file cannot be created.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise OutputError(f"Cannot write to {path.parent}: {error.strerror}. Choose another directory.") from None
+    lock = filelock.FileLock(path, timeout=0)
+    granted_without_lock = False
+    try:
+        lock.acquire()
+    except (filelock.Timeout, PermissionError):  # some network file systems report a held lock as EPERM
+        raise LockedError(
+            message or f"Another process is writing to {path.parent}. Wait for it, or choose another directory."
+        ) from None
+    except (NotImplementedError, OSError):
+        granted_without_lock = True
+    try:
+        yield
+    finally:
+        if not granted_without_lock:
+            lock.release()
