@@ -1,9 +1,11 @@
-"""What the tests share: tiny models, and the shared reference data where it is at hand."""
+"""Fixtures of the tests: tiny models, the command line, a local HTTP server, and reference data."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -12,7 +14,11 @@ from hypothesis import settings
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.weights import download
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import save_model
+from tests.helpers.http_server import Server
+from tests.helpers.shell import Shell, command_runner
 
 SHARED = Path(os.environ.get("ELMOKIT_SHARED", Path(__file__).parents[2] / "shared"))
 settings.register_profile("ci", derandomize=True)  # a build that passed once passes again; at home examples differ
@@ -21,9 +27,18 @@ if os.environ.get("CI"):
 WORDS = [*SPECIALS, "the", ".", "cat", "sat", "on", "mat", "dog", "ran"]
 
 
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def bilm_tf_run() -> Path:
+    """A tiny model that bilm-tf itself trained, with its text; ``tests/data/README.md`` says how."""
+    return DATA / "bilm-tf-run"
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of reference data; the test is skipped where it is absent."""
+    """Reference data that may not be part of the repository; the test is skipped where it is absent."""
     if not SHARED.is_dir():
         pytest.skip("no shared reference data (set ELMOKIT_SHARED)")
     return SHARED
@@ -46,3 +61,40 @@ def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: flo
 @pytest.fixture
 def model() -> PretrainedBiLM:
     return random_model()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a small model and a text; some test files override it with their own content."""
+    monkeypatch.chdir(tmp_path)
+    save_model(random_model(), Path("model"))
+    Path("text.txt").write_text("the cat sat .\n\nthe dog 's mat\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Run ``elmokit`` in the working directory ``folder``."""
+    return command_runner(monkeypatch, capsys)
+
+
+@pytest.fixture
+def task_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Run ``elmokit task`` in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return command_runner(monkeypatch, capsys, "task")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server on this machine, an empty cache, and no waiting between tries."""
+    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(download, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 5.0)
+    with Server() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

@@ -14,7 +14,7 @@ import pytest
 from elmokit.cli import allennlp_elmo
 from elmokit.cli.main import main
 from elmokit.compat.allennlp import ElmoEmbedder
-from tests.allennlp_files import DIM, Files, write_files
+from tests.helpers.allennlp_files import DIM, Files, write_files
 
 LINES = ["The cat sat .", "one\u00a0two", "a / b :", "The cat sat .", "end"]
 Shell = Callable[..., tuple[int, str]]

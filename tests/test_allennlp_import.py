@@ -19,7 +19,7 @@ from elmokit.errors import ConfigError, ElmoError, MissingExtraError
 from elmokit.tasks.allennlp import import_config
 from elmokit.tasks.config import CharsConfig, MixConfig, OptimizerConfig, PlateauConfig, WordsConfig
 from elmokit.tasks.table import config_of
-from tests.allennlp_configs import ELMO, PUBLISHED, elmo, glove, written
+from tests.helpers.allennlp_configs import ELMO, PUBLISHED, elmo, glove, written
 
 
 def imported(folder: Path, content: Any) -> tuple[Any, str]:

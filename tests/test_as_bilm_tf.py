@@ -17,8 +17,8 @@ from elmokit.scoring.bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
 from elmokit.scoring.perplexity import perplexity
 from elmokit.weights import tf_checkpoint
 from elmokit.weights.model import PretrainedBiLM
-from tests import trace_b
 from tests.conftest import random_model
+from tests.helpers import trace_b
 
 TEXT = [line.split() for line in trace_b.LINES]
 
@@ -43,10 +43,11 @@ def test_the_trace_of_bilm_tf(tmp_path: Path, config: BiLMConfig, tied: bool, ex
 
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(1, 100.72575), (7, 100.67164)])
-def test_the_run_of_bilm_tf(shared: Path, n_rows: int, expected: float) -> None:
-    run = shared / "golden" / "bilm-tf-run"
-    sentences = read_as_bilm_tf([run / "train.txt"])
-    assert perplexity_as_bilm_tf(tf_checkpoint.load(run), sentences, n_rows).mean == pytest.approx(expected, abs=1e-4)
+def test_the_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> None:
+    sentences = read_as_bilm_tf([bilm_tf_run / "train.txt"])
+    assert perplexity_as_bilm_tf(tf_checkpoint.load(bilm_tf_run), sentences, n_rows).mean == pytest.approx(
+        expected, abs=1e-4
+    )
 
 
 @pytest.mark.parametrize(("n_rows", "n_counted"), [(1, 15), (2, 10), (3, 9), (4, 8)])

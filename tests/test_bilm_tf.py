@@ -409,8 +409,8 @@ def test_inference_trace_with_skip_connections_is_reproduced(golden: Path, tmp_p
     np.testing.assert_allclose(sums, [-4.929780, -2.131028, -0.883369], atol=3e-6, rtol=0)
 
 
-def test_a_real_one_layer_dump_opens(shared: Path) -> None:
-    folder = shared / "golden" / "bilm-tf-run"
+def test_a_real_one_layer_dump_opens(bilm_tf_run: Path) -> None:
+    folder = bilm_tf_run
     model = bilm_tf.load(folder / "options.json", folder / "weights.hdf5")
     assert (model.bilm.config.n_layers, model.bilm.config.bidirectional) == (1, True)
     with h5py.File(folder / "weights.hdf5") as file:

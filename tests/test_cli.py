@@ -9,7 +9,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -17,36 +16,8 @@ import pytest
 
 from elmokit import Elmo
 from elmokit.cli.common import Progress
-from elmokit.cli.main import main
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a small model and a text."""
-    monkeypatch.chdir(tmp_path)
-    save_model(random_model(), Path("model"))
-    Path("text.txt").write_text("the cat sat .\n\nthe dog 's mat\n", encoding="utf-8")
-    return tmp_path
-
-
-@pytest.fixture
-def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> object:
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["elmokit", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        code = exit_.value.code
-        return Ran(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return run
 
 
 def test_embed_writes_all_layers_of_each_line(shell) -> None:  # type: ignore[no-untyped-def]

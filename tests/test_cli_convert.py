@@ -16,7 +16,6 @@ from elmokit.bilm import PRESETS
 from elmokit.text.vocabulary import RowVocabulary
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import WORDS, random_model
-from tests.test_cli import folder, shell  # noqa: F401 (fixtures)
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
 TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
@@ -29,14 +28,14 @@ KINDS = {
 }
 
 
-def test_half_precision_in_a_file_that_others_read_is_refused(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_half_precision_in_a_file_that_others_read_is_refused(shell) -> None:  # type: ignore[no-untyped-def]
     ran = shell("convert", "model", "out.hdf5", "--storage", "float16")
     assert (ran.code, Path("out.hdf5").exists()) == (2, False)
     assert "AllenNLP and bilm-tf read float32 from .hdf5 files" in ran.err
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text(TEXT)
     assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
     ran = shell("convert", "run", "ours", "--storage", "float16")
@@ -58,7 +57,7 @@ def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_converts_to_hdf5_and_says_what_has_no_place_there(shell, kind: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_run_converts_to_hdf5_and_says_what_has_no_place_there(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text(TEXT)
     assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
     ran = shell("convert", "run", "there/out.hdf5")
@@ -81,7 +80,7 @@ def test_a_run_converts_to_hdf5_and_says_what_has_no_place_there(shell, kind: st
         assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"][...]) == options["bidirectional"]
 
 
-def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ignore[no-untyped-def]
     words = [word for word in WORDS if word != "<UNK>"]
     model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
     save_model(dataclasses.replace(model, softmax=None, vocabulary=RowVocabulary(words)), Path("old"))
@@ -94,14 +93,14 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
     assert (ran.code, "exists already" in ran.err, Path("new/other.hdf5").exists()) == (2, True, False)
 
 
-def test_the_warm_state_is_said_to_be_left_out(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_the_warm_state_is_said_to_be_left_out(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     save_model(dataclasses.replace(model, softmax=None, warm_state=model.bilm.zero_state(1)), Path("warm"))
     assert shell("convert", "warm", "w.hdf5").err.endswith("has no place for it: the warm state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 
 
-def test_a_run_that_kept_no_model_yet_names_its_checkpoint(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_run_that_kept_no_model_yet_names_its_checkpoint(shell) -> None:  # type: ignore[no-untyped-def]
     Path("run/checkpoints/step-00000004").mkdir(parents=True)
     Path("run/settings.json").write_text("{}")
     Path("model").rename("run/checkpoints/step-00000004/model")
@@ -111,7 +110,7 @@ def test_a_run_that_kept_no_model_yet_names_its_checkpoint(shell) -> None:  # ty
     assert shell("convert", "run/checkpoints/step-00000004/model", "out.hdf5").code == 0
 
 
-def test_a_folder_with_other_files_is_not_overwritten(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_folder_with_other_files_is_not_overwritten(shell) -> None:  # type: ignore[no-untyped-def]
     Path("models/other").mkdir(parents=True)
     Path("models/notes.md").write_text("mine")
     ran = shell("convert", "en-mini", "models", "--overwrite")
@@ -120,7 +119,7 @@ def test_a_folder_with_other_files_is_not_overwritten(shell) -> None:  # type: i
     assert shell("convert", "en-mini", ".", "--overwrite").code == 2
 
 
-def test_a_blank_calibration_text_is_named(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_blank_calibration_text_is_named(shell) -> None:  # type: ignore[no-untyped-def]
     Path("blank.txt").write_text("\n")
     ran = shell("convert", "en-mini", "calibrated", "--calibrate", "blank.txt")
     assert (ran.code, "blank.txt holds no sentence" in ran.err) == (2, True)

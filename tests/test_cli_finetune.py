@@ -20,10 +20,10 @@ from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
-from tests import trace_b
 from tests.conftest import random_model
-from tests.many_langs_files import toy_model
-from tests.test_cli import Ran, shell  # noqa: F401 (a fixture)
+from tests.helpers import trace_b
+from tests.helpers.many_langs_files import toy_model
+from tests.helpers.shell import CommandResult
 
 NEW_TEXT = "a zebra ran .\nthe yak sat on a zebra .\nthe zebra and the yak ran on .\n" * 8
 OLD_TEXT = "the cat sat on the mat .\nthe dog ran .\n"
@@ -64,7 +64,7 @@ def changed(run: str) -> set[str]:
     return {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
 
 
-def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     model.warm_state = model.bilm.zero_state(1)
     save_model(model, Path("model"))
@@ -91,7 +91,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     assert card["command"].startswith("elmokit finetune model new.txt")
 
 
-def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("earlier/model"))
     ran = shell("finetune", "earlier", "new.txt", "--held-out", "held.txt", "--run", "run", "--max-words", "9", *QUICK)
     assert ran.code == 0, ran.err
@@ -110,7 +110,7 @@ def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ig
     [(trace_b.CHARS, False), (trace_b.TIED_WORDS, True), (trace_b.FORWARD_WORDS, False)],
     ids=["characters", "words, tied", "words, forward"],
 )
-def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> None:  # type: ignore[no-untyped-def]
     trace_b.write_checkpoint(Path("ckpt"), config, tied)
     ran = shell("finetune", "ckpt", "new.txt", "--held-out", "held.txt", "--run", "run", "--max-words", "12", *QUICK)
     assert ran.code == 0, ran.err
@@ -122,7 +122,7 @@ def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> 
     )
 
 
-def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> None:  # type: ignore[no-untyped-def]
     trace_b.write_checkpoint(Path("ckpt"), trace_b.CHARS)
     checkpoint = open_model("ckpt")
     save_model(checkpoint, Path("ckpt/dump_weights.hdf5"))
@@ -138,7 +138,7 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> 
         torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax.state_dict())
 
 
-def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("their_weights.hdf5"))
     arguments = ("new.txt", "--held-out", "held.txt", "--run", "run", "--freeze-softmax", *QUICK)
     ran = shell("finetune", "their_weights.hdf5", *arguments)
@@ -148,7 +148,7 @@ def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore
 
 
 @pytest.mark.parametrize("kind", ["two layers", "one layer, forward", "beside a vocabulary"])
-def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     one = kind == "one layer, forward"
     config = dataclasses.replace(PRESETS["tiny"], n_layers=1 if one else 2, bidirectional=not one)
     save_model(random_model(config), Path("their_weights.hdf5"))
@@ -163,20 +163,20 @@ def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  #
     assert set(tuned.vocabulary.words) == {"<S>", "</S>", "<UNK>", *NEW_TEXT.split()}
 
 
-def test_from_the_published_files_of_bilm_tfs_own_tests(shell, shared: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_from_the_published_files_of_bilm_tfs_own_tests(shell, shared: Path, bilm_tf_run: Path) -> None:  # type: ignore[no-untyped-def]
     golden = shared / "golden" / "bilm-tf-tiny"
     arguments = (str(golden / "lm_weights.hdf5"), "new.txt", "--held-out", "held.txt")
     ran = shell("finetune", *arguments, "--run", "run", *QUICK)
     assert ran.code == 0, ran.err
     assert fell("run", times=0.9)
-    run = shared / "golden" / "bilm-tf-run"
+    run = bilm_tf_run
     ran = shell("finetune", str(run), "new.txt", "--held-out", "held.txt", "--run", "run2", *LONGER)
     assert ran.code == 0, ran.err
     assert "is the model's own" in ran.err  # the checkpoint's: the HDF5 file beside it has none
     assert fell("run2", times=0.9)
 
 
-def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def]
     toy_model().write(Path("zh"))
     ran = shell("finetune", "zh", "new.txt", "--held-out", "held.txt", "--run", "run", *LONGER)
     assert ran.code == 0, ran.err
@@ -184,7 +184,7 @@ def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def
     assert open_model("run").lexicon == open_model("zh").lexicon
 
 
-def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     arguments = ("finetune", "model", "new.txt", "--held-out", "held.txt", *QUICK)
     assert shell(*arguments, "--run", "all").code == 0
@@ -198,7 +198,7 @@ def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None: 
     assert "token_layer.char_embedding.weight" in changed("inner")
 
 
-def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     texts = ("new.txt", "--held-out", "old.txt", "--learning-rate", "3")
     settings = (*SMALL, "--epochs", "100", "--eval-every", "2", "--patience", "3", "--warmup-ratio", "0")
@@ -212,7 +212,7 @@ def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(she
     assert values["before"] == values["after"]
 
 
-def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     Path("f.toml").write_text(
         "learning_rate = 0.5\ntokens = 100\nfrozen_layers = [0, 1]\n"
@@ -233,7 +233,7 @@ def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-u
 KILLED = "import sys; sys.argv[0] = 'elmokit'; from elmokit.cli.main import main; main()"
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_one(shell, folder: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_one(shell, folder: Path) -> None:  # type: ignore[no-untyped-def]
     save_folder(random_model(), "model")
     settings = (
         *SMALL,
@@ -294,7 +294,7 @@ def _no_words(folder: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_run(
-    shell,  # type: ignore[no-untyped-def]  # noqa: F811
+    shell,  # type: ignore[no-untyped-def]
     folder: Path,
     arguments: tuple[str, ...],
     message: str,
@@ -306,7 +306,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(
     Path("bad.toml").write_text("learning_rat = 0.1\n")
     if arguments[0] == "words.hdf5":
         _no_words(folder)
-    ran: Ran = shell("finetune", "--held-out", "held.txt", "--run", "run", *SMALL, *arguments)
+    ran: CommandResult = shell("finetune", "--held-out", "held.txt", "--run", "run", *SMALL, *arguments)
     assert ran.code == 2
     assert message in ran.err
     assert ran.err.splitlines()[-1].startswith("elmokit: ")
@@ -314,7 +314,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(
     assert not Path("run").exists()
 
 
-def test_a_run_that_stands_there_is_not_touched(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_run_that_stands_there_is_not_touched(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     Path("run").mkdir()
     ran = shell("finetune", "model", "new.txt", "--held-out", "held.txt", "--run", "run", *SMALL)
@@ -322,7 +322,7 @@ def test_a_run_that_stands_there_is_not_touched(shell) -> None:  # type: ignore[
     assert "run exists already. Go on with a run by train --resume run" in ran.err
 
 
-def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type: ignore[no-untyped-def]
     words = ["<S>", "</S>", "the", "zebra", "a"]
     config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words))
     save_model(random_model(config), Path("words.hdf5"))

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from elmokit.cli.main import main
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
-from tests.test_senses import INVENTORY, TEST, TRAIN, write_set
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Shell = Callable[..., Ran]
+from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
+from tests.helpers.shell import Shell
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """A working folder with a small model and small data, and a way to call the program in it."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a small model and small data."""
     monkeypatch.chdir(tmp_path)
     save_model(random_model(), Path("model"))
     rows = [("the", "DET", "DT"), ("cat", "NOUN", "NN"), ("ran", "VERB", "VBD"), (".", "PUNCT", ".")]
@@ -41,15 +29,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     content = "".join(f"{lemma}\t{pos}\t{' '.join(keys)}\n" for (lemma, pos), keys in INVENTORY.items())
     Path("inventory.tsv").write_text(content)
     Path("text.txt").write_text("the cat sat on the mat .\nthe dog ran .\n\nthe dog sat .\n")
-
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["elmokit", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        code = exit_.value.code
-        return Ran(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return run
+    return tmp_path
 
 
 POS = ("probe", "pos", "tags.conllu", "tags.conllu", "--model", "model", "--epochs", "1")

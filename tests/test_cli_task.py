@@ -9,96 +9,65 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from safetensors.torch import load_file
 
-from elmokit.cli.main import main
 from elmokit.cli.task import clock, line_of
-from elmokit.tasks.config import to_toml
 from elmokit.tasks.loop import Progress
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
-from tests.task_examples import tables_of, tiny
+from tests.helpers.shell import Shell
+from tests.helpers.task_examples import write_config
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Shell = Callable[..., Ran]
-
-
-@pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["elmokit", "task", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        code = exit_.value.code
-        return Ran(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return run
-
-
-def write_config(name: str = "ner", **tables: Any) -> None:
-    _, config = tiny(name, "data", **tables)
-    Path("config.toml").write_text(to_toml(tables_of(config, name)), encoding="utf-8")
-
-
-def test_train_evaluate_and_predict(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_evaluate_and_predict(task_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     write_config()
-    ran = shell("train", "config.toml", "--run", "run", "--seeds", "1,2", "--set", "train.epochs=30")
+    ran = task_shell("train", "config.toml", "--run", "run", "--seeds", "1,2", "--set", "train.epochs=30")
     assert ran.code == 0
     assert ran.out.splitlines()[0] == "f1         100.00 ± 0.00 (2 seeds)"
     assert "seed 2  epoch 30/30  loss" in ran.err
     assert "--seeds 1,2" in json.loads(Path("run/run.json").read_text())["command"]
-    assert shell("evaluate", "run", "data").out == ran.out
-    one = json.loads(shell("evaluate", "run", "data", "--seed", "2", "--json").out)
+    assert task_shell("evaluate", "run", "data").out == ran.out
+    one = json.loads(task_shell("evaluate", "run", "data", "--seed", "2", "--json").out)
     assert one["n_examples"] == 3
     assert one["scores"]["f1"] == {"mean": 100.0, "deviation": 0.0}
     Path("text.txt").write_text("Mira visits Oslo\n", encoding="utf-8")
-    assert shell("predict", "run", "text.txt").out == "[PER Mira] visits [LOC Oslo]\n"
+    assert task_shell("predict", "run", "text.txt").out == "[PER Mira] visits [LOC Oslo]\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Mira visits New York.\n")))
-    record = json.loads(shell("predict", "run", "-", "--json", "--tokenize", "--seed", "1").out)
+    record = json.loads(task_shell("predict", "run", "-", "--json", "--tokenize", "--seed", "1").out)
     assert record["tokens"] == ["Mira", "visits", "New", "York", "."]
     assert set(record) == {"tokens", "tags", "entities"}
 
 
-def test_evaluate_counts_unknown_labels_as_missed_if_told_to(shell: Shell) -> None:
+def test_evaluate_counts_unknown_labels_as_missed_if_told_to(task_shell: Shell) -> None:
     write_config(train={"epochs": 1})
-    assert shell("train", "config.toml", "--run", "run").code == 0
+    assert task_shell("train", "config.toml", "--run", "run").code == 0
     Path("other").write_text(Path("data").read_text().replace("I-LOC", "I-ORG"))
-    ran = shell("evaluate", "run", "other")
+    ran = task_shell("evaluate", "run", "other")
     assert ran.code == 2
     assert "count as missed: --count-unknown-labels." in ran.err
-    ran = shell("evaluate", "run", "other", "--count-unknown-labels")
+    ran = task_shell("evaluate", "run", "other", "--count-unknown-labels")
     assert ran.code == 0
     assert "f1-ORG       0.00" in ran.out
 
 
-def test_with_and_without_elmo_differ_by_one_table(shell: Shell) -> None:
+def test_with_and_without_elmo_differ_by_one_table(task_shell: Shell) -> None:
     write_config()
     save_model(random_model(), Path("bilm"))
-    assert shell("train", "config.toml", "--run", "without").code == 0
+    assert task_shell("train", "config.toml", "--run", "without").code == 0
     text = Path("config.toml").read_text().replace("elmo = false", "")
     Path("config.toml").write_text(text + '\n[elmo]\nmodel = "bilm"\n')
-    ran = shell("train", "config.toml", "--run", "with")
+    ran = task_shell("train", "config.toml", "--run", "with")
     assert ran.code == 0
     assert set(json.loads(Path("with/results.json").read_text())["seeds"][0]["mixes"]) == {"input"}
 
 
-def test_the_share_of_words_without_a_vector_is_told(shell: Shell) -> None:
+def test_the_share_of_words_without_a_vector_is_told(task_shell: Shell) -> None:
     write_config(words={"vectors": "v.txt", "dim": False, "lowercase": False}, train={"epochs": 1})
     Path("v.txt").write_text("Mira 1 2\nOslo 2 1\n")
-    ran = shell("train", "config.toml", "--run", "run")
+    ran = task_shell("train", "config.toml", "--run", "run")
     # before training, so that the wrong file costs nothing
     assert ran.err.startswith("words: no pretrained vector for 81.8% of the training words, 75.0% of the tokens\n")
     assert "epoch 1/1" in ran.err
@@ -116,9 +85,9 @@ def test_the_share_of_words_without_a_vector_is_told(shell: Shell) -> None:
         (("predict", "none", "data"), "none is no run"),
     ],
 )
-def test_what_cannot_be_is_one_line(shell: Shell, arguments: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_is_one_line(task_shell: Shell, arguments: tuple[str, ...], message: str) -> None:
     write_config()
-    ran = shell(*arguments)
+    ran = task_shell(*arguments)
     assert ran.code == 2
     assert message in ran.err
     assert ran.err.count("\n") == 1

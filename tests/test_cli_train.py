@@ -13,7 +13,6 @@ from elmokit.initial_state import calibrated_state
 from elmokit.training.config import TrainingConfig
 from elmokit.training.run_folder import open_settings
 from elmokit.weights.open import open_model
-from tests.test_cli import folder, shell  # noqa: F401 (fixtures)
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
 SMALL = ("--preset", "tiny", "--batch-size", "2", "--n-steps", "5")
@@ -21,12 +20,12 @@ START = ("train", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *SMA
 
 
 @pytest.fixture
-def corpus(folder: Path) -> Path:  # noqa: F811 (the fixture)
+def corpus(folder: Path) -> Path:
     Path("corpus.txt").write_text(TEXT * 20)
     return folder
 
 
-def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell(*START, "--max-words", "8", "--tokens", "200", "--log-every", "10")
     assert ran.code == 0, ran.err
     assert "40 sentences, 220 tokens, 8 types; " in ran.out
@@ -46,7 +45,7 @@ def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: P
     assert card["elmokit"]
 
 
-def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("documents.txt").write_text("the cat sat . " * 100 + "\n" + "the dog ran .\n" * 2000)
     ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "100")
     assert ran.code == 0, ran.err
@@ -59,7 +58,7 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
         torch.testing.assert_close(ours, other)
 
 
-def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell("train", "--help")
     for name, field in TrainingConfig.__dataclass_fields__.items():
         if "help" in field.metadata:
@@ -67,7 +66,7 @@ def test_every_setting_of_a_training_has_a_flag(shell, corpus: Path) -> None:  #
     assert train.name == "train"
 
 
-def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("run.toml").write_text(
         """
         preset = "tiny"
@@ -97,7 +96,7 @@ def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -
     assert open_settings(Path("a")).config.learning_rate == 0.02
 
 
-def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell(*START, "--input", "words", "--softmax", "tied", "--max-words", "8", "--tokens", "100")
     assert ran.code == 0, ran.err
     model = open_model("run/model")
@@ -107,7 +106,7 @@ def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, co
     assert shell("perplexity", "small", "corpus.txt").code == 0
 
 
-def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
     assert ran.code == 0, ran.err
     assert "n_samples is 8,192 and the vocabulary holds 8 words: all are drawn." in ran.err
@@ -120,7 +119,7 @@ def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ign
     )
 
 
-def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell(*START, "--hours", "0.0001", "--max-words", "8")
     assert ran.code == 0, ran.err
     settings = open_settings(Path("run"))
@@ -128,7 +127,7 @@ def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> 
     assert settings.n_predictions >= 10
 
 
-def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
     flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
@@ -141,7 +140,7 @@ def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpu
     assert open_model("run/model").card["n_steps"] == looks[best]["n_steps"]
 
 
-def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     assert shell(*START, "--tokens", "50", "--max-words", "6").code == 0
     ran = shell("train", "--resume", "run", "--tokens", "100")
     assert ran.code == 0, ran.err
@@ -202,7 +201,7 @@ BAD_CALLS = {
 
 
 @pytest.mark.parametrize("message", BAD_CALLS)
-def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, message: str) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, message: str) -> None:  # type: ignore[no-untyped-def]
     Path("blank.txt").write_text("\n \n")
     Path("empty.txt").write_text("")
     Path("one.txt").write_text("word\n")
@@ -224,7 +223,7 @@ def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, mes
 
 
 @pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--hours", "1"), ("--config", "typo")])
-def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, flags: list[str]) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, flags: list[str]) -> None:  # type: ignore[no-untyped-def]
     Path("typo").write_text("batchsize = 3\n")
     for command in (START, ("finetune", "en-mini", "corpus.txt", "--held-out", "corpus.txt", "--out", "run")):
         ran = shell(*command, *flags)
@@ -232,7 +231,7 @@ def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, fl
         assert "counting" not in ran.err
 
 
-def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
     Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
     told = "The vocabulary's first tenth does not hold the most frequent words of this text, and n_samples draws by"
@@ -246,7 +245,7 @@ def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shel
         assert (told in ran.err) == expected
 
 
-def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
     flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
@@ -258,7 +257,7 @@ def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:
     assert "at the end" in last
 
 
-def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     flags = ("--learning-rate", "1e30", "--warmup-ratio", "0", "--max-grad-norm", "1e30", "--tokens", "500")
     ran = shell(*START, *flags, "--max-words", "8", "--save-every", "1")
     assert ran.code == 2

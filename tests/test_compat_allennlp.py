@@ -27,7 +27,7 @@ from elmokit.compat.allennlp import (
 )
 from elmokit.errors import ConfigError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights.open import open_model, save_model
-from tests.allennlp_files import CONFIG, DIM, Files, write_files
+from tests.helpers.allennlp_files import CONFIG, DIM, Files, write_files
 from tests.reference.hdf5_h5py import VectorWriter
 
 SENTENCES = [["The", "sentence", "."], ["ELMo", "helps", "disambiguate", "ELMo", "from", "Elmo", "."]]

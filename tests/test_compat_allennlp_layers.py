@@ -19,7 +19,7 @@ from elmokit.compat.allennlp import (
     remove_sentence_boundaries,
 )
 from elmokit.text.characters import encode_tokens
-from tests.allennlp_files import CONFIG, write_files
+from tests.helpers.allennlp_files import CONFIG, write_files
 
 LENGTHS = [5, 4, 2, 1]
 

@@ -19,7 +19,7 @@ from elmokit.compat.allennlp import (
 )
 from elmokit.errors import OutputError, TextError
 from elmokit.text.characters import encode_tokens
-from tests.allennlp_files import write_files
+from tests.helpers.allennlp_files import write_files
 
 
 def padded(*ids: int) -> list[int]:

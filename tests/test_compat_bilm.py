@@ -588,8 +588,8 @@ def test_published_vectors_come_out_of_dumped_token_embeddings(shared: Path, tmp
     assert_published_vectors(shared, model, TokenBatcher(vocab_file))
 
 
-def test_an_export_of_one_layer_that_no_old_loader_reads_opens(shared: Path) -> None:
-    folder = shared / "golden" / "bilm-tf-run"  # its options say 261 characters, too
+def test_an_export_of_one_layer_that_no_old_loader_reads_opens(bilm_tf_run: Path) -> None:
+    folder = bilm_tf_run  # its options say 261 characters, too
     model = BidirectionalLanguageModel(folder / "options.json", folder / "weights.hdf5")
     ops = model(Batcher(folder / "vocab.txt", 20).batch_sentences(SENTENCES))
     assert ops["lm_embeddings"].shape == (3, 2, 4, 24)

@@ -9,7 +9,7 @@ import pytest
 
 from elmokit.compat.many_langs import Embedder
 from elmokit.errors import ConfigError, TextError
-from tests.many_langs_files import SENTENCES, toy_model
+from tests.helpers.many_langs_files import SENTENCES, toy_model
 
 
 def test_each_output_layer_is_what_it_was(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.nn import antecedents
 from elmokit.tasks.readers.coref import Document, document_from_json, read_coref
 from elmokit.tasks.readers.gap import Pronoun
-from tests.task_examples import COREF
+from tests.helpers.task_examples import COREF
 
 pytest.importorskip("scipy")
 

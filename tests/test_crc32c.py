@@ -7,7 +7,7 @@ import pytest
 
 from elmokit.weights import crc32c as module
 from elmokit.weights.crc32c import crc32c, masked_crc32c
-from tests.tf_bundle_writer import masked, slow_crc32c
+from tests.helpers.tf_bundle_writer import masked, slow_crc32c
 
 
 def test_crc32c_of_the_published_check_strings() -> None:

@@ -14,9 +14,9 @@ import pytest
 import elmokit
 from elmokit.cli.main import main
 from elmokit.weights.open import save_model
-from tests import allennlp_configs
 from tests.conftest import random_model
-from tests.task_examples import QA_PASSAGE, TEXTS
+from tests.helpers import allennlp_configs
+from tests.helpers.task_examples import QA_PASSAGE, TEXTS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,10 +8,7 @@ import json
 import socket
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -19,74 +16,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputE
 from elmokit.io.cache import cache_dir
 from elmokit.weights import download
 from elmokit.weights.download import fetch, is_address, name_in, unfolded
-
-BODY = bytes(range(256)) * 1000
-MAX_REQUESTS = 50
-Answer = Callable[["Handler"], None]
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers each path with the function that a test set for it; never more than ``MAX_REQUESTS``."""
-
-    answers: dict[str, Answer]
-    seen: list[tuple[str, str | None]]  # path and Range of each request
-    protocol_version = "HTTP/1.0"
-
-    def do_GET(self) -> None:
-        self.seen.append((self.path, self.headers.get("Range")))
-        if len(self.seen) > MAX_REQUESTS:
-            raise AssertionError("too many requests")
-        self.answers.get(self.path, lambda handler: handler.send_error(404))(self)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
-
-    def give(
-        self,
-        body: bytes = BODY,
-        length: int | None = None,
-        status: int = 200,
-        with_length: bool = True,
-        **headers: str,
-    ) -> None:
-        self.send_response(status)
-        if with_length:
-            self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Answer] = {}
-        self.seen: list[tuple[str, str | None]] = []
-        handler = type("TestHandler", (Handler,), {"answers": self.answers, "seen": self.seen})
-        super().__init__(("127.0.0.1", 0), handler)
-
-    def address(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}{path}"
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is part of the tests."""
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server on this machine, an empty cache, and no waiting between tries."""
-    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download, "_WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 5.0)
-    with Server() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+from tests.helpers.http_server import BODY, Answer, Handler, Server
 
 
 def files_in_cache() -> list[str]:

@@ -20,7 +20,7 @@ from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
 from tests.conftest import WORDS, random_model
-from tests.many_langs_files import toy_model
+from tests.helpers.many_langs_files import toy_model
 
 NEW = Vocabulary([*SPECIALS, "zebra", *WORDS[3:], "yak"])  # all old words, in other places, and two new ones
 COUNTS = {"zebra": 6, "yak": 1, "the": 10, "unlisted": 2}

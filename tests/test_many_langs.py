@@ -23,7 +23,7 @@ from elmokit.weights import many_langs
 from elmokit.weights.many_langs_config import read_settings, stock_settings
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
-from tests.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
+from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
 # the context-free layer, once, then the two LSTM layers with forward and backward side by side.

@@ -13,7 +13,7 @@ from elmokit.tasks import ner
 from elmokit.tasks.config import CharsConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.scores.chunks import Chunk
-from tests.task_examples import NER, tiny
+from tests.helpers.task_examples import NER, tiny
 
 
 def read(tmp_path: Path, text: str, **data: object) -> list[ner.TaggedSentence]:

@@ -15,7 +15,7 @@ from elmokit.errors import TextError
 from elmokit.tasks import nli
 from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
-from tests.task_examples import NLI
+from tests.helpers.task_examples import NLI
 
 CLASSES = ["contradiction", "entailment", "neutral"]
 

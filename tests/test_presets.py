@@ -9,7 +9,7 @@ import pytest
 
 from elmokit.tasks.run import train_task
 from elmokit.tasks.table import TASKS, config_of
-from tests.task_examples import TEXTS
+from tests.helpers.task_examples import TEXTS
 
 PRESETS = [(name, preset) for name, task in TASKS.items() for preset in task.presets]
 EPOCHS = {

@@ -18,7 +18,7 @@ from elmokit.tasks import qa
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.squad import QaExample
-from tests.task_examples import QA_ANSWERS, QA_PASSAGE, TEXTS, squad
+from tests.helpers.task_examples import QA_ANSWERS, QA_PASSAGE, TEXTS, squad
 
 TINY = qa.QaConfig(
     words=WordsConfig(dim=8),

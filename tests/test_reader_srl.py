@@ -12,20 +12,11 @@ from hypothesis import strategies as st
 from elmokit.errors import TextError
 from elmokit.tasks.readers.srl import Proposition, _tags_from_brackets, proposition_from_line, read_srl
 from elmokit.tasks.scores.chunks import chunks_of
+from tests.helpers.srl_columns import CONLL_2012
 
 TOKENS = ("Mira", "fixed", "her", "bike", ".")
 FIXED = ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "O")
 
-CONLL_2012 = """#begin document (nw/demo/00/demo_0001); part 000
-nw/demo/00/demo_0001 0 0 Mira  NNP  (TOP(S(NP*) -   -  - spk1 (PERSON) (ARG0*) (3)
-nw/demo/00/demo_0001 0 1 fixed VBD  (VP*        fix 01 1 spk1 *        (V*)    -
-nw/demo/00/demo_0001 0 2 her   PRP$ (NP*        -   -  - spk1 *        (ARG1*  (4|(3)
-nw/demo/00/demo_0001 0 3 bike  NN   *))         -   -  - spk1 *        *)      4)
-nw/demo/00/demo_0001 0 4 .     .    *))         -   -  - spk1 *        *       -
-
-nw/demo/00/demo_0001 0 0 Yes   UH   (TOP(S*))   -   -  - spk1 *        -
-#end document
-"""
 CONLL_2005 = """Mira  -   (A0*)
 fixed fix (V*)
 her   -   (A1*

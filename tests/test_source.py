@@ -18,7 +18,7 @@ from elmokit.weights.open import save_model
 from elmokit.weights.pretrained import open_pretrained
 from elmokit.weights.published import MANY_LANGUAGES, TABLE, Place, Published, find
 from tests.conftest import random_model
-from tests.test_download import Server, server  # noqa: F401 (a fixture)
+from tests.helpers.http_server import Server
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def serve(server: Server, folder: str, files: dict[str, bytes]) -> str:  # noqa: F811
+def serve(server: Server, folder: str, files: dict[str, bytes]) -> str:
     for name, content in files.items():
         server.answers[f"{folder}/{name}"] = lambda handler, content=content: handler.give(content)
     return server.address(folder)
@@ -39,7 +39,7 @@ def assert_is_the_model(model: object) -> None:
     assert [p.shape for p in model.bilm.parameters()] == [p.shape for p in random_model().bilm.parameters()]  # type: ignore[attr-defined]
 
 
-def test_an_address_opens_with_the_options_that_stand_beside_it(server: Server, files: dict[str, bytes]) -> None:  # noqa: F811
+def test_an_address_opens_with_the_options_that_stand_beside_it(server: Server, files: dict[str, bytes]) -> None:
     there = serve(server, "/named", files)
     assert_is_the_model(open_pretrained(f"{there}/elmo_weights.hdf5"))
     plain = {"elmo_weights.hdf5": files["elmo_weights.hdf5"], "options.json": files["elmo_options.json"]}
@@ -48,14 +48,14 @@ def test_an_address_opens_with_the_options_that_stand_beside_it(server: Server, 
         open_pretrained(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
 
 
-def test_two_addresses_open_and_so_does_one_that_a_path_has_folded(server: Server, files: dict[str, bytes]) -> None:  # noqa: F811
+def test_two_addresses_open_and_so_does_one_that_a_path_has_folded(server: Server, files: dict[str, bytes]) -> None:
     there = serve(server, "/a", files)
     elmo = Elmo.from_pretrained(Path(f"{there}/elmo_weights.hdf5"), options=f"{there}/elmo_options.json")
     expected = Elmo(random_model()).embed([["a", "cat"]])[0]
     np.testing.assert_allclose(elmo.embed([["a", "cat"]])[0], expected, atol=1e-5, rtol=0)
 
 
-def test_an_archive_at_an_address_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:  # noqa: F811
+def test_an_archive_at_an_address_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "210.zip", "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -73,7 +73,7 @@ def test_a_file_address_and_a_home_path_open(
 
 
 def test_a_published_name_opens_from_the_first_place_that_has_it(
-    server: Server,  # noqa: F811
+    server: Server,
     files: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_published_name_opens_from_the_first_place_that_has_it(
 
 @pytest.mark.parametrize("page", [b"<!DOCTYPE html><title>Buy this domain</title>", b"GIF89a: this domain is for sale"])
 def test_a_published_name_opens_from_a_mirror_where_the_first_place_is_parked(
-    server: Server,  # noqa: F811
+    server: Server,
     files: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
     page: bytes,
@@ -106,7 +106,7 @@ def test_a_published_name_opens_from_a_mirror_where_the_first_place_is_parked(
 
 
 def test_a_dead_published_name_says_what_was_tried_and_what_to_do(
-    server: Server,  # noqa: F811
+    server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     places = tuple(Place(server.address(f"/{there}.hdf5"), server.address(f"/{there}.json")) for there in "ab")

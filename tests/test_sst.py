@@ -14,7 +14,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.tasks import sst
 from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
-from tests.task_examples import SST, tiny
+from tests.helpers.task_examples import SST, tiny
 
 
 def config(**data: Any) -> sst.SstConfig:

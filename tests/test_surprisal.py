@@ -14,8 +14,8 @@ from elmokit.scoring.surprisal import open_predicting, surprisals
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
-from tests import trace_b
 from tests.conftest import random_model
+from tests.helpers import trace_b
 
 TEXT = [["the", "cat", "sat"], ["dog"], [], ["the", "zebra", "ran", "."]]
 

@@ -15,21 +15,22 @@ from elmokit.tasks.config import FinetuneConfig
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
-from tests.test_cli_task import Shell, shell, write_config  # noqa: F401 (a fixture)
+from tests.helpers.shell import Shell
+from tests.helpers.task_examples import write_config
 
 CPU = torch.device("cpu")
 SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
 
 
-def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(shell: Shell) -> None:  # noqa: F811
+def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(task_shell: Shell) -> None:
     save_folder(random_model(), Path("bilm"))
     write_config(elmo={"model": "bilm", "finetune": {"epochs": 2}}, train={"epochs": 2})
-    ran = shell("train", "config.toml", "--run", "run")
+    ran = task_shell("train", "config.toml", "--run", "run")
     assert ran.code == 0, ran.err
     tuned = load_folder(Path("run/bilm"))
     assert tuned.warm_state is not None
     assert tuned.card["initial"]["source"] == "bilm"
-    assert shell("evaluate", "run", "data").code == 0
+    assert task_shell("evaluate", "run", "data").code == 0
 
 
 def test_the_models_perplexity_on_the_tasks_text_falls(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from elmokit.errors import TrainingError
 from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig, TaskTrainingConfig
 from elmokit.tasks.loop import Progress, clip, l2_penalty
 from elmokit.tasks.run import train_task
-from tests.task_examples import changed, tiny
+from tests.helpers.task_examples import changed, tiny
 
 
 class Killed(Exception):

@@ -28,7 +28,7 @@ from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.table import load_config
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
-from tests.task_examples import TEXTS, changed, tiny
+from tests.helpers.task_examples import TEXTS, changed, tiny
 
 
 @pytest.fixture

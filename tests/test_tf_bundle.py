@@ -11,7 +11,7 @@ import pytest
 
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.weights.tf_bundle import TensorBundle, is_index
-from tests.tf_bundle_writer import (
+from tests.helpers.tf_bundle_writer import (
     assembled,
     block,
     header,
@@ -74,8 +74,8 @@ def test_a_tensor_stays_mapped_until_it_is_asked_for(prefix: Path) -> None:
     assert not tensor.flags.writeable
 
 
-def test_a_bundle_that_tensorflow_wrote_is_read_and_written_again_byte_for_byte(shared: Path, tmp_path: Path) -> None:
-    golden = shared / "golden" / "bilm-tf-run" / "model.ckpt-207"
+def test_a_bundle_that_tensorflow_wrote_is_written_again_byte_for_byte(bilm_tf_run: Path, tmp_path: Path) -> None:
+    golden = bilm_tf_run / "model.ckpt-207"
     bundle = TensorBundle(golden)
     write_bundle(tmp_path / "X", {name: bundle.read(name) for name in bundle.entries})
     assert data_of(tmp_path / "X").read_bytes() == data_of(golden).read_bytes()

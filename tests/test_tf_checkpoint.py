@@ -25,8 +25,8 @@ from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 from elmokit.weights.words import CachedModel
 from tests.conftest import WORDS, random_model
-from tests.tf_bundle_writer import write_bundle
-from tests.tf_names import checkpoint_tensors
+from tests.helpers.tf_bundle_writer import write_bundle
+from tests.helpers.tf_names import checkpoint_tensors
 
 TINY = PRESETS["tiny"]
 WORD_INPUT = replace(TINY, char_cnn=None, n_words=len(WORDS))
@@ -312,8 +312,8 @@ def test_a_checkpoint_embeds(tmp_path: Path) -> None:
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(shared: Path) -> None:
-    run = shared / "golden" / "bilm-tf-run"
+def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(bilm_tf_run: Path) -> None:
+    run = bilm_tf_run
     found = tf_checkpoint.read(run, adagrad=True)
     dumped = bilm_tf.load(run / "options.json", run / "weights.hdf5")
     assert_same(found.model, dumped)
@@ -326,8 +326,8 @@ def test_the_checkpoint_of_bilm_tf_holds_what_its_own_dump_holds(shared: Path) -
     assert all(bool((tensor >= tf_checkpoint.ADAGRAD_START).all()) for tensor in found.adagrad.values())
 
 
-def test_the_checkpoint_of_bilm_tf_has_the_perplexity_that_bilm_tf_measured(shared: Path) -> None:
-    run = shared / "golden" / "bilm-tf-run"
+def test_the_checkpoint_of_bilm_tf_has_the_perplexity_that_bilm_tf_measured(bilm_tf_run: Path) -> None:
+    run = bilm_tf_run
     model = tf_checkpoint.load(run)
     assert model.softmax is not None
     assert model.vocabulary is not None

@@ -17,8 +17,8 @@ from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
-from tests.tf_bundle_writer import write_bundle
-from tests.tf_names import module_tensors
+from tests.helpers.tf_bundle_writer import write_bundle
+from tests.helpers.tf_names import module_tensors
 
 TINY = replace(PRESETS["tiny"], dropout=0.0)
 GOOGLE_MIX: dict[str, Any] = {

@@ -18,7 +18,7 @@ from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
-from tests.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
+from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
 
 # Losses of the directions, and the global norm of the gradient times n_steps before clipping.
 TRACES = {

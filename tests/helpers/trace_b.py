@@ -12,8 +12,8 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
-from tests.tf_bundle_writer import write_bundle
-from tests.tf_names import checkpoint_tensors
+from tests.helpers.tf_bundle_writer import write_bundle
+from tests.helpers.tf_names import checkpoint_tensors
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", "ran", "cat", "dog", "a", "sat", "on", "mat"]
 LINES = ["a cat sat on the mat", "the dog ran", "cats and dogs ran home", "the end"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import config_to
-from elmokit.tasks.config import deep_merge
+from elmokit.tasks.config import deep_merge, to_toml
 from elmokit.tasks.table import config_of
 
 NER = """-DOCSTART- -X- -X- O
@@ -117,3 +117,8 @@ def changed(config: Any, **train: Any) -> Any:
 def tables_of(config: Any, name: str) -> dict[str, Any]:
     """The config as its file would say it."""
     return {"task": name, **config_to(config)}
+
+
+def write_config(name: str = "ner", **tables: Any) -> None:
+    _, config = tiny(name, "data", **tables)
+    Path("config.toml").write_text(to_toml(tables_of(config, name)), encoding="utf-8")
