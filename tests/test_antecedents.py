@@ -73,7 +73,7 @@ def test_pairs_are_scored_in_blocks_as_one_by_one(floats: int, monkeypatch: pyte
         assert torch.allclose(one, other, atol=1e-12)
 
 
-def test_blocks_change_nothing_else_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_and_refinement_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     spans = torch.randn(5, 3, dtype=torch.float64)
     coarse, refine = CoarseScorer(3, dropout=0.0).double(), Refinement(3).double()
@@ -82,7 +82,10 @@ def test_blocks_change_nothing_else_either(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", floats)
         candidates = coarse(spans, MENTIONS.double(), 2)
         results.append([candidates.places, refine(spans, candidates, with_none(candidates.scores))])
-    assert all(torch.equal(one.double(), other.double()) for one, other in zip(*results, strict=True))
+    (places, refined), (places_in_blocks, refined_in_blocks) = results
+    assert torch.equal(places, places_in_blocks)
+    # Within rounding: a product's last bits may depend on its number of rows.
+    torch.testing.assert_close(refined_in_blocks, refined, atol=1e-12, rtol=0)
 
 
 def test_in_training_dropout_is_the_same_when_a_block_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:

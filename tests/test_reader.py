@@ -105,6 +105,8 @@ def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(
     kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, kernels)
+    if compiled.library() is None:  # only our own elementwise functions promise the same bits at every position
+        pytest.skip(compiled.why_not())
     torch.manual_seed(0)
     stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
     inputs = torch.randn(9, 5, 40) * torch.arange(1, 10).view(-1, 1, 1)

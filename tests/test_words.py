@@ -56,7 +56,7 @@ def test_a_word_input_model_reads_words_and_unk_for_the_others(word_input: Path)
     model = open_model(word_input)
     np.testing.assert_array_equal(model.encode(["the", "<UNK>"]), [WORDS.index("the") + 1, WORDS.index("<UNK>") + 1])
     zebra, unknown = all_layers(model, [["the", "zebra"], ["the", "<UNK>"]])
-    np.testing.assert_array_equal(zebra, unknown)
+    np.testing.assert_allclose(zebra, unknown, atol=1e-6, rtol=0)  # the last bits may depend on a row's position
     expected = random_model(WORD_CONFIG)
     for ours, theirs in zip(all_layers(model), all_layers(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)

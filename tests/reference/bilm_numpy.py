@@ -13,7 +13,7 @@ Weights = dict[str, np.ndarray]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
+    return 0.5 * (1 + np.tanh(0.5 * x))  # exp would overflow far below zero
 
 
 def token_vector(weights: Weights, options: dict[str, Any], ids: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ Tensors = dict[str, Array]
 
 
 def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
+    return 0.5 * (1 + np.tanh(0.5 * x))  # exp would overflow far below zero
 
 
 def read_dic(text: str) -> dict[str, int]:
