@@ -282,7 +282,7 @@ def _no_words(folder: Path) -> None:
         (("model", "none.txt"), "No file matches none.txt."),
         (("model", "new.txt", "--old-text", "empty.txt"), "empty.txt holds no sentence"),
         (("model",), "Give the TEXT to train on"),
-        (("model", "short.txt"), "The corpus holds 1 sentences and 4 are read side by side. Lower batch_size"),
+        (("model", "short.txt"), "The corpus has 1 sentences, but a batch reads 4 in parallel. Lower batch_size"),
         (("words.hdf5", "new.txt"), "takes word ids and has no vocabulary. Put its vocab.txt beside the weights."),
         (("nowhere", "new.txt"), "There is no model at nowhere"),
         (("old.txt", "new.txt"), "old.txt is no model that elmokit knows"),

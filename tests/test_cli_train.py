@@ -11,7 +11,7 @@ import torch
 from elmokit.cli.train import train
 from elmokit.initial_state import calibrated_state
 from elmokit.training.config import TrainingConfig
-from elmokit.training.run_folder import open_settings
+from elmokit.training.run import RunSettings
 from elmokit.weights.open import open_model
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
@@ -92,8 +92,8 @@ def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -
         *START[:4], "--out", "b", *SMALL, *flags, "--max-words", "8", "--tokens", "60", "--learning-rate", "0.02"
     )
     assert ran.code == 0, ran.err
-    assert open_settings(Path("a")) == open_settings(Path("b"))
-    assert open_settings(Path("a")).config.learning_rate == 0.02
+    assert RunSettings.open(Path("a")) == RunSettings.open(Path("b"))
+    assert RunSettings.open(Path("a")).config.learning_rate == 0.02
 
 
 def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
@@ -110,7 +110,7 @@ def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ign
     ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
     assert ran.code == 0, ran.err
     assert "n_samples is 8,192 and the vocabulary holds 8 words: all are drawn." in ran.err
-    config = open_settings(Path("run")).config
+    config = RunSettings.open(Path("run")).config
     assert (config.optimizer, config.learning_rate, config.same_text, config.scale_loss_by_steps) == (
         "adagrad",
         0.2,
@@ -122,7 +122,7 @@ def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ign
 def test_hours_become_predictions_at_the_speed_measured(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell(*START, "--hours", "0.0001", "--max-words", "8")
     assert ran.code == 0, ran.err
-    settings = open_settings(Path("run"))
+    settings = RunSettings.open(Path("run"))
     assert settings.n_predictions % 10 == 0
     assert settings.n_predictions >= 10
 
@@ -144,7 +144,7 @@ def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: 
     assert shell(*START, "--tokens", "50", "--max-words", "6").code == 0
     ran = shell("train", "--resume", "run", "--tokens", "100")
     assert ran.code == 0, ran.err
-    assert open_settings(Path("run")).n_predictions == 100
+    assert RunSettings.open(Path("run")).n_predictions == 100
     Path("moved").mkdir()
     Path("corpus.txt").rename("moved/corpus.txt")
     assert "corpus.txt, which the run reads, is not there" in shell("train", "--resume", "run").err
@@ -167,7 +167,7 @@ BAD_CALLS = {
     "blank.txt holds no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
     "empty.txt holds no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),
     "latin.txt, line 1: not UTF-8": ("train", "latin.txt", "--held-out", "text.txt", "--out", "run"),
-    "holds 1 sentences and 48 are read side by side": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
+    "has 1 sentences, but a batch reads 48": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
     "fewer than one window of 1 x 20": (
         *("train", "one.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
         *("--batch-size", "1"),
@@ -178,7 +178,7 @@ BAD_CALLS = {
     "Give a new folder with --out, or a run": START[:4],
     "Give the TEXT to train on, and --held-out": ("train", "corpus.txt", "--out", "run"),
     "model exists already": (*START[:4], "--out", "model"),
-    "nothing holds no run": ("train", "--resume", "nothing"),
+    "nothing is not a run": ("train", "--resume", "nothing"),
     "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
     "data: unknown key 'text'": (*START, "--config", "data.toml"),
     "broken.toml is no TOML file": (*START, "--config", "broken.toml"),

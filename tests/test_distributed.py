@@ -19,12 +19,12 @@ from elmokit.errors import MissingExtraError
 from elmokit.text.shards import Part
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.checkpoint import checkpoints
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World, joined_world
 from elmokit.training.losses import WindowLosses
-from elmokit.training.optimizers import build_optimizer
-from elmokit.training.run_folder import VOCABULARY, open_settings
+from elmokit.training.plan import optimizer_of
+from elmokit.training.run import VOCABULARY, RunSettings
+from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import build_softmax
@@ -74,7 +74,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
     softmax.reset_parameters()
     model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
     losses = WindowLosses(bilm, softmax, 0).train()
-    optimizer = build_optimizer(config, losses.parameters())
+    optimizer = optimizer_of(config, losses.parameters())
     state = bilm.zero_state(2 * config.batch_size)
     parts = [
         WindowStream(
@@ -110,9 +110,9 @@ def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) 
     assert ran.stdout.count("Held-out perplexity") == 1, "only the leading process reports"
     assert "Grad strides" not in ran.stderr, "gradients lie as their weights, so that none is copied"
     run = tmp_path / "run"
-    newest = checkpoints(run / "checkpoints")[-1]
+    newest = checkpoints(run)[-1]
     assert newest.name == "step-00000008"  # of 2 x 3 x 5 predictions each
-    alone = trained_alone(run, shards, open_settings(run).config, 8)
+    alone = trained_alone(run, shards, RunSettings.open(run).config, 8)
     together = load_folder(newest / "model")
     assert together.softmax is not None
     for ours, theirs in ((together.bilm, alone.bilm), (together.softmax, alone.softmax)):
@@ -123,12 +123,12 @@ def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) 
     # One process goes on, and says what changes.
     ran = torchrun(tmp_path, 1, "train", "--resume", "run", "--tokens", "360")
     assert ran.returncode == 0, ran.stderr
-    assert "made by 2 processes and goes on with 1: a step reads 3 rows instead of 6" in ran.stderr
-    assert load_file(checkpoints(run / "checkpoints")[-1] / "state.safetensors")["hidden"].shape[2] == 3
+    assert "made by 2 processes and is resumed with 1: a step reads 3 rows instead of 6" in ran.stderr
+    assert load_file(checkpoints(run)[-1] / "state.safetensors")["hidden"].shape[2] == 3
     # And two again, from where one left off.
     ran = torchrun(tmp_path, 2, "train", "--resume", "run", "--tokens", "480")
     assert ran.returncode == 0, ran.stderr
-    assert "made by 1 processes and goes on with 2" in ran.stderr
+    assert "made by 1 processes and is resumed with 2" in ran.stderr
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_what_the_user_can_mend_is_told_and_no_process_hangs(tmp_path: Path) -> 
     (tmp_path / "text.txt").write_text("the cat\n")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", "--out", "run", *SETTINGS.split())
     assert ran.returncode != 0
-    assert "The corpus holds 1 sentences and 6 are read side by side" in ran.stderr
+    assert "The corpus has 1 sentences, but a batch reads 6 in parallel" in ran.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -159,5 +159,5 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
     with joined_world() as world:
         assert world == World()
         assert world.gather(3) == [3]
-        assert world.tell("all") == "all"
+        assert world.broadcast("all") == "all"
         torch.testing.assert_close(world.mean(torch.tensor([2.0])), torch.tensor([2.0]))

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elmokit.training.checkpoint import checkpoints
+from elmokit.training.state import checkpoints
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 TRAIN = "import sys; sys.argv[0] = 'elmokit'; from elmokit.cli.main import main; main()"
@@ -55,7 +55,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_same_end(run: Path, straight: Path) -> None:
-    newest, wanted = checkpoints(run / "checkpoints")[-1], checkpoints(straight / "checkpoints")[-1]
+    newest, wanted = checkpoints(run)[-1], checkpoints(straight)[-1]
     assert newest.name == wanted.name == "step-00000060"
     for name in ("model/model.safetensors", "model/softmax.safetensors", "optimizer.safetensors", "state.safetensors"):
         found, expected = load_file(newest / name), load_file(wanted / name)
@@ -120,9 +120,14 @@ owner.{name} = dying
 @pytest.mark.parametrize(
     ("module", "owner", "name", "call"),
     [
-        ("train", "state", "save_tensors", 4),  # the second checkpoint's random states, its weights being written
-        ("train", "state", "checkpoints", 3),  # between the new checkpoint and the removal of the old one
-        ("train", "trainer", "append_line", 3),
+        (
+            "training",
+            "checkpoint",
+            "save_tensors",
+            4,
+        ),  # in the middle of the second checkpoint
+        ("training", "state", "checkpoints", 3),  # between the new checkpoint and the removal of the old one
+        ("training.run_folder", "MetricsLog", "append", 3),
         ("weights", "folder", "save_tensors", 9),
     ],
 )
@@ -165,12 +170,12 @@ def test_killed_between_setting_the_old_best_model_aside_and_putting_the_new_one
 
 def test_a_full_disk_keeps_the_last_good_checkpoint_and_is_one_line(straight: Path, tmp_path: Path) -> None:
     process = begin(tmp_path)
-    while not checkpoints(tmp_path / "run" / "checkpoints"):
+    while not checkpoints(tmp_path / "run"):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    good = checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    good = checkpoints(tmp_path / "run")[-1]
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # a write beyond it fails as on a full disk
@@ -180,7 +185,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_is_one_line(straight: Pa
     assert process.returncode == 2, complaint
     assert complaint.count("\n") == 1
     assert "Writing run/" in complaint
-    assert checkpoints(tmp_path / "run" / "checkpoints")[-1] == good
+    assert checkpoints(tmp_path / "run")[-1] == good
     process = resume(tmp_path)
     process.communicate()
     assert_same_end(tmp_path / "run", straight)

@@ -18,11 +18,11 @@ from elmokit.io.lock import file_lock
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
-from elmokit.training.checkpoint import checkpoints
 from elmokit.training.config import TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.loop import Progress, train
 from elmokit.training.losses import WindowLosses
-from elmokit.training.run_folder import Corpus
+from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import SoftmaxConfig
@@ -40,12 +40,12 @@ CONFIG = TrainingConfig(
 )
 
 
-def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> Corpus:
+def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> TrainingCorpus:
     text = folder / "text.txt"
     text.write_text(TEXT, encoding="utf-8")
     sentences = [line.split() for line in TEXT.splitlines() if line]
     n_tokens = sum(map(len, sentences))
-    return Corpus([text], sentences if held_out is None else held_out, VOCABULARY, len(sentences), n_tokens)
+    return TrainingCorpus([text], sentences if held_out is None else held_out, VOCABULARY, len(sentences), n_tokens)
 
 
 def run_training(
@@ -56,7 +56,7 @@ def run_training(
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    stored = load_folder(checkpoints(folder / "checkpoints")[-1] / "model")
+    stored = load_folder(checkpoints(folder)[-1] / "model")
     assert stored.softmax is not None
     return {**stored.bilm.state_dict(), **stored.softmax.state_dict()}
 
@@ -126,7 +126,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
 
 def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     run_training(tmp_path)
-    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000004", "step-00000006"]
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]
 
 
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) 
     with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning rate.*There is no checkpoint yet"):
         run_training(tmp_path / "new", config)
     with pytest.raises(
-        TrainingError, match=r"At step 2 .*with the model of the last checkpoint: .*step-00000001.model"
+        TrainingError, match=r"At step 2 .*from the model of the last checkpoint: .*step-00000001.model"
     ):
         run_training(tmp_path / "saved", dataclasses.replace(config, save_every=1))
 
@@ -176,9 +176,9 @@ def test_hours_given_again_begin_now_and_else_end_where_they_would_have(tmp_path
     config = dataclasses.replace(CONFIG, tokens=None, hours=1e-9)  # one step
     run_training(tmp_path, config)
     run_training(tmp_path, config)
-    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000001"]
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001"]
     run_training(tmp_path, config, hours_from_now=True)
-    assert checkpoints(tmp_path / "checkpoints")[-1].name == "step-00000002"
+    assert checkpoints(tmp_path)[-1].name == "step-00000002"
 
 
 def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="batch_size was 4 and is 8"):
         run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
     (tmp_path / "settings.json").unlink()
-    assert checkpoints(tmp_path / "checkpoints")
+    assert checkpoints(tmp_path)
     with pytest.raises(TrainingError, match="holds checkpoints and no settings"):
         run_training(tmp_path, longer)
 
@@ -201,7 +201,7 @@ def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     run_training(tmp_path)
-    newest = checkpoints(tmp_path / "checkpoints")[-1]
+    newest = checkpoints(tmp_path)[-1]
     (newest / "optimizer.safetensors").write_bytes(b"short")
     with pytest.raises(TrainingError, match=f"{newest.name} is damaged"):
         run_training(tmp_path, dataclasses.replace(CONFIG, tokens=140))

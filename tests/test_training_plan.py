@@ -15,7 +15,8 @@ from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import LAST_RATE, TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.plan import Clock, make_plan, seconds_per_step, sizes_of
+from elmokit.training.plan import make_plan, seconds_per_step, sizes_of
+from elmokit.training.throughput import ThroughputMeter
 from elmokit.weights.model import PretrainedBiLM
 
 CONFIG = TrainingConfig(model=PRESETS["tiny"], batch_size=3, n_steps=4, learning_rate=0.5, warmup_ratio=0.1)
@@ -87,13 +88,15 @@ def test_a_plan_counts_whole_steps_of_all_processes() -> None:
     assert (plan.n_steps, plan.seconds) == (42, 21.0)  # of 2 x 3 x 4 predictions
 
 
-def test_looks_slow_the_whole_and_not_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluations_slow_down_the_whole_training_but_not_the_rate_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    clock = Clock(100)
+    meter = ThroughputMeter(100)
     now[0] = 2.0
-    with clock.stopped():
+    with meter.paused():
         now[0] = 10.0
-    assert clock.rates(140) == (20.0, 4.0)
+    assert meter.rate(140) == 20.0
+    assert meter.seconds_left(140, 180) == 10.0  # 4 per second
     now[0] = 12.0
-    assert clock.rates(160) == (10.0, 5.0)
+    assert meter.rate(160) == 10.0
+    assert meter.seconds_left(160, 210) == 10.0  # 5 per second

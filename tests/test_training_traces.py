@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit.bilm import BiLM, BiLMConfig
-from elmokit.training.checkpoint import checkpoints
 from elmokit.training.config import TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.finetune import with_softmax_over
 from elmokit.training.loop import Progress, train
-from elmokit.training.run_folder import Corpus
+from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
@@ -97,7 +97,7 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     sentences = [line.split() for line in LINES]
-    corpus = Corpus([text], sentences, model.vocabulary, len(LINES), sum(map(len, sentences)))
+    corpus = TrainingCorpus([text], sentences, model.vocabulary, len(LINES), sum(map(len, sentences)))
     config = TrainingConfig(
         model=sizes,
         softmax=softmax_config(model.softmax),
@@ -120,7 +120,7 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     for line, (losses, norm) in zip(lines, TRACES[name], strict=True):
         assert line.losses == pytest.approx(losses, abs=1e-5)
         assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
-    newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
+    newest = checkpoints(tmp_path / "run")[-1]
     trained = load_folder(newest / "model")
     assert trained.softmax is not None
     softmax = {f"softmax.{name}": value for name, value in trained.softmax.state_dict().items()}

@@ -71,12 +71,12 @@ def finetune(model: str, texts: tuple[Path, ...], run: Path, **settings: Any) ->
         torch.set_num_threads(max(1, threads))
     with joined_world(device) as world:
         error: ElmoError | None = None
-        if world.leads:
+        if world.is_main_process:
             try:
                 _begin(model, texts, run, world, settings)
             except ElmoError as raised:
                 error = raised
-        if (error := world.tell(error)) is not None:
+        if (error := world.broadcast(error)) is not None:
             raise error
         carry_on(run, (), {}, world, device)
 

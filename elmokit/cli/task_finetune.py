@@ -16,9 +16,10 @@ from elmokit.io.atomic import atomic_write
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.distributed import World
 from elmokit.training.finetune import with_softmax_over
-from elmokit.training.run_folder import SETTINGS, Corpus
+from elmokit.training.run import SETTINGS
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.pretrained import open_with_softmax
 from elmokit.weights.softmaxes import softmax_config
@@ -65,7 +66,7 @@ def _begin(
     stored = open_with_softmax(name)
     counts = Counter(token for sentence in training for token in sentence)
     vocabulary = own_words(stored) or Vocabulary.from_counts(counts, MAX_WORDS)
-    corpus = Corpus([text], held_out, vocabulary, len(training), counts.total())
+    corpus = TrainingCorpus([text], held_out, vocabulary, len(training), counts.total())
     initial = dataclasses.replace(with_softmax_over(stored, vocabulary, counts, len(training)), warm_state=None)
     assert initial.softmax is not None
     n_rows = min(MOST_ROWS, len(training))

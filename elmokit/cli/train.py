@@ -85,12 +85,12 @@ def train(texts: tuple[Path, ...], run: Path | None, resume: Path | None, **sett
             )
         elif run is not None:
             error: ElmoError | None = None
-            if world.leads:
+            if world.is_main_process:
                 try:
                     _begin(texts, run, world, settings)
                 except ElmoError as raised:
                     error = raised
-            if (error := world.tell(error)) is not None:
+            if (error := world.broadcast(error)) is not None:
                 raise error
             carry_on(run, (), {}, world, device)
 

@@ -27,21 +27,15 @@ from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.training.checkpoint import checkpoints
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.curves import Board, draw_curves
 from elmokit.training.finetune import before_and_after
 from elmokit.training.loop import train as run_training
 from elmokit.training.plan import Plan, Sizes
-from elmokit.training.run_folder import (
-    VOCABULARY,
-    Corpus,
-    open_settings,
-    refuse_small_corpus,
-    run_lock,
-    save_settings,
-    settings_of,
-)
+from elmokit.training.run import VOCABULARY, RunSettings
+from elmokit.training.run_folder import run_lock
+from elmokit.training.state import checkpoints
 from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.json_table import read_table
 from elmokit.weights.softmaxes import build_softmax
@@ -81,7 +75,7 @@ def counted_corpus(
     vocab: Path | Vocabulary | None,
     max_words: int | None,
     held_out_sentences: int,
-) -> tuple[Corpus, dict[str, Any], dict[str, int]]:
+) -> tuple[TrainingCorpus, dict[str, Any], dict[str, int]]:
     """Count a text and read what it is judged by.
 
     Args:
@@ -124,7 +118,7 @@ def counted_corpus(
         f"{counts.n_sentences:,} sentences, {counts.n_tokens:,} tokens, {n_types:,} types; "
         f"{facts['unknown_share']:.1%} of the tokens are outside the vocabulary of {len(vocabulary):,}"
     )
-    return Corpus(shards, sentences, vocabulary, counts.n_sentences, counts.n_tokens), facts, words
+    return TrainingCorpus(shards, sentences, vocabulary, counts.n_sentences, counts.n_tokens), facts, words
 
 
 def read_held_out(paths: Sequence[Path], most: int) -> list[list[str]]:
@@ -163,7 +157,7 @@ def tell_word_order(config: TrainingConfig, vocabulary: Vocabulary, counts: Mapp
 def begin_run(
     run: Path,
     config: TrainingConfig,
-    corpus: Corpus,
+    corpus: TrainingCorpus,
     facts: Mapping[str, Any],
     n_processes: int,
     initial: PretrainedBiLM | None = None,
@@ -180,7 +174,7 @@ def begin_run(
         TextError: the corpus is too small for the settings.
         OutputError: the folder exists already, or cannot be written.
     """
-    refuse_small_corpus(corpus, config, n_processes)
+    corpus.check(config, n_processes)
     with torch.device("meta"):  # refused before anything is written, where the softmax does not fit
         build_softmax(config.softmax, len(corpus.vocabulary), BiLM(config.model))
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("model", "softmax")}
@@ -200,7 +194,7 @@ def begin_run(
                 lines = [" ".join(sentence) + "\n" for sentence in sentences]
                 (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
         (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        save_settings(folder, settings_of(config, corpus, 0))
+        RunSettings.of(config, corpus, 0).save(folder)
         if initial is not None:
             save_folder(initial, folder / INITIAL)
 
@@ -221,7 +215,7 @@ def carry_on(
     Raises:
         TrainingError: there is no such run, its text is not there, or a setting cannot change.
     """
-    earlier = open_settings(run)
+    earlier = RunSettings.open(run)
     if fixed := sorted({FLAGS.get(name, name) for name in set(changes) - MAY_CHANGE}):
         raise TrainingError(
             f"A run goes on with its own settings: --{fixed[0].replace('_', '-')} cannot change. What can: "
@@ -234,11 +228,11 @@ def carry_on(
         raise TextError(f"{missing[0]}, which the run reads, is not there. Give the run's texts where they are now.")
     held_out = list(read_sentences(run / HELD_OUT))
     vocabulary = Vocabulary.from_file(run / VOCABULARY)
-    corpus = Corpus(shards, held_out, vocabulary, earlier.n_sentences, earlier.n_tokens)
+    corpus = TrainingCorpus(shards, held_out, vocabulary, earlier.n_sentences, earlier.n_tokens)
     card = json.loads((run / CARD).read_text(encoding="utf-8"))
-    say = click.echo if world.leads else _say_nothing
-    begins = (run / INITIAL).exists() and not checkpoints(run / "checkpoints")
-    board = Board(run, _n_steps(run)) if config.tensorboard and world.leads else None
+    say = click.echo if world.is_main_process else _say_nothing
+    begins = (run / INITIAL).exists() and not checkpoints(run)
+    board = Board(run, _n_steps(run)) if config.tensorboard and world.is_main_process else None
 
     def report(progress: TrainingProgress) -> None:
         _print_progress(progress)
@@ -258,7 +252,7 @@ def carry_on(
         device=device,
         hours_from_now="hours" in changes,
     )
-    if world.leads:
+    if world.is_main_process:
         click.echo(f"Held-out perplexity {_slashed(result.per_direction)} at the end (full softmax).")
         if is_folder(run / "model"):  # not where perplexity never was a number
             best = read_table(run / "model" / "config.json")["card"]
@@ -271,7 +265,7 @@ def carry_on(
     return result
 
 
-def _conclude(run: Path, corpus: Corpus, config: TrainingConfig) -> None:
+def _conclude(run: Path, corpus: TrainingCorpus, config: TrainingConfig) -> None:
     """Curves, and what the best model's card tells at the end: its warm state, what a fine-tuning has changed."""
     try:
         curves = draw_curves(run, "sampled loss" if config.n_samples else "training loss")
@@ -300,7 +294,7 @@ def _calibrating(shards: Sequence[Path]) -> list[list[str]]:
 
 def _n_steps(run: Path) -> int:
     """Steps of the last checkpoint."""
-    found = checkpoints(run / "checkpoints")
+    found = checkpoints(run)
     return int(found[-1].name.removeprefix("step-")) if found else 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from elmokit.errors import MissingExtraError
 from elmokit.io.figures import COLORS, PAGE, save_figure, styled_figure
-from elmokit.training.run_folder import LOG
+from elmokit.training.run import LOG
 
 if TYPE_CHECKING:
     from elmokit.training.loop import Progress

@@ -28,7 +28,7 @@ class World:
     """Its place on its machine, which is the number of its GPU."""
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this process writes the files."""
         return self.rank == 0
 
@@ -36,11 +36,11 @@ class World:
         """Every process's part, in the order of ranks, for the leading one; None for the others."""
         if self.size == 1:
             return [part]
-        parts: list[Any] | None = [None] * self.size if self.leads else None
+        parts: list[Any] | None = [None] * self.size if self.is_main_process else None
         dist.gather_object(part, parts)
         return parts
 
-    def tell(self, what: Any) -> Any:
+    def broadcast(self, what: Any) -> Any:
         """What the leading process has, to all."""
         if self.size == 1:
             return what

@@ -15,36 +15,29 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import LockedError, TrainingError
-from elmokit.io.atomic import recover_interrupted, truncate_log
+from elmokit.io.atomic import recover_interrupted
 from elmokit.nn.kernels.backends import offers
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.text.shards import Part
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.checkpoint import (
+from elmokit.training.config import TrainingConfig
+from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.distributed import World
+from elmokit.training.losses import WindowLosses
+from elmokit.training.optimizers import clip_gradients, set_learning_rate
+from elmokit.training.plan import Plan, Sizes, make_plan, optimizer_of, seconds_per_step, sizes_of
+from elmokit.training.run import LOG, SETTINGS, RunSettings
+from elmokit.training.run_folder import MetricsLog, run_lock
+from elmokit.training.state import (
+    CHECKPOINTS,
     TrainingState,
     checkpoints,
     open_checkpoint,
+    restart_advice,
     restore_checkpoint,
     save_checkpoint,
-    where_to_begin_again,
 )
-from elmokit.training.config import TrainingConfig
-from elmokit.training.distributed import World
-from elmokit.training.losses import WindowLosses
-from elmokit.training.optimizers import build_optimizer
-from elmokit.training.plan import Clock, Plan, Sizes, make_plan, seconds_per_step, sizes_of
-from elmokit.training.run_folder import (
-    LOG,
-    SETTINGS,
-    Corpus,
-    append_line,
-    open_settings,
-    refuse_other_settings,
-    refuse_small_corpus,
-    run_lock,
-    save_settings,
-    settings_of,
-)
+from elmokit.training.throughput import ThroughputMeter
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import build_softmax, softmax_config
@@ -77,7 +70,7 @@ class Progress:
 
 def train(
     config: TrainingConfig,
-    corpus: Corpus,
+    corpus: TrainingCorpus,
     run: Path,
     card: dict[str, Any],
     report: Callable[[Progress], None],
@@ -109,20 +102,20 @@ def train(
         TrainingError: the folder's run has other settings, or another process is at it; the loss is no longer a
             number, or the memory is too small (the last good checkpoint stays).
     """
-    refuse_small_corpus(corpus, config, world.size)
+    corpus.check(config, world.size)
     with contextlib.ExitStack() as stack:
         locked: LockedError | None = None
-        if world.leads:
+        if world.is_main_process:
             try:
                 stack.enter_context(run_lock(run))
             except LockedError as error:
                 locked = error
-        if (locked := world.tell(locked)) is not None:
+        if (locked := world.broadcast(locked)) is not None:
             raise locked
-        if world.leads:
+        if world.is_main_process:
             recover_interrupted(run)
-            recover_interrupted(run / "checkpoints")
-        found = world.tell(checkpoints(run / "checkpoints"))
+            recover_interrupted(run / CHECKPOINTS)
+        found = world.broadcast(checkpoints(run))
         if found and not (run / SETTINGS).exists():
             raise TrainingError(f"{run} holds checkpoints and no settings ({SETTINGS}). Start a new run elsewhere.")
         try:
@@ -138,7 +131,7 @@ def train(
                 raise
             raise TrainingError(
                 f"Out of memory with windows of {config.batch_size} x {config.n_steps}. Lower batch_size (accumulate "
-                f"keeps the step as large), n_samples or the model's sizes. {where_to_begin_again(run)}"
+                f"keeps the step as large), n_samples or the model's sizes. {restart_advice(run)}"
             ) from error
 
 
@@ -148,7 +141,7 @@ class _Training:
     def __init__(
         self,
         config: TrainingConfig,
-        corpus: Corpus,
+        corpus: TrainingCorpus,
         run: Path,
         initial: PretrainedBiLM | None,
         found: list[Path],
@@ -171,6 +164,7 @@ class _Training:
                 find_unused_parameters=config.softmax.kind == "adaptive",
             )
         self.is_given = initial is not None and not found
+        self.log = MetricsLog(run / LOG)
         self.total = 0
 
     def close(self) -> None:
@@ -181,11 +175,11 @@ class _Training:
     ) -> None:
         """Note a new run's settings in its folder, or refuse to go on with a run of others; and set the budget."""
         config, corpus, world = self.config, self.corpus, self.world
-        there_are = world.leads and (self.run / SETTINGS).exists()
-        earlier = world.tell(open_settings(self.run) if there_are else None)
-        now = settings_of(config, corpus, 0)
+        there_are = world.is_main_process and (self.run / SETTINGS).exists()
+        earlier = world.broadcast(RunSettings.open(self.run) if there_are else None)
+        now = RunSettings.of(config, corpus, 0)
         if earlier is not None:
-            refuse_other_settings(self.run, earlier, now)
+            now.check_resumes(self.run, earlier)
         n_words = len(corpus.vocabulary)
         if config.precision == "bfloat16" and self.state.model.bilm.device.type == "cpu" and not offers("onednn-bf16"):
             tell("This processor has no products of bfloat16: float32 is faster here, and exact.")
@@ -199,7 +193,7 @@ class _Training:
             self.total = earlier.n_predictions
         else:
             show_plan(sizes_of(config, self.state.losses))
-            seconds = world.tell(self._seconds_per_step())
+            seconds = world.broadcast(self._seconds_per_step())
             self.total = self._predictions_for(seconds)
             done = self.state.counters.n_predictions
             if earlier is not None and earlier.n_predictions and done < self.total:
@@ -213,9 +207,9 @@ class _Training:
             tell(f"No look of the last {config.patience} was better: a larger --patience, or 0, trains on.")
         elif self.state.counters.n_predictions >= self.total:
             tell(f"The run has its {self.total:,} predictions already: give it more --epochs, --tokens or --hours.")
-        if world.leads:
-            save_settings(self.run, dataclasses.replace(now, n_predictions=self.total))
-            truncate_log(self.run / LOG, self.state.counters.n_steps)
+        if world.is_main_process:
+            dataclasses.replace(now, n_predictions=self.total).save(self.run)
+            self.log.truncate(self.state.counters.n_steps)
 
     def _seconds_per_step(self) -> float:
         with contextlib.closing(_stream(self.config, self.corpus, self.state.model, self.world)) as stream:
@@ -237,38 +231,37 @@ class _Training:
         config, state, world = self.config, self.state, self.world
         counters = state.counters
         result: Perplexity | None = self._look(card) if self.is_given else None
-        clock = Clock(counters.n_predictions)
+        meter = ThroughputMeter(counters.n_predictions)
         while counters.n_predictions < self.total and not self._has_stopped():
             learning_rate = config.rate(counters.n_predictions / self.total)
             gradient_norm = self._step(learning_rate)
             is_last = counters.n_predictions >= self.total
             evaluated = is_last or counters.n_steps % config.eval_every == 0
             if evaluated:
-                with clock.stopped():
+                with meter.paused():
                     result = self._look(card)
             if evaluated or counters.n_steps % config.log_every == 0:
                 sums = torch.tensor(counters.loss_sums, dtype=torch.float64, device=state.lstm_state.hidden.device)
                 losses = world.mean(sums / counters.n_summed).tolist()
-                rate, overall_rate = clock.rates(counters.n_predictions)
                 progress = Progress(
                     counters.n_steps,
                     counters.n_predictions,
                     min(1.0, counters.n_predictions / self.total),
                     counters.n_predictions / self.corpus.n_predictions,
-                    rate,
-                    max(0, self.total - counters.n_predictions) / overall_rate,
+                    meter.rate(counters.n_predictions),
+                    meter.seconds_left(counters.n_predictions, self.total),
                     learning_rate,
                     gradient_norm,
                     tuple(losses),
                     result.per_direction if evaluated and result is not None else None,
                 )
                 counters.loss_sums, counters.n_summed = [], 0
-                if world.leads:
-                    append_line(self.run / LOG, asdict(progress))
+                if world.is_main_process:
+                    self.log.append(asdict(progress))
                     report(progress)
             if is_last or self._has_stopped() or counters.n_steps % config.save_every == 0:
-                with clock.stopped():
-                    save_checkpoint(state, self.run / "checkpoints", world)
+                with meter.paused():
+                    save_checkpoint(state, self.run, world)
         return result if result is not None else self._evaluate()
 
     def _has_stopped(self) -> bool:
@@ -287,15 +280,15 @@ class _Training:
             counters.loss_sums = [a + b for a, b in zip(counters.loss_sums or [0.0] * len(losses), losses, strict=True)]
             counters.n_summed += 1
         parameters = list(state.trained_parameters().values())
-        norm = float(nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
+        norm = clip_gradients(parameters, config.max_grad_norm)
+        assert norm is not None
         if not torch.isfinite(torch.tensor([norm, *losses])).all():
             shown = " / ".join(f"{loss:.4g}" for loss in losses)
             raise TrainingError(
                 f"At step {counters.n_steps + 1} the loss is {shown} and the gradient's norm {norm:.4g}. Take a lower "
-                f"learning rate or a lower max_grad_norm. {where_to_begin_again(self.run)}"
+                f"learning rate or a lower max_grad_norm. {restart_advice(self.run)}"
             )
-        for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(state.optimizer, learning_rate)
         state.optimizer.step()
         state.optimizer.zero_grad()
         counters.n_steps += 1
@@ -322,7 +315,7 @@ class _Training:
         counters.n_worse += 1
         if result.mean < counters.best_perplexity:
             counters.best_perplexity, counters.n_worse = result.mean, 0
-            if self.world.leads:
+            if self.world.is_main_process:
                 results = {
                     "n_steps": counters.n_steps,
                     "n_predictions": counters.n_predictions,
@@ -335,14 +328,14 @@ class _Training:
 
     def _evaluate(self) -> Perplexity:
         result = None
-        if self.world.leads:
+        if self.world.is_main_process:
             held_out = self.corpus.held_out
             result = perplexity(self.state.model, held_out, n_carried_rows=min(N_HELD_OUT_ROWS, len(held_out)))
-        told: Perplexity = self.world.tell(result)
+        told: Perplexity = self.world.broadcast(result)
         return told
 
 
-def _fresh_model(config: TrainingConfig, corpus: Corpus) -> PretrainedBiLM:
+def _fresh_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM:
     bilm = BiLM(config.model)
     bilm.reset_parameters()
     softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm)
@@ -351,7 +344,7 @@ def _fresh_model(config: TrainingConfig, corpus: Corpus) -> PretrainedBiLM:
 
 
 def _build_state(
-    config: TrainingConfig, corpus: Corpus, model: PretrainedBiLM, world: World, device: torch.device
+    config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiLM, world: World, device: torch.device
 ) -> TrainingState:
     softmax, vocabulary = model.softmax, model.vocabulary
     if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
@@ -362,12 +355,12 @@ def _build_state(
     softmax.to(device)
     losses = WindowLosses(model.bilm, softmax, min(config.n_samples, len(vocabulary)))
     _freeze(config, losses)
-    optimizer = build_optimizer(config, [value for value in losses.parameters() if value.requires_grad])
+    optimizer = optimizer_of(config, [value for value in losses.parameters() if value.requires_grad])
     lstm_state = model.bilm.zero_state(config.batch_size)
     return TrainingState(model, losses, optimizer, lstm_state, _stream(config, corpus, model, world))
 
 
-def _stream(config: TrainingConfig, corpus: Corpus, model: PretrainedBiLM, world: World) -> WindowStream:
+def _stream(config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiLM, world: World) -> WindowStream:
     return WindowStream(
         corpus.shards,
         corpus.vocabulary,

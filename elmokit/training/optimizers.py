@@ -1,26 +1,76 @@
-"""The optimizers of a training."""
+"""Optimizers and gradient clipping, shared by the biLM's training and the tasks'."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import torch
+from torch import nn
 from torch.nn import Parameter
 
-from elmokit.training.config import TrainingConfig
-
-_SLOTS = {"adam": 2, "adamw": 2, "adagrad": 1}
-
-
-def build_optimizer(config: TrainingConfig, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of a config; Adagrad is bilm-tf's: sums begin at 1, and nothing is added to the divisor."""
-    if config.optimizer == "adagrad":
-        return torch.optim.Adagrad(parameters, lr=config.learning_rate, initial_accumulator_value=1.0, eps=0.0)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
-    return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+N_SLOTS = {"adam": 2, "adamw": 2, "adagrad": 1}
+"""Numbers that an optimizer keeps for each weight, for the estimate of memory."""
 
 
-def n_slots(config: TrainingConfig) -> int:
-    """Numbers that the optimizer keeps for each weight."""
-    return _SLOTS[config.optimizer]
+def build_optimizer(
+    name: str,
+    parameters: Iterable[Parameter],
+    learning_rate: float,
+    *,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+    rho: float = 0.9,
+    momentum: float = 0.0,
+    fused: bool = False,
+) -> torch.optim.Optimizer:
+    """Build an optimizer by name.
+
+    Args:
+        name: ``adam``, ``adamw``, ``adagrad``, ``adadelta`` or ``sgd``.
+        parameters: What to train.
+        learning_rate: The learning rate.
+        weight_decay: Decoupled weight decay (``adamw``).
+        betas: Decay of the two running means (``adam``, ``adamw``).
+        epsilon: Added to the divisor (``adam``, ``adamw``, ``adadelta``).
+        rho: Decay of the running means (``adadelta``).
+        momentum: Momentum (``sgd``).
+        fused: Use PyTorch's fused kernel (``adam``, ``adamw``). It is faster, and rounds differently.
+
+    Raises:
+        ValueError: There is no optimizer of that name.
+    """
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon, fused=fused or None)
+    if name == "adamw":
+        return torch.optim.AdamW(
+            parameters, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay, fused=fused or None
+        )
+    if name == "adagrad":
+        # As in TensorFlow, where the original models were trained: sums start at 1, with no epsilon.
+        return torch.optim.Adagrad(parameters, lr=learning_rate, initial_accumulator_value=1.0, eps=0.0)
+    if name == "adadelta":
+        return torch.optim.Adadelta(parameters, lr=learning_rate, rho=rho, eps=epsilon)
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
+    raise ValueError(f"There is no optimizer {name!r}. Choose adam, adamw, adagrad, adadelta or sgd.")
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def clip_gradients(
+    parameters: Iterable[Parameter], max_norm: float | None = None, max_value: float | None = None
+) -> float | None:
+    """Clip gradients in place: first each entry to ``max_value``, then their global norm to ``max_norm``.
+
+    Returns:
+        The global norm before it was clipped; None if ``max_norm`` is None.
+    """
+    parameters = list(parameters)
+    if max_value is not None:
+        nn.utils.clip_grad_value_(parameters, max_value)
+    return None if max_norm is None else float(nn.utils.clip_grad_norm_(parameters, max_norm))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch.nn import Parameter
 
 from elmokit.bilm import BiLMConfig, BiLMState
 from elmokit.nn.kernels.backends import compiled_for
@@ -15,7 +15,7 @@ from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.windows import Window
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.optimizers import build_optimizer, n_slots
+from elmokit.training.optimizers import N_SLOTS, build_optimizer, clip_gradients, set_learning_rate
 
 N_TIMED = 2
 
@@ -43,6 +43,12 @@ class Plan:
     """Estimated from a few windows, without the looks at the held-out text."""
 
 
+def optimizer_of(config: TrainingConfig, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of a config."""
+    weight_decay, fused = config.weight_decay, config.optimizer in ("adam", "adamw")
+    return build_optimizer(config.optimizer, parameters, config.learning_rate, weight_decay=weight_decay, fused=fused)
+
+
 def seconds_per_step(
     config: TrainingConfig, losses: WindowLosses, window: Window, state: BiLMState, with_update: bool = True
 ) -> float:
@@ -67,12 +73,11 @@ def seconds_per_step(
                 torch.cuda.synchronize(on_gpu[0])
     of_window, of_update = (time.perf_counter() - started) / N_TIMED, 0.0
     if with_update:
-        optimizer = build_optimizer(config, trained)
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0  # it does its work and changes nothing
+        optimizer = optimizer_of(config, trained)
+        set_learning_rate(optimizer, 0.0)  # it does its work and changes nothing
         for _ in range(2):
             started = time.perf_counter()
-            torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
+            clip_gradients(trained, config.max_grad_norm)
             optimizer.step()
             if on_gpu:
                 torch.cuda.synchronize(on_gpu[0])
@@ -93,7 +98,7 @@ def sizes_of(config: TrainingConfig, losses: WindowLosses) -> Sizes:
     of_bilm = sum(parameter.numel() for parameter in losses.bilm.parameters())
     of_softmax = sum(parameter.numel() for parameter in losses.softmax.parameters())
     trained = sum(parameter.numel() for parameter in losses.parameters() if parameter.requires_grad)
-    weights = of_bilm + of_softmax + trained * (1 + n_slots(config))
+    weights = of_bilm + of_softmax + trained * (1 + N_SLOTS[config.optimizer])
     return Sizes(of_bilm, of_softmax, 4 * (weights + _activations(config, losses)))
 
 
@@ -123,26 +128,3 @@ def _token_numbers(model: BiLMConfig, is_compiled: bool) -> int:
     else:
         convolved = sum(n_positions * (width * cnn.char_dim + 2 * count) for width, count in cnn.filters)
     return convolved + cnn.n_features * (4 * cnn.n_highway + 2)
-
-
-class Clock:
-    """How fast a training is: since the last line of the log, and since its start or resumption."""
-
-    def __init__(self, n_predictions: int) -> None:
-        self._began = self._since = time.monotonic()
-        self._n_at_first = self._n_before = n_predictions
-
-    @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Time that counts for the whole only: a look at the held-out text, a checkpoint."""
-        began = time.monotonic()
-        yield
-        self._since += time.monotonic() - began
-
-    def rates(self, n_predictions: int) -> tuple[float, float]:
-        """Predictions per second of the steps since the last call, and of all time so far."""
-        now = time.monotonic()
-        rate = (n_predictions - self._n_before) / max(now - self._since, 1e-9)
-        overall = (n_predictions - self._n_at_first) / max(now - self._began, 1e-9)
-        self._since, self._n_before = now, n_predictions
-        return rate, overall

@@ -1,153 +1,113 @@
-"""The folder of a run: what it was begun with, its log, and what a kill left behind."""
+"""The parts of a run folder that every training loop shares: lock, settings check, JSON files and metrics log.
+
+A run folder holds everything needed to continue a training. The biLM loop (``training/``) and the task loop
+(``tasks/``) keep different files in it, but both follow the same rules:
+
+* one process at a time trains in the folder (:func:`run_lock`);
+* a resumed run has the settings of the original one, apart from a named few (:func:`check_settings`);
+* after an interruption the log is cut back to the checkpoint (:meth:`MetricsLog.truncate`), so that no step appears
+  twice.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import config_from, config_to
-from elmokit.errors import ConfigError, ModelError, TextError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.lock import file_lock
-from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import MAY_CHANGE, TrainingConfig
 
-SETTINGS, LOG, VOCABULARY, LOCK = "settings.json", "metrics.jsonl", "vocab.txt", "lock"
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The text of a run."""
-
-    shards: Sequence[Path]
-    """One tokenised sentence per line."""
-    held_out: Sequence[Sequence[str]]
-    """Sentences to judge by."""
-    vocabulary: Vocabulary
-    """The words that the softmax predicts."""
-    n_sentences: int
-    n_tokens: int
-    """Of the shards, boundaries not counted."""
-
-    @property
-    def n_predictions(self) -> int:
-        """Of one pass, per direction: a sentence of n tokens holds n + 1."""
-        return self.n_tokens + self.n_sentences
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run was begun with, as ``settings.json`` says."""
-
-    config: TrainingConfig
-    shards: tuple[tuple[str, int], ...]
-    """Each shard's path and size in bytes."""
-    n_sentences: int
-    n_tokens: int
-    held_out_crc32: int
-    vocabulary_crc32: int
-    n_predictions: int
-    """What the budget came to when it was last set."""
-
-
-def open_settings(run: Path) -> Settings:
-    """What stands in a run's folder.
-
-    Raises:
-        TrainingError: there is no run, or its settings are damaged.
-    """
-    path = run / SETTINGS
-    try:
-        return config_from(Settings, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except FileNotFoundError:
-        raise TrainingError(f"{run} holds no run ({SETTINGS} is missing). Begin one with --out {run}.") from None
-    except (ValueError, ConfigError, ModelError) as error:
-        raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
-
-
-def save_settings(run: Path, settings: Settings) -> None:
-    """Write ``settings.json``."""
-    with atomic_write(run / SETTINGS, overwrite=True) as beside:
-        beside.write_text(json.dumps(config_to(settings), indent=2) + "\n", encoding="utf-8")
-
-
-def settings_of(config: TrainingConfig, corpus: Corpus, n_predictions: int) -> Settings:
-    """The settings of a run that begins now."""
-    return Settings(
-        config,
-        tuple((str(shard.resolve()), shard.stat().st_size) for shard in corpus.shards),
-        corpus.n_sentences,
-        corpus.n_tokens,
-        _crc32("\n".join(" ".join(sentence) for sentence in corpus.held_out)),
-        _crc32(corpus.vocabulary.to_text()),
-        n_predictions,
-    )
-
-
-def refuse_other_settings(run: Path, earlier: Settings, now: Settings) -> None:
-    """A run goes on with its own settings and text; the same shards may stand in another folder by now.
-
-    Raises:
-        TrainingError: something else changed; what was and what is.
-    """
-    was, is_now = config_to(earlier), config_to(now)
-    was |= was.pop("config")
-    is_now |= is_now.pop("config")
-    for side in (was, is_now):
-        side["shards"] = [[Path(name).name, size] for name, size in side["shards"]]
-    may_change = {*MAY_CHANGE, "n_predictions"}
-    changed = [name for name in is_now if name not in may_change and was[name] != is_now[name]]
-    if changed:
-        was_and_is = ", ".join(f"{name} was {was[name]!r} and is {is_now[name]!r}" for name in changed)
-        raise TrainingError(
-            f"{run} is a run with other settings: {was_and_is}. Resume with the same, or start a new run."
-        )
-
-
-def refuse_small_corpus(corpus: Corpus, config: TrainingConfig, n_processes: int) -> None:
-    """Say before any work is done that a corpus cannot fill the windows.
-
-    Raises:
-        TextError: no held-out sentence; fewer sentences than rows; or a pass shorter than one window.
-    """
-    if not corpus.held_out:
-        raise TextError("There is no held-out sentence: nothing to judge by.")
-    if not corpus.n_sentences:
-        raise TextError(f"There is no sentence in {', '.join(map(str, corpus.shards))}: nothing to train on.")
-    n_rows = config.batch_size * n_processes
-    if corpus.n_sentences < n_rows:
-        raise TextError(
-            f"The corpus holds {corpus.n_sentences:,} sentences and {n_rows:,} are read side by side. Lower batch_size "
-            f"to at most {max(1, corpus.n_sentences // n_processes):,}, or give more text."
-        )
-    if corpus.n_predictions < n_rows * config.n_steps:
-        raise TextError(
-            f"A pass over the corpus holds {corpus.n_predictions:,} predictions, fewer than one window of {n_rows} x "
-            f"{config.n_steps}. Lower batch_size or n_steps, or give more text."
-        )
+LOCK = "lock"
 
 
 def run_lock(run: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of a run's directory while a block runs.
+    """Hold the lock of a run folder while a block runs.
 
     Raises:
         LockedError: Another process is training there.
     """
     return file_lock(
-        run / LOCK, f"Another process is training in {run}. Wait until it is over, or choose another folder."
+        run / LOCK, f"Another process is training in {run}. Wait until it is finished, or choose another folder."
     )
 
 
-def append_line(log: Path, content: dict[str, Any]) -> None:
-    """One more line of the log."""
-    with log.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(content) + "\n")
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file completely or not at all, replacing an existing one."""
+    with atomic_write(path, overwrite=True) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _crc32(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "replace"))
+def changed_settings(
+    earlier: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str] = (), prefix: str = ""
+) -> list[str]:
+    """List the settings that differ between two tables, one phrase for each.
+
+    Args:
+        may_change: Names that may differ, with dots for nested tables (``"train.seeds"``).
+        prefix: Name of the enclosing table with its dot; callers leave it empty.
+
+    Returns:
+        Phrases such as ``"batch_size was 4 and is 8"``.
+    """
+    changes: list[str] = []
+    for name, value in now.items():
+        before = earlier.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            changes += changed_settings(before, value, may_change, f"{prefix}{name}.")
+        elif before != value and f"{prefix}{name}" not in may_change:
+            changes.append(f"{prefix}{name} was {before!r} and is {value!r}")
+    return changes
+
+
+def check_settings(
+    run: Path, earlier: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str] = ()
+) -> None:
+    """Refuse to resume a run with settings other than its own.
+
+    Args:
+        earlier: The settings that the run was started with, as plain data.
+        now: The settings it is to be resumed with.
+        may_change: Names that may differ, as in :func:`changed_settings`.
+
+    Raises:
+        TrainingError: Another setting differs. The message lists the old and new values.
+    """
+    if changes := changed_settings(earlier, now, may_change):
+        raise TrainingError(
+            f"{run} was started with other settings: {', '.join(changes)}. Resume it with the same settings, or start "
+            "a new run."
+        )
+
+
+class MetricsLog:
+    """A log with one JSON object per line (``metrics.jsonl``). Every object has the key ``n_steps``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one more line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Read all complete lines. A line cut short by an interruption is left out."""
+        if not self.path.exists():
+            return []
+        found = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def truncate(self, n_steps: int) -> None:
+        """Remove what was logged after step ``n_steps``: a resumed run repeats those steps and logs them again."""
+        if not self.path.exists():
+            return
+        kept = [json.dumps(record) + "\n" for record in self.records() if record["n_steps"] <= n_steps]
+        with atomic_write(self.path, overwrite=True) as temporary:
+            temporary.write_text("".join(kept), encoding="utf-8")

@@ -1,0 +1,173 @@
+"""The state of a biLM training, and how it is saved to a checkpoint and restored from one.
+
+A checkpoint is a directory ``checkpoints/step-N`` with ``model/`` (which opens like any other model),
+``optimizer.safetensors``, ``state.safetensors`` (LSTM state, random states) and ``progress.json`` (counters, positions
+in the corpus). Where several processes train, the LSTM state holds the rows of all of them, in the order of ranks.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from elmokit.bilm import BiLMState
+from elmokit.errors import TrainingError
+from elmokit.text.windows import WindowStream
+from elmokit.training.checkpoint import (
+    checkpoint_errors,
+    optimizer_tensors,
+    random_states,
+    read_progress,
+    read_tensors,
+    restore_optimizer,
+    restore_random_states,
+    write_checkpoint,
+)
+from elmokit.training.distributed import World
+from elmokit.training.losses import WindowLosses
+from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.model import PretrainedBiLM
+
+CHECKPOINTS = "checkpoints"
+N_KEPT = 2  # the newest, and the one before it in case the newest is damaged
+DAMAGED = "Remove it to resume from the previous checkpoint."
+
+
+@dataclass
+class TrainingCounters:
+    """How far a training is."""
+
+    n_steps: int = 0
+    n_predictions: int = 0
+    """Per direction, of all processes, since the start of the run."""
+    best_perplexity: float = float("inf")
+    n_worse: int = 0
+    """Evaluations since the best one."""
+    loss_sums: list[float] = field(default_factory=list)
+    """This process's training loss of each direction since the last line of the log, summed over windows."""
+    n_summed: int = 0
+    """Windows in ``loss_sums``."""
+
+
+@dataclass
+class TrainingState:
+    """Everything that the next step depends on, in one process."""
+
+    model: PretrainedBiLM
+    losses: WindowLosses
+    """The module that computes the loss, over the biLM and the softmax of ``model``."""
+    optimizer: torch.optim.Optimizer
+    lstm_state: BiLMState
+    stream: WindowStream
+    counters: TrainingCounters = field(default_factory=TrainingCounters)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the training runs."""
+        return self.lstm_state.hidden.device
+
+    def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Return what the optimizer changes, by name."""
+        return {name: value for name, value in self.losses.named_parameters() if value.requires_grad}
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """List the checkpoints of a run, oldest first."""
+    return sorted((run / CHECKPOINTS).glob("step-*"))
+
+
+def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
+    """Write ``checkpoints/step-N`` and remove all but the newest two. Every process must call this."""
+    counters = state.counters
+    gathered = world.gather(
+        (
+            state.lstm_state.to("cpu"),
+            random_states(state.device),
+            state.stream.position(),
+            counters.loss_sums,
+        )
+    )
+    if gathered is None:  # only the main process writes
+        return
+    lstm_states, random_of_ranks, positions, loss_sums = zip(*gathered, strict=True)
+    tensors = {
+        "hidden": torch.cat([one.hidden for one in lstm_states], dim=2),
+        "cell": torch.cat([one.cell for one in lstm_states], dim=2),
+    }
+    for rank, states in enumerate(random_of_ranks):
+        tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
+    path = run / CHECKPOINTS / f"step-{counters.n_steps:08d}"
+    progress = {"counters": vars(counters), "loss_sums": loss_sums, "positions": positions}
+    slots = optimizer_tensors(state.optimizer, state.trained_parameters())
+    with write_checkpoint(path, progress, {"optimizer": slots, "state": tensors}) as folder:
+        save_folder(state.model, folder / "model")
+    for old in checkpoints(run)[:-N_KEPT]:
+        shutil.rmtree(old)
+
+
+def open_checkpoint(path: Path) -> PretrainedBiLM:
+    """Open the model of a checkpoint.
+
+    Raises:
+        TrainingError: The checkpoint is damaged.
+    """
+    with checkpoint_errors(path, DAMAGED):
+        model = load_folder(path / "model")
+    if model.vocabulary is None or model.softmax is None:
+        raise TrainingError(f"{path} is not a checkpoint of a training: its model has no softmax.")
+    return model
+
+
+def restore_checkpoint(state: TrainingState, path: Path, world: World) -> str | None:
+    """Set a state that was built on a checkpoint's model to what the checkpoint holds.
+
+    Returns:
+        What changes if another number of processes wrote the checkpoint; else None.
+
+    Raises:
+        TrainingError: The checkpoint is damaged.
+    """
+    with checkpoint_errors(path, DAMAGED):
+        return _restore(state, path, world)
+
+
+def _restore(state: TrainingState, path: Path, world: World) -> str | None:
+    restore_optimizer(state.optimizer, state.trained_parameters(), read_tensors(path, "optimizer"))
+    progress = read_progress(path)
+    state.counters = TrainingCounters(**progress["counters"])
+    tensors = read_tensors(path, "state")
+    batch_size, positions = state.lstm_state.n_rows, progress["positions"]
+    n_processes = len(positions)
+    all_rows = BiLMState(tensors["hidden"], tensors["cell"])
+    first = world.rank * batch_size
+    # With more processes than before, the last ones find no rows of their own; ``first_rows`` fills up with zeros.
+    own_rows = BiLMState(*(part[:, :, first : first + batch_size] for part in all_rows)).first_rows(batch_size)
+    state.lstm_state = own_rows.to(state.device)
+    if world.rank < n_processes:
+        prefix = f"random.{world.rank}."
+        states = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        restore_random_states(states, state.device)
+    if n_processes == world.size:
+        state.counters.loss_sums = progress["loss_sums"][world.rank]
+        state.stream.restore(positions[world.rank])
+        return None
+    # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.
+    epoch = min(reader["place"][0] for position in positions for reader in position)
+    state.stream.begin_pass(epoch)
+    return (
+        f"The run was made by {n_processes} processes and is resumed with {world.size}: a step reads "
+        f"{world.size * batch_size} rows instead of {all_rows.n_rows}, and the text is divided anew and read from the "
+        f"start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
+    )
+
+
+def restart_advice(run: Path) -> str:
+    """Say, for the message of a training that failed, which model a new run can start from."""
+    found = checkpoints(run)
+    if not found:
+        return "There is no checkpoint yet: start a new run."
+    before = f" (or of {found[-2].name}, if that one is already bad)" if len(found) > 1 else ""
+    return f"Start a new run from the model of the last checkpoint{before}: elmokit finetune {found[-1] / 'model'}"
