@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,26 @@ DATA = Path(__file__).parent / "data"
 def bilm_tf_run() -> Path:
     """A tiny model that bilm-tf itself trained, with its text; ``tests/data/README.md`` says how."""
     return DATA / "bilm-tf-run"
+
+
+@pytest.fixture(scope="session")
+def bilm_tf_fixture() -> Path:
+    """The test model that bilm-tf published, ``tests/fixtures/model`` of its repository.
+
+    It may not be part of this repository. Set ``ELMOKIT_BILM_TF_FIXTURE`` to that directory to run the tests with it.
+    """
+    path = Path(os.environ.get("ELMOKIT_BILM_TF_FIXTURE", SHARED / "golden" / "bilm-tf-tiny"))
+    if not (path / "lm_weights.hdf5").is_file():
+        pytest.skip("no bilm-tf fixture (set ELMOKIT_BILM_TF_FIXTURE to tests/fixtures/model of a bilm-tf clone)")
+    return path
+
+
+def fixture_sentences(fixture: Path) -> list[list[list[str]]]:
+    """Return the tokenized sentences of bilm-tf's fixture: one list for each of three batch rows."""
+    names = ("sentences.json", "lm_embeddings_sentences.json")
+    path = next(path for name in names if (path := fixture / name).is_file())
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return [[line.split() if isinstance(line, str) else line for line in row] for row in rows]
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorM
 from elmokit.weights import bilm_tf
 from elmokit.weights.bilm_tf import stand_ins
 from elmokit.weights.model import PretrainedBiLM
-from tests.conftest import random_model
+from tests.conftest import fixture_sentences, random_model
 
 CONFIGS = {
     "two layers": PRESETS["tiny"],
@@ -333,25 +333,15 @@ def test_options_that_are_none_are_a_clear_error(
 # The golden model that bilm-tf published for its own tests.
 
 
-@pytest.fixture(scope="module")
-def golden(shared: Path) -> Path:
-    return shared / "golden" / "bilm-tf-tiny"
-
-
-def golden_sentences(golden: Path) -> list[list[list[str]]]:
-    content: list[list[Any]] = json.loads((golden / "lm_embeddings_sentences.json").read_text(encoding="utf-8"))
-    return [[s.split() if isinstance(s, str) else s for s in row] for row in content]
-
-
-def test_golden_vectors_come_out_with_state_carried(golden: Path) -> None:
-    elmo = Elmo.from_pretrained(golden / "lm_weights.hdf5", start="stateful")
-    rows = golden_sentences(golden)
+def test_golden_vectors_come_out_with_state_carried(bilm_tf_fixture: Path) -> None:
+    elmo = Elmo.from_pretrained(bilm_tf_fixture / "lm_weights.hdf5", start="stateful")
+    rows = fixture_sentences(bilm_tf_fixture)
     in_order = [rows[row][batch] for batch in range(10) for row in range(3)]
     vectors = elmo.embed(in_order, layers="top", batch_size=3)
     expected = []
     for batch in range(10):
         for row in range(3):
-            with h5py.File(golden / f"lm_embeddings_{row}.hdf5") as file:
+            with h5py.File(bilm_tf_fixture / f"lm_embeddings_{row}.hdf5") as file:
                 expected.append(np.concatenate(file[str(batch)][...], axis=-1))
     for ours, theirs in zip(vectors, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
@@ -364,8 +354,8 @@ APPENDIX_A = [
 ]
 
 
-def test_inference_trace_of_three_calls_is_reproduced(golden: Path) -> None:
-    model = bilm_tf.load(golden / "options.json", golden / "lm_weights.hdf5")
+def test_inference_trace_of_three_calls_is_reproduced(bilm_tf_fixture: Path) -> None:
+    model = bilm_tf.load(bilm_tf_fixture / "options.json", bilm_tf_fixture / "lm_weights.hdf5")
     elmo = Elmo(model, start="stateful")
     batch = [["The", "first", "sentence", "."], ["The", "second"], ["Third"]]
     state = model.bilm.zero_state(3)
@@ -399,11 +389,11 @@ def test_inference_trace_of_three_calls_is_reproduced(golden: Path) -> None:
     )
 
 
-def test_inference_trace_with_skip_connections_is_reproduced(golden: Path, tmp_path: Path) -> None:
-    options = json.loads((golden / "options.json").read_text())
+def test_inference_trace_with_skip_connections_is_reproduced(bilm_tf_fixture: Path, tmp_path: Path) -> None:
+    options = json.loads((bilm_tf_fixture / "options.json").read_text())
     options["lstm"]["use_skip_connections"] = True
     (tmp_path / "options.json").write_text(json.dumps(options))
-    elmo = Elmo(bilm_tf.load(tmp_path / "options.json", golden / "lm_weights.hdf5"), start="zero")
+    elmo = Elmo(bilm_tf.load(tmp_path / "options.json", bilm_tf_fixture / "lm_weights.hdf5"), start="zero")
     vectors = elmo.embed([["The", "first", "sentence", "."], ["The", "second"], ["Third"]], layers=2)
     sums = [float(top.sum(dtype=np.float64)) for top in vectors]
     np.testing.assert_allclose(sums, [-4.929780, -2.131028, -0.883369], atol=3e-6, rtol=0)

@@ -163,8 +163,8 @@ def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  #
     assert set(tuned.vocabulary.words) == {"<S>", "</S>", "<UNK>", *NEW_TEXT.split()}
 
 
-def test_from_the_published_files_of_bilm_tfs_own_tests(shell, shared: Path, bilm_tf_run: Path) -> None:  # type: ignore[no-untyped-def]
-    golden = shared / "golden" / "bilm-tf-tiny"
+def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: Path, bilm_tf_run: Path) -> None:  # type: ignore[no-untyped-def]
+    golden = bilm_tf_fixture
     arguments = (str(golden / "lm_weights.hdf5"), "new.txt", "--held-out", "held.txt")
     ran = shell("finetune", *arguments, "--run", "run", *QUICK)
     assert ran.code == 0, ran.err

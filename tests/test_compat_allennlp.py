@@ -27,6 +27,7 @@ from elmokit.compat.allennlp import (
 )
 from elmokit.errors import ConfigError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights.open import open_model, save_model
+from tests.conftest import fixture_sentences
 from tests.helpers.allennlp_files import CONFIG, DIM, Files, write_files
 from tests.reference.hdf5_h5py import VectorWriter
 
@@ -63,17 +64,17 @@ def test_layers_are_those_of_our_network_with_state_carried_by_row(files: Files)
 
 
 @torch.no_grad()
-def test_published_vectors_are_met_with_state_carried_over_ten_batches(shared: Path, tmp_path: Path) -> None:
-    golden = shared / "golden" / "bilm-tf-tiny"
+def test_published_vectors_are_met_with_state_carried_over_ten_batches(bilm_tf_fixture: Path, tmp_path: Path) -> None:
+    golden = bilm_tf_fixture
     options = json.loads((golden / "options.json").read_text(encoding="utf-8"))
     with pytest.raises(ConfigurationError, match="no skip connections"):
         _ElmoBiLm(str(golden / "options.json"), str(golden / "lm_weights.hdf5"))
     options["lstm"]["use_skip_connections"] = True
     (tmp_path / "options.json").write_text(json.dumps(options), encoding="utf-8")
     model = _ElmoBiLm(str(tmp_path / "options.json"), str(golden / "lm_weights.hdf5"))
-    rows = json.loads((golden / "lm_embeddings_sentences.json").read_text(encoding="utf-8"))
+    rows = fixture_sentences(golden)
     for number in range(10):
-        batch = [row[number].split() if isinstance(row[number], str) else row[number] for row in rows]
+        batch = [row[number] for row in rows]
         layers = model(batch_to_ids(batch))["activations"]
         for k, sentence in enumerate(batch):
             with h5py.File(golden / f"lm_embeddings_{k}.hdf5") as file:
@@ -84,8 +85,8 @@ def test_published_vectors_are_met_with_state_carried_over_ten_batches(shared: P
 
 
 @torch.no_grad()
-def test_published_sums_are_met_when_one_batch_is_read_three_times(shared: Path, tmp_path: Path) -> None:
-    golden = shared / "golden" / "bilm-tf-tiny"
+def test_published_sums_are_met_when_one_batch_is_read_three_times(bilm_tf_fixture: Path, tmp_path: Path) -> None:
+    golden = bilm_tf_fixture
     options = json.loads((golden / "options.json").read_text(encoding="utf-8"))
     options["lstm"]["use_skip_connections"] = True
     (tmp_path / "options.json").write_text(json.dumps(options), encoding="utf-8")

@@ -29,7 +29,7 @@ from elmokit.compat.bilm import (
 )
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.weights import bilm_tf
-from tests.conftest import random_model
+from tests.conftest import fixture_sentences, random_model
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", ".", "cat", "sat", "zebra"]
 SENTENCES = [["the", "cat", "sat", "."], ["the", "zebra"], ["cat"]]
@@ -544,34 +544,34 @@ def test_cached_vectors_are_mixed_in_a_store_of_ones_own(ops: Any) -> None:
 # The published tiny model
 
 
-def published(shared: Path) -> tuple[Path, Path, Path]:
-    folder = shared / "golden" / "bilm-tf-tiny"
+def published(bilm_tf_fixture: Path) -> tuple[Path, Path, Path]:
+    folder = bilm_tf_fixture
     return folder / "vocab_test.txt", folder / "options.json", folder / "lm_weights.hdf5"
 
 
-def published_batches(shared: Path) -> list[list[list[str]]]:
-    path = shared / "golden" / "bilm-tf-tiny" / "lm_embeddings_sentences.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    return [[sentence.split() for sentence in batch] for batch in zip(*rows, strict=True)]
+def published_batches(bilm_tf_fixture: Path) -> list[list[list[str]]]:
+    return [list(batch) for batch in zip(*fixture_sentences(bilm_tf_fixture), strict=True)]
 
 
-def assert_published_vectors(shared: Path, model: BidirectionalLanguageModel, batcher: Batcher | TokenBatcher) -> None:
+def assert_published_vectors(
+    bilm_tf_fixture: Path, model: BidirectionalLanguageModel, batcher: Batcher | TokenBatcher
+) -> None:
     """Ten batches of three sentences, state carried: lengths, and the top layer to 1e-6."""
-    for number, sentences in enumerate(published_batches(shared)):
+    for number, sentences in enumerate(published_batches(bilm_tf_fixture)):
         ops = model(batcher.batch_sentences(sentences))
         assert ops["lengths"].tolist() == [len(sentence) for sentence in sentences]
         for row, sentence in enumerate(sentences):
-            with h5py.File(shared / "golden" / "bilm-tf-tiny" / f"lm_embeddings_{row}.hdf5") as file:
+            with h5py.File(bilm_tf_fixture / f"lm_embeddings_{row}.hdf5") as file:
                 forward, backward = file[str(number)][()]
             top = ops["lm_embeddings"][row, -1, : len(sentence)].numpy()
             np.testing.assert_allclose(top, np.concatenate([forward, backward], axis=-1), rtol=0, atol=1e-6)
 
 
-def test_published_vectors_come_out_of_characters(shared: Path) -> None:
-    vocab_file, *files = published(shared)
+def test_published_vectors_come_out_of_characters(bilm_tf_fixture: Path) -> None:
+    vocab_file, *files = published(bilm_tf_fixture)
     model = BidirectionalLanguageModel(*files, max_batch_size=4)
     batcher = Batcher(vocab_file, 50)
-    assert_published_vectors(shared, model, batcher)
+    assert_published_vectors(bilm_tf_fixture, model, batcher)
     before = model.states[""]
     assert sum(float(part[:, :, 3].abs().sum()) for part in before) < 1e-7
     model(batcher.batch_sentences([["Hello", "world"], ["again"]]))
@@ -579,13 +579,13 @@ def test_published_vectors_come_out_of_characters(shared: Path) -> None:
         torch.testing.assert_close(new[:, :, 2], old[:, :, 2], rtol=0, atol=1e-6)
 
 
-def test_published_vectors_come_out_of_dumped_token_embeddings(shared: Path, tmp_path: Path) -> None:
-    _, *files = published(shared)
-    tokens = {token for batch in published_batches(shared) for sentence in batch for token in sentence}
+def test_published_vectors_come_out_of_dumped_token_embeddings(bilm_tf_fixture: Path, tmp_path: Path) -> None:
+    _, *files = published(bilm_tf_fixture)
+    tokens = {token for batch in published_batches(bilm_tf_fixture) for sentence in batch for token in sentence}
     vocab_file = file_of(tmp_path / "vocab_small.txt", *sorted({"<S>", "</S>"} | tokens))
     dump_token_embeddings(vocab_file, *files, tmp_path / "tokens.hdf5")
     model = BidirectionalLanguageModel(*files, False, tmp_path / "tokens.hdf5", max_batch_size=4)
-    assert_published_vectors(shared, model, TokenBatcher(vocab_file))
+    assert_published_vectors(bilm_tf_fixture, model, TokenBatcher(vocab_file))
 
 
 def test_an_export_of_one_layer_that_no_old_loader_reads_opens(bilm_tf_run: Path) -> None:
@@ -604,8 +604,8 @@ TRACE_SUMS = [  # per call and sentence: the sum of each layer's values
 ]
 
 
-def test_the_published_model_gives_the_numbers_of_a_trace_in_tensorflow(shared: Path) -> None:
-    vocab_file, *files = published(shared)
+def test_the_published_model_gives_the_numbers_of_a_trace_in_tensorflow(bilm_tf_fixture: Path) -> None:
+    vocab_file, *files = published(bilm_tf_fixture)
     model = BidirectionalLanguageModel(*files)
     ids = Batcher(vocab_file, 50).batch_sentences(TRACE)
     for call, expected in enumerate(TRACE_SUMS):
@@ -624,8 +624,10 @@ def test_the_published_model_gives_the_numbers_of_a_trace_in_tensorflow(shared: 
             assert not padding[:, 1:].any()
 
 
-def test_the_published_model_gives_the_token_vectors_of_a_trace_in_tensorflow(shared: Path, tmp_path: Path) -> None:
-    _, *files = published(shared)
+def test_the_published_model_gives_the_token_vectors_of_a_trace_in_tensorflow(
+    bilm_tf_fixture: Path, tmp_path: Path
+) -> None:
+    _, *files = published(bilm_tf_fixture)
     vocab_file = file_of(tmp_path / "v", "<S>", "</S>", "The", "second")
     dump_token_embeddings(vocab_file, *files, tmp_path / "tokens.hdf5")
     with h5py.File(tmp_path / "tokens.hdf5") as file:
@@ -639,8 +641,10 @@ def test_the_published_model_gives_the_token_vectors_of_a_trace_in_tensorflow(sh
     np.testing.assert_allclose(table, expected, atol=1e-6)
 
 
-def test_forcing_skip_connections_adds_layer_1_to_layer_2_as_in_tensorflow(shared: Path, tmp_path: Path) -> None:
-    vocab_file, options_file, weight_file = published(shared)
+def test_forcing_skip_connections_adds_layer_1_to_layer_2_as_in_tensorflow(
+    bilm_tf_fixture: Path, tmp_path: Path
+) -> None:
+    vocab_file, options_file, weight_file = published(bilm_tf_fixture)
     options = json.loads(options_file.read_text(encoding="utf-8"))
     options["lstm"]["use_skip_connections"] = True
     forced = tmp_path / "options.json"
