@@ -15,12 +15,14 @@ from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.scores.chunks import Chunk
 from tests.helpers.task_examples import NER, tiny
 
+TASK = ner.NerTask()
+
 
 def read(tmp_path: Path, text: str, **data: object) -> list[ner.TaggedSentence]:
     path = tmp_path / "data.conll"
     path.write_text(text, encoding="utf-8")
     config = replace(ner.NerConfig(), data=ner.NerData(**data))  # type: ignore[arg-type]
-    return list(ner.read(str(path), config))
+    return list(TASK.read(str(path), config))
 
 
 def test_each_scheme_gives_the_same_entities(tmp_path: Path) -> None:
@@ -59,10 +61,10 @@ def test_tags_that_the_scheme_has_not_are_refused_with_their_line(tmp_path: Path
 
 def test_labels_are_the_tags_of_all_types(tmp_path: Path) -> None:
     config = ner.NerConfig()
-    tags = ner.labels(read(tmp_path, NER), config)["tags"]
+    tags = TASK.labels(read(tmp_path, NER), config)["tags"]
     assert tags == ["O", "B-LOC", "I-LOC", "L-LOC", "U-LOC", "B-PER", "I-PER", "L-PER", "U-PER"]
     with pytest.raises(TextError, match="nothing to learn"):
-        ner.labels(read(tmp_path, "a O\n"), config)
+        TASK.labels(read(tmp_path, "a O\n"), config)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_labels_are_the_tags_of_all_types(tmp_path: Path) -> None:
 )
 def test_the_published_sizes_have_the_published_number_of_weights(with_elmo: bool, expected: float) -> None:
     inputs = Inputs({"words": WordTable([], 50, True)}, list("ab"), None, ElmoShape(3, 1024) if with_elmo else None)
-    elmo = ner.TASK.elmo if with_elmo else None
+    elmo = TASK.elmo if with_elmo else None
     layer = InputLayer(inputs, {"words": WordsConfig(dim=50)}, CharsConfig(), elmo)
     assert layer.output_dim == (1202 if with_elmo else 178)
     model = ner.NerModel(ner.NerModelConfig(), layer, ["O", *"abcdefghijklmnop"])
@@ -81,17 +83,17 @@ def test_the_published_sizes_have_the_published_number_of_weights(with_elmo: boo
 
 def test_the_loss_is_the_sum_over_the_batch_and_padding_does_not_matter(tmp_path: Path) -> None:
     task, config = tiny("ner", tmp_path / "data")
-    examples = list(ner.read(str(tmp_path / "data"), config))
-    known = ner.labels(examples, config)
+    examples = list(TASK.read(str(tmp_path / "data"), config))
+    known = TASK.labels(examples, config)
     inputs = Inputs({"words": WordTable(["mira", "oslo"], 8, True)}, list("Mirasto"), None)
     torch.manual_seed(0)
     layer = InputLayer(inputs, {"words": config.words}, config.chars, None)
     model = task.build(config, layer, known).eval()
-    together = model.loss(ner.collate(examples, inputs, known, config))
-    alone = sum(model.loss(ner.collate([example], inputs, known, config)) for example in examples)
+    together = model.loss(TASK.collate(examples, inputs, known, config))
+    alone = sum(model.loss(TASK.collate([example], inputs, known, config)) for example in examples)
     torch.testing.assert_close(together, alone)
-    predicted = model.predict(ner.collate(examples, inputs, known, config))
-    assert predicted == [model.predict(ner.collate([example], inputs, known, config))[0] for example in examples]
+    predicted = model.predict(TASK.collate(examples, inputs, known, config))
+    assert predicted == [model.predict(TASK.collate([example], inputs, known, config))[0] for example in examples]
 
 
 def test_decoded_tags_are_sound_even_from_a_fresh_model(tmp_path: Path) -> None:
@@ -99,13 +101,13 @@ def test_decoded_tags_are_sound_even_from_a_fresh_model(tmp_path: Path) -> None:
         task, config = tiny(
             "ner", tmp_path / "data", model={"tags": scheme, "constraints": "both", "variational": True}
         )
-        examples = list(ner.read(str(tmp_path / "data"), config))
-        known = ner.labels(examples, config)
+        examples = list(TASK.read(str(tmp_path / "data"), config))
+        known = TASK.labels(examples, config)
         inputs = Inputs({"words": WordTable(["mira"], 8, True)}, list("Mir"), None)
         for seed in range(5):
             torch.manual_seed(seed)
             model = task.build(config, InputLayer(inputs, {"words": config.words}, config.chars, None), known).eval()
-            batch = ner.collate(examples, inputs, known, config)
+            batch = TASK.collate(examples, inputs, known, config)
             paths = model.crf.decode(model.emissions(batch.tokens), batch.tokens.mask)
             for path in paths:
                 ner.chunks_in([model.tags[tag] for tag in path], model.scheme)
@@ -116,7 +118,7 @@ def test_scores_are_conlleval_s() -> None:
         return ner.TaggedSentence(["a"] * 6, list(chunks), "here")
 
     gold = [sentence(Chunk(0, 2, "X"), Chunk(2, 3, "Y")), sentence()]
-    scores = ner.score(gold, [[Chunk(0, 2, "X"), Chunk(2, 3, "X")], [Chunk(1, 2, "Y")]], ner.NerConfig())
+    scores = TASK.score(gold, [[Chunk(0, 2, "X"), Chunk(2, 3, "X")], [Chunk(1, 2, "Y")]], ner.NerConfig())
     assert scores["precision"] == pytest.approx(100 / 3)
     assert (scores["recall"], scores["f1"]) == (50.0, 40.0)
     assert scores["f1-X"] == pytest.approx(200 / 3)
@@ -125,14 +127,14 @@ def test_scores_are_conlleval_s() -> None:
 def test_which_scores_there_are_depends_on_the_gold_alone() -> None:
     gold = [ner.TaggedSentence(["a"] * 3, [Chunk(0, 1, "X")], "here")]
     for predicted in ([], [Chunk(0, 1, "X")], [Chunk(1, 2, "Y")]):
-        assert list(ner.score(gold, [predicted], ner.NerConfig())) == ["f1", "precision", "recall", "f1-X"]
+        assert list(TASK.score(gold, [predicted], ner.NerConfig())) == ["f1", "precision", "recall", "f1-X"]
 
 
 def test_predictions_for_programs_and_for_readers() -> None:
     example = ner.TaggedSentence(["Mira", "saw", "New", "York"], None, "here")
     chunks = [Chunk(0, 1, "PER"), Chunk(2, 4, "LOC")]
-    assert ner.to_text(example, chunks) == "[PER Mira] saw [LOC New York]"
-    record = ner.to_record(example, chunks)
+    assert TASK.to_text(example, chunks) == "[PER Mira] saw [LOC New York]"
+    record = TASK.to_record(example, chunks)
     assert record["tags"] == ["B-PER", "O", "B-LOC", "I-LOC"]
     assert record["entities"][1] == {"start": 2, "stop": 4, "label": "LOC", "text": "New York"}
 

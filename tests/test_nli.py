@@ -17,6 +17,8 @@ from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from tests.helpers.task_examples import NLI
 
+TASK = nli.NliTask()
+
 CLASSES = ["contradiction", "entailment", "neutral"]
 
 
@@ -34,7 +36,7 @@ def made(elmo: ElmoConfig | None = None, words: bool = True, **sizes: Any) -> tu
 
 @pytest.mark.parametrize(
     ("elmo", "words", "expected"),
-    [(None, True, 4.33e6), (ElmoConfig(), False, 6.07e6), (nli.TASK.elmo, True, 8.0e6)],
+    [(None, True, 4.33e6), (ElmoConfig(), False, 6.07e6), (TASK.elmo, True, 8.0e6)],
     ids=["words", "ELMo alone", "words and both mixes"],
 )
 def test_the_published_sizes_have_the_published_number_of_weights(
@@ -66,7 +68,7 @@ def test_the_network_is_the_formulas_of_the_paper() -> None:
     pooled = torch.cat([va.mean(0), va.amax(0), vb.mean(0), vb.amax(0)])
     expected = model.output(F.relu(model.join(pooled)))
     pairs = [nli.SentencePair(["a"], ["b", "c", "a"], None, ""), nli.SentencePair(premise, hypothesis, None, "")]
-    batch = nli.collate(pairs, inputs, {"classes": CLASSES}, config())
+    batch = TASK.collate(pairs, inputs, {"classes": CLASSES}, config())
     torch.testing.assert_close(model.scores(batch)[1], expected)
     assert batch.classes is None
 
@@ -83,30 +85,30 @@ def test_the_start_is_glorot_and_orthogonal_with_an_open_forget_gate() -> None:
 def test_sentences_are_split_as_the_config_says(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(NLI)
-    first, *rest = nli.read(str(path), config())
+    first, *rest = TASK.read(str(path), config())
     assert first.premise == ["A", "girl", "fixes", "a", "bike", "."]
     assert len(rest) == 3
-    assert next(iter(nli.read(str(path), config(tokenize="blanks")))).premise[-1] == "bike."
+    assert next(iter(TASK.read(str(path), config(tokenize="blanks")))).premise[-1] == "bike."
     with pytest.raises(TextError, match=r"line 1: there is no sentence1_binary_parse"):
-        list(nli.read(str(path), config(tokenize="parse")))
+        list(TASK.read(str(path), config(tokenize="parse")))
 
 
 def test_text_is_premise_tab_hypothesis_or_json() -> None:
     lines = ["A girl.\tNo one.", '{"sentence1": "A girl.", "sentence2": "No one."}']
-    first, second = nli.read_text([lines[0], "", lines[1], " "], "text", str.split, config())
+    first, second = TASK.read_text([lines[0], "", lines[1], " "], "text", str.split, config())
     assert (first.premise, first.hypothesis, first.label) == (["A", "girl", "."], ["No", "one", "."], None)
     assert second.premise == first.premise
-    (by_hand,) = nli.read_text(lines[:1], "text", str.split, config(tokenize="parse"))
+    (by_hand,) = TASK.read_text(lines[:1], "text", str.split, config(tokenize="parse"))
     assert by_hand.premise == ["A", "girl."]
     for wrong, message in (("no tab", "line 1: .* 0 tabs"), ("a\tb\tc", "2 tabs"), ("{", "broken JSON")):
         with pytest.raises(TextError, match=message):
-            list(nli.read_text([wrong], "text", str.split, config()))
+            list(TASK.read_text([wrong], "text", str.split, config()))
 
 
 def test_predictions_and_scores() -> None:
     pair = nli.SentencePair(["a"], ["b"], "neutral", "here")
     prediction = {"entailment": 0.1, "neutral": 0.9}
-    assert nli.to_text(pair, prediction) == "neutral\t0.90\ta\tb"
-    assert nli.to_record(pair, prediction)["probabilities"] == prediction
-    assert nli.score([pair], [prediction], config()) == {"accuracy": 100.0}
-    assert nli.TASK.lengths_of(replace(pair, hypothesis=["b", "c"])) == (1, 2)
+    assert TASK.to_text(pair, prediction) == "neutral\t0.90\ta\tb"
+    assert TASK.to_record(pair, prediction)["probabilities"] == prediction
+    assert TASK.score([pair], [prediction], config()) == {"accuracy": 100.0}
+    assert TASK.lengths(replace(pair, hypothesis=["b", "c"])) == (1, 2)

@@ -20,6 +20,8 @@ from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.readers.squad import QaExample
 from tests.helpers.task_examples import QA_ANSWERS, QA_PASSAGE, TEXTS, squad
 
+TASK = qa.QaTask()
+
 TINY = qa.QaConfig(
     words=WordsConfig(dim=8),
     chars=CharsConfig(dim=4, filters=((3, 6),)),
@@ -30,11 +32,11 @@ TINY = qa.QaConfig(
 def examples(tmp_path: Path, config: qa.QaConfig = TINY, without_answer: bool = False) -> list[QaExample]:
     path = tmp_path / "squad.json"
     path.write_text(squad(QA_ANSWERS, ("Why is snow white?",) * without_answer), encoding="utf-8")
-    return list(qa.read(str(path), config))
+    return list(TASK.read(str(path), config))
 
 
 def inputs_of(given: Sequence[QaExample], config: qa.QaConfig, elmo: ElmoShape | None = None) -> Inputs:
-    words = sorted({word for example in given for sentence in qa.sentences(example) for word in sentence})
+    words = sorted({word for example in given for sentence in TASK.sentences(example) for word in sentence})
     assert config.words is not None
     assert config.words.dim is not None
     assert config.chars is not None
@@ -50,11 +52,11 @@ def inputs_of(given: Sequence[QaExample], config: qa.QaConfig, elmo: ElmoShape |
 def model_of(config: qa.QaConfig, inputs: Inputs) -> qa.BiDafPlusPlus:
     torch.manual_seed(0)
     assert config.words is not None
-    return qa.build(config, InputLayer(inputs, {"words": config.words}, config.chars, config.elmo), {})
+    return TASK.build(config, InputLayer(inputs, {"words": config.words}, config.chars, config.elmo), {})
 
 
 def test_the_published_sizes_are_those_of_the_paper(tmp_path: Path) -> None:
-    config = dataclasses.replace(qa.TASK.presets["published"], elmo=qa.TASK.elmo)
+    config = dataclasses.replace(TASK.presets["published"], elmo=TASK.elmo)
     model = model_of(config, inputs_of(examples(tmp_path), config, ElmoShape(3, 1024)))
     assert model.inputs.output_dim == 300 + 100 + 1024
     assert model.encoder.hidden_size == 90
@@ -68,7 +70,7 @@ def test_the_published_sizes_are_those_of_the_paper(tmp_path: Path) -> None:
 
 
 def test_weights_start_as_published(tmp_path: Path) -> None:
-    config = qa.TASK.presets["published"]
+    config = TASK.presets["published"]
     model = model_of(config, inputs_of(examples(tmp_path), config))
     weights = model.encoder.weight_ih_l0
     assert weights.abs().max() <= 0.1
@@ -88,8 +90,8 @@ def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(tmp_path: Path, 
     inputs = inputs_of(given, config, ElmoShape(3, 10) if elmo else None)
     model = model_of(config, inputs).eval()
     with torch.no_grad():
-        together = model.predict(qa.collate(given, inputs, {}, config))
-        alone = [model.predict(qa.collate([example], inputs, {}, config))[0] for example in given]
+        together = model.predict(TASK.collate(given, inputs, {}, config))
+        alone = [model.predict(TASK.collate([example], inputs, {}, config))[0] for example in given]
     assert [answer[:2] for answer in together] == [answer[:2] for answer in alone]
     np.testing.assert_allclose([a.probability for a in together], [a.probability for a in alone], rtol=1e-4)
 
@@ -98,22 +100,22 @@ def test_the_loss_is_the_mean_of_both_ends_and_passes_over_unknown_spans(tmp_pat
     given = examples(tmp_path)[:2]
     inputs = inputs_of(given, TINY)
     model = model_of(TINY, inputs).eval()
-    batch = qa.collate(given, inputs, {}, TINY)
+    batch = TASK.collate(given, inputs, {}, TINY)
     starts, ends = model(batch)
     spans = [example.span or (0, 0) for example in given]
     expected = -sum(starts[row, first] + ends[row, last] for row, (first, last) in enumerate(spans)) / 2
     torch.testing.assert_close(model.loss(batch), expected)
     unknown = dataclasses.replace(given[1], span=None)
-    one = model.loss(qa.collate([given[0], unknown], inputs, {}, TINY))
+    one = model.loss(TASK.collate([given[0], unknown], inputs, {}, TINY))
     torch.testing.assert_close(one, -(starts[0, spans[0][0]] + ends[0, spans[0][1]]))
-    assert model.loss(qa.collate([unknown], inputs, {}, TINY)).item() == 0
+    assert model.loss(TASK.collate([unknown], inputs, {}, TINY)).item() == 0
 
 
 def fitted(config: qa.QaConfig, given: list[QaExample]) -> tuple[qa.BiDafPlusPlus, Inputs]:
     inputs = inputs_of(given, config)
     model = model_of(config, inputs)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    batch = qa.collate(given, inputs, {}, config)
+    batch = TASK.collate(given, inputs, {}, config)
     for _ in range(60):
         model.loss(batch).backward()
         optimizer.step()
@@ -124,17 +126,17 @@ def fitted(config: qa.QaConfig, given: list[QaExample]) -> tuple[qa.BiDafPlusPlu
 def answers_of(config: qa.QaConfig, given: list[QaExample]) -> list[qa.Answer]:
     model, inputs = fitted(config, given)
     with torch.no_grad():
-        return model.predict(qa.collate(given, inputs, {}, config))
+        return model.predict(TASK.collate(given, inputs, {}, config))
 
 
 def test_it_learns_to_answer_and_its_answers_are_slices(tmp_path: Path) -> None:
     given = examples(tmp_path)
     answers = answers_of(TINY, given)
     assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == list(QA_ANSWERS.values())
-    assert qa.score(given, answers, TINY) == {"em": 100.0, "f1": 100.0}
-    record = qa.to_record(given[1], answers[1])
+    assert TASK.score(given, answers, TINY) == {"em": 100.0, "f1": 100.0}
+    record = TASK.to_record(given[1], answers[1])
     assert QA_PASSAGE[record["start"] : record["end"]] == record["answer"] == "The old chain"
-    assert qa.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
+    assert TASK.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
 
 
 def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
@@ -142,11 +144,11 @@ def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
     given = examples(tmp_path, config, without_answer=True)
     answers = answers_of(config, given)
     assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [*QA_ANSWERS.values(), ""]
-    scores = qa.score(given, answers, config)
+    scores = TASK.score(given, answers, config)
     assert scores == dict.fromkeys(scores, 100.0)
     assert set(scores) == {"em", "f1", "em_answerable", "f1_answerable", "em_unanswerable", "f1_unanswerable"}
-    assert qa.to_record(given[-1], answers[-1])["start"] is None
-    assert qa.to_text(given[-1], answers[-1]).endswith("(no answer)")
+    assert TASK.to_record(given[-1], answers[-1])["start"] is None
+    assert TASK.to_text(given[-1], answers[-1]).endswith("(no answer)")
 
 
 def test_unanswerable_questions_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -159,11 +161,11 @@ def test_unanswerable_questions_are_skipped_where_that_is_asked_for(tmp_path: Pa
 def test_without_gold_answers_there_is_nothing_to_learn_or_score(tmp_path: Path) -> None:
     given = examples(tmp_path)
     with pytest.raises(TextError, match=r"question 'q0': has no gold answers"):
-        qa.labels([dataclasses.replace(given[0], answers=None)], TINY)
+        TASK.labels([dataclasses.replace(given[0], answers=None)], TINY)
     with pytest.raises(TextError, match="nothing to train on"):
-        qa.labels([dataclasses.replace(given[0], span=None)], TINY)
-    assert qa.labels(given, TINY) == {}
-    batch = qa.collate([dataclasses.replace(given[0], answers=None)], inputs_of(given, TINY), {}, TINY)
+        TASK.labels([dataclasses.replace(given[0], span=None)], TINY)
+    assert TASK.labels(given, TINY) == {}
+    batch = TASK.collate([dataclasses.replace(given[0], answers=None)], inputs_of(given, TINY), {}, TINY)
     assert batch.starts is None
 
 
@@ -180,7 +182,7 @@ def test_the_small_preset_learns_in_the_shell(
     Path("qa.toml").write_text(
         'task = "qa"\npreset = "small"\n[data]\ntrain = "squad.json"\ndev = "squad.json"\n'
         "[words]\nmin_count = 1\n[chars]\nmin_count = 1\n[model]\nhidden = 16\ndropout = 0.0\n"
-        "[train]\nepochs = 40\npatience = false\naverage = 0.9\nevaluate_every = 10\n"
+        "[train]\nepochs = 40\npatience = false\naverage = 0.9\neval_every = 10\n"
         f"[train.optimizer]\nlearning_rate = 0.01\n{elmo}"
     )
     shell("task", "train", "qa.toml", "--run", "run")

@@ -18,10 +18,12 @@ from elmokit.tasks.nn.crf import Rules, penalties_of, viterbi
 from elmokit.tasks.readers.srl import Proposition, proposition_from_line
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.scores.chunks import Chunk
-from elmokit.tasks.srl import TASK, SrlConfig, SrlModelConfig
+from elmokit.tasks.srl import SrlConfig, SrlModelConfig, SrlTask
 from tests.helpers import task_examples
 from tests.helpers.srl_columns import CONLL_2012
 from tests.helpers.task_examples import SRL
+
+TASK = SrlTask()
 
 EXAMPLES = [proposition_from_line(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
 KNOWN = TASK.labels(EXAMPLES, SrlConfig())

@@ -16,6 +16,8 @@ from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from tests.helpers.task_examples import SST, tiny
 
+TASK = sst.SstTask()
+
 
 def config(**data: Any) -> sst.SstConfig:
     return replace(sst.SstConfig(), data=sst.SstData(**data))
@@ -28,32 +30,32 @@ def path(tmp_path: Path) -> str:
 
 
 def test_dev_is_roots_and_training_is_phrases(path: str) -> None:
-    assert [phrase.label for phrase in sst.read(path, config())] == [
+    assert [phrase.label for phrase in TASK.read(path, config())] == [
         "positive", "negative", "neutral", "very positive", "very negative",
     ]  # fmt: skip
-    every = list(sst.read_training(path, config()))
+    every = list(TASK.read_training(path, config()))
     assert len(every) == 5 + 7 + 5 + 5 + 5
     assert every[1].tokens == ["Mira"]
-    assert len(list(sst.read_training(path, config(phrases="roots")))) == 5
-    long = [" ".join(phrase.tokens) for phrase in sst.read_training(path, config(min_tokens=4))]
+    assert len(list(TASK.read_training(path, config(phrases="roots")))) == 5
+    long = [" ".join(phrase.tokens) for phrase in TASK.read_training(path, config(min_tokens=4))]
     assert long == ["Mira rides superbly", "It was rather dull", "A film .", "Great fun !", "Simply awful ."]
 
 
 def test_three_classes_join_and_two_drop_the_neutral(path: str) -> None:
     three, two = config(classes=3), config(classes=2)
-    assert [phrase.label for phrase in sst.read(path, three)] == [
+    assert [phrase.label for phrase in TASK.read(path, three)] == [
         "positive", "negative", "neutral", "positive", "negative",
     ]  # fmt: skip
-    assert [phrase.label for phrase in sst.read(path, two)] == ["positive", "negative", "positive", "negative"]
-    assert {phrase.label for phrase in sst.read_training(path, two)} == {"positive", "negative"}
-    assert sst.labels([], three) == {"classes": ["negative", "neutral", "positive"]}
-    assert sst.labels([], config()) == {"classes": list(sst.FIVE)}
+    assert [phrase.label for phrase in TASK.read(path, two)] == ["positive", "negative", "positive", "negative"]
+    assert {phrase.label for phrase in TASK.read_training(path, two)} == {"positive", "negative"}
+    assert TASK.labels([], three) == {"classes": ["negative", "neutral", "positive"]}
+    assert TASK.labels([], config()) == {"classes": list(sst.FIVE)}
 
 
 def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trees").write_text("(2 a)\n(2 (5 a) (1 b))\n")
     with pytest.raises(TextError, match=r"trees, line 2: the label '5'; expected 0"):
-        list(sst.read(str(tmp_path / "trees"), config()))
+        list(TASK.read(str(tmp_path / "trees"), config()))
 
 
 def made(elmo: ElmoConfig | None = None, **sizes: Any) -> tuple[sst.SstModel, Inputs]:
@@ -68,7 +70,7 @@ def test_the_published_sizes_have_the_published_number_of_weights() -> None:
     n_weights = sum(weight.numel() for name, weight in model.named_parameters() if "inputs.words" not in name)
     assert n_weights == pytest.approx(21.0e6, rel=1e-3)
     assert model.input_dropout.p == 0.25
-    with_elmo, _ = made(sst.TASK.elmo)
+    with_elmo, _ = made(TASK.elmo)
     assert with_elmo.input_dropout.p == 0.5
     assert with_elmo.project.in_features == 1324
     assert with_elmo.output[0].linear.in_features == 6496
@@ -101,11 +103,11 @@ def test_relu_layers_may_stand_instead_of_maxout() -> None:
 def test_predictions_and_scores(tmp_path: Path) -> None:
     example = sst.Phrase(["so", "so"], "neutral", "here")
     prediction = {"negative": 0.25, "neutral": 0.75}
-    assert sst.to_text(example, prediction) == "neutral\t0.75\tso so"
-    assert sst.to_record(example, prediction)["label"] == "neutral"
-    assert sst.score([example], [prediction], config()) == {"accuracy": 100.0}
+    assert TASK.to_text(example, prediction) == "neutral\t0.75\tso so"
+    assert TASK.to_record(example, prediction)["label"] == "neutral"
+    assert TASK.score([example], [prediction], config()) == {"accuracy": 100.0}
     with pytest.raises(TextError, match="this run knows positive"):
-        sst.check(example, {"classes": ["positive"]})
+        TASK.check(example, {"classes": ["positive"]})
     task, tiny_config = tiny("sst", tmp_path / "data")
     texts = list(task.read_text(["so so"], "text", str.split, tiny_config))
     assert texts == [sst.Phrase(["so", "so"], None, "text, line 1")]

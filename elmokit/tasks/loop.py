@@ -132,7 +132,7 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
         report: Report,
     ) -> None:
         self.job, self.state, self.seed, self.folder, self.report = job, state, seed, folder, report
-        self.lengths = [job.task.lengths_of(example) for example in job.train]
+        self.lengths = [job.task.lengths(example) for example in job.train]
         per_epoch = math.ceil(len(job.train) / job.settings.batch_size)
         self.total_steps = per_epoch * job.settings.epochs
         self.first_step, self.started = state.position.n_steps, time.monotonic()
@@ -169,11 +169,10 @@ class _Loop(Generic[Config, Example, Batch, Prediction]):
     def _step(self, places: Sequence[int]) -> None:
         job, state, position = self.job, self.state, self.state.position
         examples = [job.train[place] for place in places]
-        if job.task.vary is not None:
-            examples = [
-                job.task.vary(example, job.config, random.Random(f"{self.seed} {position.epoch} {place}"))
-                for place, example in zip(places, examples, strict=True)
-            ]
+        examples = [
+            job.task.vary(example, job.config, random.Random(f"{self.seed} {position.epoch} {place}"))
+            for place, example in zip(places, examples, strict=True)
+        ]
         batch = move_to(job.task.collate(examples, job.inputs, job.labels, job.config), job.device)
         model = state.model.train()
         loss = model.loss(batch)
@@ -290,7 +289,7 @@ def predict_all(
     found: dict[int, Prediction] = {}
     model.eval()
     with torch.no_grad():
-        for places in sorted_batches([task.lengths_of(example) for example in examples], batch_size):
+        for places in sorted_batches([task.lengths(example) for example in examples], batch_size):
             batch = task.collate([examples[place] for place in places], inputs, labels, config)
             found.update(zip(places, model.predict(move_to(batch, device)), strict=True))
             report(len(found), len(examples))

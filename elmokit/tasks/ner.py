@@ -5,9 +5,9 @@ Peters et al. 2018, section 4 and supplement; the sizes are those of AllenNLP's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -153,99 +153,6 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         return [_read_leniently([self.tags[tag] for tag in path], self.scheme) for path in paths]
 
 
-def read(path: str, config: NerConfig) -> Iterator[TaggedSentence]:
-    """The sentences of a file in columns.
-
-    Raises:
-        TextError: there is no such column, or tags that the scheme does not allow.
-    """
-    data = config.data
-    for sentence in read_columns(path):
-        try:
-            tokens = [row[data.token_column] for row in sentence.rows]
-            tags = [row[data.tag_column] for row in sentence.rows]
-        except IndexError:
-            raise TextError(
-                f"{path}, line {sentence.first_line}: {len(sentence.rows[0])} columns; data.token_column is "
-                f"{data.token_column} and data.tag_column {data.tag_column}."
-            ) from None
-        try:
-            chunks = chunks_in(tags, data.tags)
-        except TagError as error:
-            raise TextError(
-                f"{path}, line {sentence.first_line + error.place}: {error}. Is data.tags = {data.tags!r} right?"
-            ) from None
-        yield TaggedSentence(tokens, chunks, f"{path}, line {sentence.first_line}")
-
-
-def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: NerConfig) -> Iterator[TaggedSentence]:
-    """One sentence a line."""
-    for number, line in enumerate(lines, start=1):
-        yield TaggedSentence(tokenize(line), None, f"{name}, line {number}")
-
-
-def labels(examples: Sequence[TaggedSentence], config: NerConfig) -> Labels:
-    """The tags of all types that occur."""
-    types = {chunk.label for example in examples for chunk in example.chunks or ()}
-    if not types:
-        raise TextError("No sentence has an entity: there is nothing to learn.")
-    return {"tags": all_tags(sorted(types), config.model.tags)}
-
-
-def check(example: TaggedSentence, known: Labels) -> None:
-    """Refuse types that the run does not know."""
-    types = sorted({tag.partition("-")[2] for tag in known["tags"]} - {""})
-    for chunk in example.chunks or ():
-        if chunk.label not in types:
-            what = f"token {chunk.start + 1} of the sentence has the type {chunk.label!r}"
-            raise unknown_label(example.where, what, types)
-
-
-def collate(examples: Sequence[TaggedSentence], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
-    """A batch; without tags if one sentence has none, or a type that is not known."""
-    tokens = inputs.batch([example.tokens for example in examples])
-    ids = {tag: number for number, tag in enumerate(known["tags"])}
-    types = {tag.partition("-")[2] for tag in ids}
-    if any(example.chunks is None or any(chunk.label not in types for chunk in example.chunks) for example in examples):
-        return NerBatch(tokens, None)
-    tags = torch.zeros(tokens.mask.shape, dtype=torch.int64)
-    for row, example in zip(tags, examples, strict=True):
-        given = tags_of(example.chunks or (), len(example.tokens), config.model.tags)
-        row[: len(given)] = torch.tensor([ids[tag] for tag in given], dtype=torch.int64)
-    return NerBatch(tokens, tags)
-
-
-def score(
-    examples: Sequence[TaggedSentence], predictions: Sequence[list[Chunk]], config: NerConfig
-) -> dict[str, float]:
-    """Precision, recall and F1 over entities as conlleval has them, with the F1 of each type that gold has."""
-    gold = [example.chunks or [] for example in examples]
-    whole = chunk_f1(gold, predictions)
-    per_label = chunk_f1_per_label(gold, predictions)
-    per_type = {f"f1-{kind}": counts.f1 for kind, counts in per_label.items() if counts.gold}
-    return {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall, **per_type}
-
-
-def to_record(example: TaggedSentence, chunks: list[Chunk]) -> dict[str, Any]:
-    """Tokens, IOB2 tags, and the entities, each from token ``start`` to before ``stop``."""
-    return {
-        "tokens": example.tokens,
-        "tags": tags_of(chunks, len(example.tokens), "IOB2"),
-        "entities": [
-            {**chunk._asdict(), "text": " ".join(example.tokens[chunk.start : chunk.stop])} for chunk in chunks
-        ],
-    }
-
-
-def to_text(example: TaggedSentence, chunks: list[Chunk]) -> str:
-    """The sentence with its entities in brackets: ``[PER Mira] visits [LOC Oslo] .``"""
-    words = list(example.tokens)
-    for chunk in chunks:
-        words[chunk.start] = f"[{chunk.label} {words[chunk.start]}"
-        words[chunk.stop - 1] += "]"
-    return " ".join(words)
-
-
 def _read_leniently(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
     try:
         return chunks_in(tags, scheme)
@@ -253,19 +160,102 @@ def _read_leniently(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
         return chunks_of([f"{'B' if tag[0] in 'BU' else 'I'}{tag[1:]}" if tag != "O" else tag for tag in tags])
 
 
-TASK = Task(
-    name="ner",
-    presets={"published": NerConfig(), "small": SMALL},
-    elmo=ElmoConfig(input=MixConfig(penalty=0.1)),
-    metric="f1",
-    read=read,
-    read_text=read_text,
-    sentences=lambda example: [example.tokens],
-    labels=labels,
-    check=check,
-    build=lambda config, inputs, known: NerModel(config.model, inputs, known["tags"]),
-    collate=collate,
-    score=score,
-    to_record=to_record,
-    to_text=to_text,
-)
+class NerTask(Task[NerConfig, TaggedSentence, NerBatch, list[Chunk]]):
+    """Named entity recognition: find and label the names in a sentence."""
+
+    name = "ner"
+    presets: ClassVar[Mapping[str, NerConfig]] = {"published": NerConfig(), "small": SMALL}
+    metric = "f1"
+    elmo = ElmoConfig(input=MixConfig(penalty=0.1))
+
+    def read(self, path: str, config: NerConfig) -> Iterator[TaggedSentence]:
+        """The sentences of a file in columns.
+
+        Raises:
+            TextError: there is no such column, or tags that the scheme does not allow.
+        """
+        data = config.data
+        for sentence in read_columns(path):
+            try:
+                tokens = [row[data.token_column] for row in sentence.rows]
+                tags = [row[data.tag_column] for row in sentence.rows]
+            except IndexError:
+                raise TextError(
+                    f"{path}, line {sentence.first_line}: {len(sentence.rows[0])} columns; data.token_column is "
+                    f"{data.token_column} and data.tag_column {data.tag_column}."
+                ) from None
+            try:
+                chunks = chunks_in(tags, data.tags)
+            except TagError as error:
+                raise TextError(
+                    f"{path}, line {sentence.first_line + error.place}: {error}. Is data.tags = {data.tags!r} right?"
+                ) from None
+            yield TaggedSentence(tokens, chunks, f"{path}, line {sentence.first_line}")
+
+    def read_text(
+        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NerConfig
+    ) -> Iterator[TaggedSentence]:
+        """One sentence a line."""
+        for number, line in enumerate(lines, start=1):
+            yield TaggedSentence(tokenize(line), None, f"{name}, line {number}")
+
+    def labels(self, examples: Sequence[TaggedSentence], config: NerConfig) -> Labels:
+        """The tags of all types that occur."""
+        types = {chunk.label for example in examples for chunk in example.chunks or ()}
+        if not types:
+            raise TextError("No sentence has an entity: there is nothing to learn.")
+        return {"tags": all_tags(sorted(types), config.model.tags)}
+
+    def check(self, example: TaggedSentence, known: Labels) -> None:
+        """Refuse types that the run does not know."""
+        types = sorted({tag.partition("-")[2] for tag in known["tags"]} - {""})
+        for chunk in example.chunks or ():
+            if chunk.label not in types:
+                what = f"token {chunk.start + 1} of the sentence has the type {chunk.label!r}"
+                raise unknown_label(example.where, what, types)
+
+    def build(self, config: NerConfig, inputs: InputLayer, known: Labels) -> NerModel:
+        return NerModel(config.model, inputs, known["tags"])
+
+    def collate(self, examples: Sequence[TaggedSentence], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
+        """A batch; without tags if one sentence has none, or a type that is not known."""
+        tokens = inputs.batch([example.tokens for example in examples])
+        ids = {tag: number for number, tag in enumerate(known["tags"])}
+        types = {tag.partition("-")[2] for tag in ids}
+        if any(
+            example.chunks is None or any(chunk.label not in types for chunk in example.chunks) for example in examples
+        ):
+            return NerBatch(tokens, None)
+        tags = torch.zeros(tokens.mask.shape, dtype=torch.int64)
+        for row, example in zip(tags, examples, strict=True):
+            given = tags_of(example.chunks or (), len(example.tokens), config.model.tags)
+            row[: len(given)] = torch.tensor([ids[tag] for tag in given], dtype=torch.int64)
+        return NerBatch(tokens, tags)
+
+    def score(
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[list[Chunk]], config: NerConfig
+    ) -> dict[str, float]:
+        """Precision, recall and F1 over entities as conlleval has them, with the F1 of each type that gold has."""
+        gold = [example.chunks or [] for example in examples]
+        whole = chunk_f1(gold, predictions)
+        per_label = chunk_f1_per_label(gold, predictions)
+        per_type = {f"f1-{kind}": counts.f1 for kind, counts in per_label.items() if counts.gold}
+        return {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall, **per_type}
+
+    def to_record(self, example: TaggedSentence, chunks: list[Chunk]) -> dict[str, Any]:
+        """Tokens, IOB2 tags, and the entities, each from token ``start`` to before ``stop``."""
+        return {
+            "tokens": example.tokens,
+            "tags": tags_of(chunks, len(example.tokens), "IOB2"),
+            "entities": [
+                {**chunk._asdict(), "text": " ".join(example.tokens[chunk.start : chunk.stop])} for chunk in chunks
+            ],
+        }
+
+    def to_text(self, example: TaggedSentence, chunks: list[Chunk]) -> str:
+        """The sentence with its entities in brackets: ``[PER Mira] visits [LOC Oslo] .``"""
+        words = list(example.tokens)
+        for chunk in chunks:
+            words[chunk.start] = f"[{chunk.label} {words[chunk.start]}"
+            words[chunk.stop - 1] += "]"
+        return " ".join(words)

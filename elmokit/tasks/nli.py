@@ -6,9 +6,9 @@ supplement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ from elmokit.tasks.nn.dropout import VariationalDropout
 from elmokit.tasks.nn.recurrent import init_glorot_orthogonal, run_packed
 from elmokit.tasks.readers.pairs import Pair, leaves, pair_of, parse_object, read_pairs
 from elmokit.tasks.scores.accuracy import accuracy
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
+from elmokit.tasks.task import Labels, Sentence, Task, TaskModel, Tokenize, unknown_label
 from elmokit.text.tokenize import treebank_tokenizer
 
 
@@ -175,46 +175,6 @@ class NliModel(TaskModel[NliBatch, Probabilities]):
         return run_packed(self.composer, self.shared_dropout(F.relu(self.project(compared))), mask)
 
 
-def read(path: str, config: NliConfig) -> Iterator[SentencePair]:
-    """The pairs of a file, those without a majority label left out.
-
-    Raises:
-        TextError: as in ``read_pairs``; or a parse is wanted and missing.
-        MissingExtraError: NLTK is needed to tokenise, and not installed.
-    """
-    tokenize = _tokenizer(config)
-    for pair in read_pairs(path):
-        yield _tokenised(pair, tokenize)
-
-
-def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig) -> Iterator[SentencePair]:
-    """Premise and hypothesis with a tab between, or a JSON object with sentence1 and sentence2, on each line; blank
-    ones are passed over.
-
-    They are split as the run's training data were, whatever ``tokenize`` says; by ``tokenize`` where those were parses.
-
-    Raises:
-        TextError: a line is neither.
-    """
-    chosen = tokenize if config.data.tokenize == "parse" else _tokenizer(config)
-    for number, line in enumerate(lines, start=1):
-        where = f"{name}, line {number}"
-        if not line.strip():
-            continue
-        if line.lstrip().startswith("{"):
-            pair = pair_of(parse_object(line, where), where)
-        else:
-            parts = line.split("\t")
-            if len(parts) != 2:
-                raise TextError(
-                    f"{where}: expected a premise and a hypothesis with one tab between them, found {len(parts) - 1} "
-                    "tabs."
-                )
-            pair = Pair(parts[0], parts[1], None, None, where)
-        assert chosen is not None
-        yield SentencePair(chosen(pair.first), chosen(pair.second), None, where)
-
-
 def _tokenizer(config: NliConfig) -> Callable[[str], list[str]] | None:
     """What splits sentences; None where the parses do."""
     if config.data.tokenize == "parse":
@@ -233,66 +193,102 @@ def _tokenised(pair: Pair, tokenize: Callable[[str], list[str]] | None) -> Sente
     return SentencePair(leaves(pair.parses[0]), leaves(pair.parses[1]), pair.label, pair.where)
 
 
-def labels(examples: Sequence[SentencePair], config: NliConfig) -> Labels:
-    """The classes that occur."""
-    return {"classes": sorted({example.label for example in examples if example.label is not None})}
-
-
-def check(example: SentencePair, known: Labels) -> None:
-    """Refuse a class that the run does not know."""
-    if example.label not in known["classes"]:
-        raise unknown_label(example.where, f"the label {example.label!r}", known["classes"])
-
-
-def collate(examples: Sequence[SentencePair], inputs: Inputs, known: Labels, config: NliConfig) -> NliBatch:
-    """A batch; without classes if one pair has none, or one that is not known."""
-    premises = inputs.batch([example.premise for example in examples])
-    hypotheses = inputs.batch([example.hypothesis for example in examples])
-    names = [example.label for example in examples if example.label in known["classes"]]
-    if len(names) < len(examples):
-        return NliBatch(premises, hypotheses, None)
-    classes = torch.tensor([known["classes"].index(name) for name in names], dtype=torch.int64)
-    return NliBatch(premises, hypotheses, classes)
-
-
-def score(
-    examples: Sequence[SentencePair], predictions: Sequence[Probabilities], config: NliConfig
-) -> dict[str, float]:
-    """Accuracy."""
-    return {"accuracy": accuracy([example.label for example in examples], [likeliest(one) for one in predictions])}
-
-
-def to_record(example: SentencePair, prediction: Probabilities) -> dict[str, Any]:
-    """Tokens, class and probabilities."""
-    return {
-        "premise": example.premise,
-        "hypothesis": example.hypothesis,
-        "label": likeliest(prediction),
-        "probabilities": prediction,
-    }
-
-
-def to_text(example: SentencePair, prediction: Probabilities) -> str:
-    """Class, its probability, premise and hypothesis, with tabs between."""
-    best = likeliest(prediction)
-    return f"{best}\t{prediction[best]:.2f}\t{' '.join(example.premise)}\t{' '.join(example.hypothesis)}"
-
-
 _MIX = MixConfig(penalty=0.001, layer_norm=True)
-TASK = Task(
-    name="nli",
-    presets={"published": NliConfig(), "small": SMALL},
-    elmo=ElmoConfig(input=_MIX, output=_MIX),
-    metric="accuracy",
-    read=read,
-    read_text=read_text,
-    sentences=lambda example: [example.premise, example.hypothesis],
-    lengths=lambda example: (len(example.premise), len(example.hypothesis)),
-    labels=labels,
-    check=check,
-    build=lambda config, inputs, known: NliModel(config.model, inputs, known["classes"]),
-    collate=collate,
-    score=score,
-    to_record=to_record,
-    to_text=to_text,
-)
+
+
+class NliTask(Task[NliConfig, SentencePair, NliBatch, Probabilities]):
+    """Natural language inference: classify pairs of sentences."""
+
+    name = "nli"
+    presets: ClassVar[Mapping[str, NliConfig]] = {"published": NliConfig(), "small": SMALL}
+    metric = "accuracy"
+    elmo = ElmoConfig(input=_MIX, output=_MIX)
+
+    def read(self, path: str, config: NliConfig) -> Iterator[SentencePair]:
+        """The pairs of a file, those without a majority label left out.
+
+        Raises:
+            TextError: as in ``read_pairs``; or a parse is wanted and missing.
+            MissingExtraError: NLTK is needed to tokenise, and not installed.
+        """
+        tokenize = _tokenizer(config)
+        for pair in read_pairs(path):
+            yield _tokenised(pair, tokenize)
+
+    def read_text(
+        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig
+    ) -> Iterator[SentencePair]:
+        """Premise and hypothesis with a tab between, or a JSON object with sentence1 and sentence2, on each line; blank
+        ones are passed over.
+
+        They are split as the run's training data were, whatever ``tokenize`` says; by ``tokenize`` where those were
+        parses.
+
+        Raises:
+            TextError: a line is neither.
+        """
+        chosen = tokenize if config.data.tokenize == "parse" else _tokenizer(config)
+        for number, line in enumerate(lines, start=1):
+            where = f"{name}, line {number}"
+            if not line.strip():
+                continue
+            if line.lstrip().startswith("{"):
+                pair = pair_of(parse_object(line, where), where)
+            else:
+                parts = line.split("\t")
+                if len(parts) != 2:
+                    raise TextError(
+                        f"{where}: expected a premise and a hypothesis with one tab between them, "
+                        f"found {len(parts) - 1} tabs."
+                    )
+                pair = Pair(parts[0], parts[1], None, None, where)
+            assert chosen is not None
+            yield SentencePair(chosen(pair.first), chosen(pair.second), None, where)
+
+    def sentences(self, example: SentencePair) -> Sequence[Sentence]:
+        return [example.premise, example.hypothesis]
+
+    def lengths(self, example: SentencePair) -> tuple[int, ...]:
+        return len(example.premise), len(example.hypothesis)
+
+    def labels(self, examples: Sequence[SentencePair], config: NliConfig) -> Labels:
+        """The classes that occur."""
+        return {"classes": sorted({example.label for example in examples if example.label is not None})}
+
+    def check(self, example: SentencePair, known: Labels) -> None:
+        """Refuse a class that the run does not know."""
+        if example.label not in known["classes"]:
+            raise unknown_label(example.where, f"the label {example.label!r}", known["classes"])
+
+    def build(self, config: NliConfig, inputs: InputLayer, known: Labels) -> NliModel:
+        return NliModel(config.model, inputs, known["classes"])
+
+    def collate(self, examples: Sequence[SentencePair], inputs: Inputs, known: Labels, config: NliConfig) -> NliBatch:
+        """A batch; without classes if one pair has none, or one that is not known."""
+        premises = inputs.batch([example.premise for example in examples])
+        hypotheses = inputs.batch([example.hypothesis for example in examples])
+        names = [example.label for example in examples if example.label in known["classes"]]
+        if len(names) < len(examples):
+            return NliBatch(premises, hypotheses, None)
+        classes = torch.tensor([known["classes"].index(name) for name in names], dtype=torch.int64)
+        return NliBatch(premises, hypotheses, classes)
+
+    def score(
+        self, examples: Sequence[SentencePair], predictions: Sequence[Probabilities], config: NliConfig
+    ) -> dict[str, float]:
+        """Accuracy."""
+        return {"accuracy": accuracy([example.label for example in examples], [likeliest(one) for one in predictions])}
+
+    def to_record(self, example: SentencePair, prediction: Probabilities) -> dict[str, Any]:
+        """Tokens, class and probabilities."""
+        return {
+            "premise": example.premise,
+            "hypothesis": example.hypothesis,
+            "label": likeliest(prediction),
+            "probabilities": prediction,
+        }
+
+    def to_text(self, example: SentencePair, prediction: Probabilities) -> str:
+        """Class, its probability, premise and hypothesis, with tabs between."""
+        best = likeliest(prediction)
+        return f"{best}\t{prediction[best]:.2f}\t{' '.join(example.premise)}\t{' '.join(example.hypothesis)}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -214,107 +214,88 @@ def _linear(input_dim: int, output_dim: int) -> nn.Linear:
     return linear
 
 
-def read(path: str, config: QaConfig) -> Iterable[QaExample]:
-    """The questions of a SQuAD file."""
-    if config.model.no_answer:
-        return read_squad(path, "keep", config.data.skip_mismatched)
-    return read_squad(path, "skip" if config.data.skip_unanswerable else "refuse", config.data.skip_mismatched)
-
-
-def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: QaConfig) -> Iterable[QaExample]:
-    """Questions to answer; tokenised as in training, so that answers are slices of the passages."""
-    return read_questions(lines, name)
-
-
-def sentences(example: QaExample) -> Sequence[Sequence[str]]:
-    """The question and the passage, which the biLM reads as one string of tokens, as Clark and Gardner's did."""
-    return example.tokens, example.passage.tokens
-
-
-def labels(examples: Sequence[QaExample], config: QaConfig) -> Labels:
-    """None; but there must be something to learn."""
-    for example in examples:
-        check(example, {})
-    if not any(example.span or example.answers == () for example in examples):
-        raise TextError("Not one question has an answer that stands in its passage: nothing to train on.")
-    return {}
-
-
-def check(example: QaExample, labels: Labels) -> None:
-    """Refuse a question whose right answers are not known."""
-    if example.answers is None:
-        raise TextError(f"{example.where}: has no gold answers to learn from or to score by (the key answers).")
-
-
-def build(config: QaConfig, inputs: InputLayer, labels: Labels) -> BiDafPlusPlus:
-    """A fresh model."""
-    model = config.model
-    hidden = model.hidden or (100 if config.elmo is None else 90)
-    return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
-
-
-def collate(examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:
-    """Questions, passages and spans as tensors."""
-    passage = inputs.batch([example.passage.tokens for example in examples])
-    question = inputs.batch([example.tokens for example in examples])
-    if any(example.answers is None for example in examples):
-        return QaBatch(question, passage, None, None)
-    no_answer = passage.mask.shape[1] if config.model.no_answer else UNKNOWN
-    without = {True: (no_answer, no_answer), False: (UNKNOWN, UNKNOWN)}
-    spans = torch.tensor([example.span or without[example.answers == ()] for example in examples])
-    return QaBatch(question, passage, spans[:, 0], spans[:, 1])
-
-
 def answer_text(example: QaExample, answer: Answer) -> str:
     """The slice of the raw passage; empty for no answer."""
     return "" if answer.first < 0 else example.passage.slice(answer.first, answer.last)
 
 
-def score(examples: Sequence[QaExample], answers: Sequence[Answer], config: QaConfig) -> dict[str, float]:
-    """Official exact match and F1: those of v1.1, or of v2.0 where the model knows that there may be no answer."""
-    gold = [example.answers or () for example in examples]
-    given = [answer_text(example, answer) for example, answer in zip(examples, answers, strict=True)]
-    if not config.model.no_answer:
-        scores = squad_v1(gold, given)
-        return {"em": scores.exact_match, "f1": scores.f1}
-    all_parts = squad_v2(gold, given)
-    result = {"em": all_parts.overall.exact_match, "f1": all_parts.overall.f1}
-    for name, part in (("answerable", all_parts.answerable), ("unanswerable", all_parts.unanswerable)):
-        result |= {f"em_{name}": part.exact_match, f"f1_{name}": part.f1}
-    return result
+class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
+    """Question answering: find the answer to a question in a passage."""
 
+    name = "qa"
+    presets: ClassVar[Mapping[str, QaConfig]] = {"published": QaConfig(), "small": SMALL}
+    metric = "f1"
+    elmo = ElmoConfig(input=MixConfig(dropout=0.5), output=MixConfig(dropout=0.5))
 
-def to_record(example: QaExample, answer: Answer) -> dict[str, Any]:
-    """The answer and its place: ``context[start:end]`` is the answer; both null where there is none."""
-    spans = example.passage.spans
-    return {
-        "id": example.id,
-        "question": example.text,
-        "answer": answer_text(example, answer),
-        "start": spans[answer.first][0] if answer.first >= 0 else None,
-        "end": spans[answer.last][1] if answer.first >= 0 else None,
-        "probability": answer.probability,
-    }
+    def read(self, path: str, config: QaConfig) -> Iterable[QaExample]:
+        """The questions of a SQuAD file."""
+        if config.model.no_answer:
+            return read_squad(path, "keep", config.data.skip_mismatched)
+        return read_squad(path, "skip" if config.data.skip_unanswerable else "refuse", config.data.skip_mismatched)
 
+    def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: QaConfig) -> Iterable[QaExample]:
+        """Questions to answer; tokenised as in training, so that answers are slices of the passages."""
+        return read_questions(lines, name)
 
-def to_text(example: QaExample, answer: Answer) -> str:
-    """The question, and the answer on a line of its own."""
-    return f"{example.text}\n  {answer_text(example, answer) or '(no answer)'}"
+    def sentences(self, example: QaExample) -> Sequence[Sequence[str]]:
+        """The question and the passage, which the biLM reads as one string of tokens, as Clark and Gardner's did."""
+        return example.tokens, example.passage.tokens
 
+    def labels(self, examples: Sequence[QaExample], config: QaConfig) -> Labels:
+        """None; but there must be something to learn."""
+        for example in examples:
+            self.check(example, {})
+        if not any(example.span or example.answers == () for example in examples):
+            raise TextError("Not one question has an answer that stands in its passage: nothing to train on.")
+        return {}
 
-TASK = Task(
-    name="qa",
-    presets={"published": QaConfig(), "small": SMALL},
-    elmo=ElmoConfig(input=MixConfig(dropout=0.5), output=MixConfig(dropout=0.5)),
-    metric="f1",
-    read=read,
-    read_text=read_text,
-    sentences=sentences,
-    labels=labels,
-    check=check,
-    build=build,
-    collate=collate,
-    score=score,
-    to_record=to_record,
-    to_text=to_text,
-)
+    def check(self, example: QaExample, labels: Labels) -> None:
+        """Refuse a question whose right answers are not known."""
+        if example.answers is None:
+            raise TextError(f"{example.where}: has no gold answers to learn from or to score by (the key answers).")
+
+    def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> BiDafPlusPlus:
+        """A fresh model."""
+        model = config.model
+        hidden = model.hidden or (100 if config.elmo is None else 90)
+        return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
+
+    def collate(self, examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:
+        """Questions, passages and spans as tensors."""
+        passage = inputs.batch([example.passage.tokens for example in examples])
+        question = inputs.batch([example.tokens for example in examples])
+        if any(example.answers is None for example in examples):
+            return QaBatch(question, passage, None, None)
+        no_answer = passage.mask.shape[1] if config.model.no_answer else UNKNOWN
+        without = {True: (no_answer, no_answer), False: (UNKNOWN, UNKNOWN)}
+        spans = torch.tensor([example.span or without[example.answers == ()] for example in examples])
+        return QaBatch(question, passage, spans[:, 0], spans[:, 1])
+
+    def score(self, examples: Sequence[QaExample], answers: Sequence[Answer], config: QaConfig) -> dict[str, float]:
+        """Official exact match and F1: those of v1.1, or of v2.0 where the model knows that there may be no answer."""
+        gold = [example.answers or () for example in examples]
+        given = [answer_text(example, answer) for example, answer in zip(examples, answers, strict=True)]
+        if not config.model.no_answer:
+            scores = squad_v1(gold, given)
+            return {"em": scores.exact_match, "f1": scores.f1}
+        all_parts = squad_v2(gold, given)
+        result = {"em": all_parts.overall.exact_match, "f1": all_parts.overall.f1}
+        for name, part in (("answerable", all_parts.answerable), ("unanswerable", all_parts.unanswerable)):
+            result |= {f"em_{name}": part.exact_match, f"f1_{name}": part.f1}
+        return result
+
+    def to_record(self, example: QaExample, answer: Answer) -> dict[str, Any]:
+        """The answer and its place: ``context[start:end]`` is the answer; both null where there is none."""
+        spans = example.passage.spans
+        return {
+            "id": example.id,
+            "question": example.text,
+            "answer": answer_text(example, answer),
+            "start": spans[answer.first][0] if answer.first >= 0 else None,
+            "end": spans[answer.last][1] if answer.first >= 0 else None,
+            "probability": answer.probability,
+        }
+
+    def to_text(self, example: QaExample, answer: Answer) -> str:
+        """The question, and the answer on a line of its own."""
+        return f"{example.text}\n  {answer_text(example, answer) or '(no answer)'}"

@@ -89,7 +89,7 @@ def train_task(
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
     refuse_no_input(task, config)
     train, dev = _examples(task, config, "train"), _examples(task, config, "dev")
-    train = [train[number] for number in subset([task.text_of(example) for example in train], config.data.train_ratio)]
+    train = [train[number] for number in subset([_texts(task, example) for example in train], config.data.train_ratio)]
     others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
     labels = task.labels([*train, *dev], config)
     vocabulary = _vocabulary(task, config, train, others)
@@ -322,11 +322,15 @@ def _examples(task: AnyTask, config: Any, part: str) -> list[Any]:
     paths = expand(getattr(config.data, part))
     if not paths:
         raise ConfigError(f"data.{part} names no file.")
-    read = task.read_training if part == "train" and task.read_training is not None else task.read
+    read = task.read_training if part == "train" else task.read
     examples = [example for path in paths for example in read(path, config)]
     if not examples:
         raise TextError(f"There is no example in {', '.join(paths)}.")
     return examples
+
+
+def _texts(task: AnyTask, example: Any) -> tuple[tuple[str, ...], ...]:
+    return tuple(map(tuple, task.texts(example)))
 
 
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
@@ -347,7 +351,7 @@ def _finetuned(
     if not (run / TUNED).exists():
         assert finetune is not None
         assert config.finetune is not None
-        texts = (sentence for example in train for sentence in task.text_of(example) if sentence)
+        texts = (sentence for example in train for sentence in _texts(task, example) if sentence)
         sentences = list(dict.fromkeys(texts))
         finetune(config.model, sentences, config.finetune, run / TUNED, device)
     return _open_elmo(config, str(run / TUNED), device)

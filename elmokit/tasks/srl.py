@@ -8,9 +8,9 @@ fed it probabilities).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -154,136 +154,131 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         return frames
 
 
-def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: SrlConfig) -> Iterator[Proposition]:
-    """One sentence a line: its predicates are then those that training saw as such; or in the one-line layout,
-    ``1 Mira fixed it |||``, for the predicate at that place."""
-    for number, line in enumerate(lines, start=1):
-        where = f"{name}, line {number}"
-        if DIVIDER in line:
-            yield proposition_from_line(line, where)
-        else:
-            yield Proposition(where, tuple(tokenize(line)), None, None)
+class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
+    """Semantic role labelling: label the arguments of each predicate."""
 
+    name = "srl"
+    presets: ClassVar[Mapping[str, SrlConfig]] = {"published": SrlConfig(), "small": SMALL}
+    metric = "f1"
+    elmo = ElmoConfig(input=MixConfig(penalty=0.001, dropout=0.1))
 
-def labels(examples: Sequence[Proposition], config: SrlConfig) -> Labels:
-    """The tags of all roles that occur; and the words that are predicates more often than not."""
-    untagged = next((example for example in examples if example.tags is None), None)
-    if untagged is not None:
-        raise TextError(f"{untagged.where}: no tags. Training and dev data need one for each token.")
-    roles = {tag.partition("-")[2] for example in examples for tag in example.tags or ()} - {""}
-    if not roles:
-        raise TextError("No sentence has a predicate: there is nothing to learn.")
-    seen: Counter[str] = Counter()
-    as_predicate: Counter[str] = Counter()
-    last = None
-    for example in examples:
-        if example.tokens != last:  # the predicates of a sentence follow each other
-            seen.update(token.lower() for token in example.tokens)
-            last = example.tokens
-        if example.predicate is not None:
-            as_predicate[example.tokens[example.predicate].lower()] += 1
-    predicates = sorted(word for word, count in as_predicate.items() if 2 * count > seen[word])
-    return {"tags": all_tags(sorted(roles), "IOB2"), "predicates": predicates}
+    def read(self, path: str, config: SrlConfig) -> Iterator[Proposition]:
+        return read_srl(path)
 
+    def read_text(
+        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: SrlConfig
+    ) -> Iterator[Proposition]:
+        """One sentence a line: its predicates are then those that training saw as such; or in the one-line layout,
+        ``1 Mira fixed it |||``, for the predicate at that place."""
+        for number, line in enumerate(lines, start=1):
+            where = f"{name}, line {number}"
+            if DIVIDER in line:
+                yield proposition_from_line(line, where)
+            else:
+                yield Proposition(where, tuple(tokenize(line)), None, None)
 
-def check(example: Proposition, known: Labels) -> None:
-    """Refuse roles that the run does not know."""
-    if example.tags is None:
-        raise TextError(f"{example.where}: no tags. Judging needs one for each token.")
-    for place, tag in enumerate(example.tags):
-        if tag not in known["tags"]:
-            roles = sorted({name.partition("-")[2] for name in known["tags"]} - {""})
-            what = f"token {place + 1} of the sentence has the role {tag.partition('-')[2]!r}"
-            raise unknown_label(example.where, what, roles)
+    def labels(self, examples: Sequence[Proposition], config: SrlConfig) -> Labels:
+        """The tags of all roles that occur; and the words that are predicates more often than not."""
+        untagged = next((example for example in examples if example.tags is None), None)
+        if untagged is not None:
+            raise TextError(f"{untagged.where}: no tags. Training and dev data need one for each token.")
+        roles = {tag.partition("-")[2] for example in examples for tag in example.tags or ()} - {""}
+        if not roles:
+            raise TextError("No sentence has a predicate: there is nothing to learn.")
+        seen: Counter[str] = Counter()
+        as_predicate: Counter[str] = Counter()
+        last = None
+        for example in examples:
+            if example.tokens != last:  # the predicates of a sentence follow each other
+                seen.update(token.lower() for token in example.tokens)
+                last = example.tokens
+            if example.predicate is not None:
+                as_predicate[example.tokens[example.predicate].lower()] += 1
+        predicates = sorted(word for word, count in as_predicate.items() if 2 * count > seen[word])
+        return {"tags": all_tags(sorted(roles), "IOB2"), "predicates": predicates}
 
+    def check(self, example: Proposition, known: Labels) -> None:
+        """Refuse roles that the run does not know."""
+        if example.tags is None:
+            raise TextError(f"{example.where}: no tags. Judging needs one for each token.")
+        for place, tag in enumerate(example.tags):
+            if tag not in known["tags"]:
+                roles = sorted({name.partition("-")[2] for name in known["tags"]} - {""})
+                what = f"token {place + 1} of the sentence has the role {tag.partition('-')[2]!r}"
+                raise unknown_label(example.where, what, roles)
 
-def collate(examples: Sequence[Proposition], inputs: Inputs, known: Labels, config: SrlConfig) -> SrlBatch:
-    """A batch; without tags if one example has none, or a role that is not known."""
-    predicates = set(known["predicates"])
-    owners: list[int] = []
-    places: list[int | None] = []
-    for owner, example in enumerate(examples):
-        found: list[int | None] = [example.predicate]
-        if example.predicate is None and example.tags is None:
-            found = [place for place, token in enumerate(example.tokens) if token.lower() in predicates]
-        owners += [owner] * len(found)
-        places += found
-    tokens = inputs.batch([examples[owner].tokens for owner in owners])
-    is_predicate = torch.zeros(tokens.mask.shape, dtype=torch.int64)
-    for row, (owner, place) in enumerate(zip(owners, places, strict=True)):
-        tags = examples[owner].tags
-        if tags is not None:  # C-V is marked too, as in AllenNLP
-            marks = [tag.endswith(f"-{PREDICATE}") for tag in tags]
-            is_predicate[row, : len(marks)] = torch.tensor(marks, dtype=torch.int64)
-        elif place is not None:
-            is_predicate[row, place] = 1
-    tag_ids = None
-    ids = {tag: number for number, tag in enumerate(known["tags"])}
-    if all(example.tags is not None and ids.keys() >= set(example.tags) for example in examples):
-        tag_ids = torch.full(tokens.mask.shape, IGNORED)
-        for row, owner in enumerate(owners):
-            given = examples[owner].tags or ()
-            tag_ids[row, : len(given)] = torch.tensor([ids[tag] for tag in given], dtype=torch.int64)
-    return SrlBatch(tokens, is_predicate, tag_ids, len(examples), tuple(owners), tuple(places))
+    def build(self, config: SrlConfig, inputs: InputLayer, known: Labels) -> SrlModel:
+        return SrlModel(config.model, inputs, known["tags"])
 
+    def collate(self, examples: Sequence[Proposition], inputs: Inputs, known: Labels, config: SrlConfig) -> SrlBatch:
+        """A batch; without tags if one example has none, or a role that is not known."""
+        predicates = set(known["predicates"])
+        owners: list[int] = []
+        places: list[int | None] = []
+        for owner, example in enumerate(examples):
+            found: list[int | None] = [example.predicate]
+            if example.predicate is None and example.tags is None:
+                found = [place for place, token in enumerate(example.tokens) if token.lower() in predicates]
+            owners += [owner] * len(found)
+            places += found
+        tokens = inputs.batch([examples[owner].tokens for owner in owners])
+        is_predicate = torch.zeros(tokens.mask.shape, dtype=torch.int64)
+        for row, (owner, place) in enumerate(zip(owners, places, strict=True)):
+            tags = examples[owner].tags
+            if tags is not None:  # C-V is marked too, as in AllenNLP
+                marks = [tag.endswith(f"-{PREDICATE}") for tag in tags]
+                is_predicate[row, : len(marks)] = torch.tensor(marks, dtype=torch.int64)
+            elif place is not None:
+                is_predicate[row, place] = 1
+        tag_ids = None
+        ids = {tag: number for number, tag in enumerate(known["tags"])}
+        if all(example.tags is not None and ids.keys() >= set(example.tags) for example in examples):
+            tag_ids = torch.full(tokens.mask.shape, IGNORED)
+            for row, owner in enumerate(owners):
+                given = examples[owner].tags or ()
+                tag_ids[row, : len(given)] = torch.tensor([ids[tag] for tag in given], dtype=torch.int64)
+        return SrlBatch(tokens, is_predicate, tag_ids, len(examples), tuple(owners), tuple(places))
 
-def score(examples: Sequence[Proposition], predictions: Sequence[Frames], config: SrlConfig) -> dict[str, float]:
-    """Precision, recall and F1 over arguments as srl-eval.pl has them, perfect propositions, F1 of each gold role."""
-    gold = [{} if one.predicate is None else {one.predicate: chunks_of(one.tags or ())} for one in examples]
-    scores = srl_eval(gold, [dict(frames) for frames in predictions])
-    per_role = {f"f1-{role}": counts.f1 for role, counts in scores.by_role.items() if counts.gold}
-    whole = scores.overall
-    return {
-        "f1": whole.f1,
-        "precision": whole.precision,
-        "recall": whole.recall,
-        "perfect": scores.perfect,
-        **per_role,
-    }
+    def score(
+        self, examples: Sequence[Proposition], predictions: Sequence[Frames], config: SrlConfig
+    ) -> dict[str, float]:
+        """Compute precision, recall and F1 over arguments as srl-eval.pl does, perfect propositions, F1 by role."""
+        gold = [{} if one.predicate is None else {one.predicate: chunks_of(one.tags or ())} for one in examples]
+        scores = srl_eval(gold, [dict(frames) for frames in predictions])
+        per_role = {f"f1-{role}": counts.f1 for role, counts in scores.by_role.items() if counts.gold}
+        whole = scores.overall
+        return {
+            "f1": whole.f1,
+            "precision": whole.precision,
+            "recall": whole.recall,
+            "perfect": scores.perfect,
+            **per_role,
+        }
 
+    def to_record(self, example: Proposition, frames: Frames) -> dict[str, Any]:
+        """Tokens, and for each predicate its BIO tags and roles, each from token ``start`` to before ``stop``."""
+        return {
+            "tokens": list(example.tokens),
+            "frames": [
+                {
+                    "predicate": place,
+                    "tags": tags_of(chunks, len(example.tokens), "IOB2"),
+                    "roles": [
+                        {**chunk._asdict(), "text": " ".join(example.tokens[chunk.start : chunk.stop])}
+                        for chunk in chunks
+                    ],
+                }
+                for place, chunks in frames
+            ],
+        }
 
-def to_record(example: Proposition, frames: Frames) -> dict[str, Any]:
-    """Tokens, and for each predicate its BIO tags and roles, each from token ``start`` to before ``stop``."""
-    return {
-        "tokens": list(example.tokens),
-        "frames": [
-            {
-                "predicate": place,
-                "tags": tags_of(chunks, len(example.tokens), "IOB2"),
-                "roles": [
-                    {**chunk._asdict(), "text": " ".join(example.tokens[chunk.start : chunk.stop])} for chunk in chunks
-                ],
-            }
-            for place, chunks in frames
-        ],
-    }
-
-
-def to_text(example: Proposition, frames: Frames) -> str:
-    """A line for each predicate: ``fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] .``; the sentence, if there is none."""
-    lines = []
-    for place, chunks in frames:
-        words = list(example.tokens)
-        for chunk in chunks:
-            words[chunk.start] = f"[{chunk.label} {words[chunk.start]}"
-            words[chunk.stop - 1] += "]"
-        lines.append(f"{example.tokens[place]}: {' '.join(words)}")
-    return "\n".join(lines) if lines else " ".join(example.tokens)
-
-
-TASK = Task(
-    name="srl",
-    presets={"published": SrlConfig(), "small": SMALL},
-    elmo=ElmoConfig(input=MixConfig(penalty=0.001, dropout=0.1)),
-    metric="f1",
-    read=lambda path, config: read_srl(path),
-    read_text=read_text,
-    sentences=lambda example: [example.tokens],
-    labels=labels,
-    check=check,
-    build=lambda config, inputs, known: SrlModel(config.model, inputs, known["tags"]),
-    collate=collate,
-    score=score,
-    to_record=to_record,
-    to_text=to_text,
-)
+    def to_text(self, example: Proposition, frames: Frames) -> str:
+        """One line per predicate: ``fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] .``; without one, the sentence."""
+        lines = []
+        for place, chunks in frames:
+            words = list(example.tokens)
+            for chunk in chunks:
+                words[chunk.start] = f"[{chunk.label} {words[chunk.start]}"
+                words[chunk.stop - 1] += "]"
+            lines.append(f"{example.tokens[place]}: {' '.join(words)}")
+        return "\n".join(lines) if lines else " ".join(example.tokens)

@@ -5,9 +5,9 @@ The sizes are those of AllenNLP's configuration; places and lambda of ELMo those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from elmokit.tasks.nn.feedforward import Maxout
 from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.readers.trees import LabelledTree, read_trees
 from elmokit.tasks.scores.accuracy import accuracy
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
+from elmokit.tasks.task import Labels, Sentence, Task, TaskModel, Tokenize
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
 # By the treebank's label 0 to 4; None drops the phrase.
@@ -192,27 +192,6 @@ class SstModel(TaskModel[SstBatch, Probabilities]):
         return probabilities_of(self.scores(batch.tokens), self.classes)
 
 
-def read(path: str, config: SstConfig) -> Iterator[Phrase]:
-    """The whole sentences of a file of trees.
-
-    Raises:
-        TextError: a line is no tree, or a label is none of 0 to 4.
-    """
-    for tree in read_trees(path):
-        yield from _phrases(tree, config.data.classes, 1, len(tree.tokens))
-
-
-def read_training(path: str, config: SstConfig) -> Iterator[Phrase]:
-    """What is trained on: every phrase that is long enough, or the whole sentences.
-
-    Raises:
-        TextError: as in ``read``.
-    """
-    for tree in read_trees(path):
-        n_nodes = len(tree.nodes) if config.data.phrases == "all" else 1
-        yield from _phrases(tree, config.data.classes, n_nodes, config.data.min_tokens)
-
-
 def _phrases(tree: LabelledTree, n_classes: int, n_nodes: int, min_tokens: int) -> Iterator[Phrase]:
     for node in tree.nodes:
         if node.label not in ("0", "1", "2", "3", "4"):
@@ -223,64 +202,75 @@ def _phrases(tree: LabelledTree, n_classes: int, n_nodes: int, min_tokens: int) 
             yield Phrase(tree.tokens[node.start : node.stop], label, tree.where, tree.tokens if place else None)
 
 
-def read_text(lines: Iterable[str], name: str, tokenize: Tokenize, config: SstConfig) -> Iterator[Phrase]:
-    """One sentence a line."""
-    for number, line in enumerate(lines, start=1):
-        yield Phrase(tokenize(line), None, f"{name}, line {number}")
+class SstTask(Task[SstConfig, Phrase, SstBatch, Probabilities]):
+    """Sentiment classification of sentences."""
 
-
-def labels(examples: Sequence[Phrase], config: SstConfig) -> Labels:
-    """The classes, whether they occur or not."""
-    return {"classes": list(dict.fromkeys(name for name in CLASSES[config.data.classes] if name is not None))}
-
-
-def check(example: Phrase, known: Labels) -> None:
-    """Refuse a class of another division."""
-    if example.label not in known["classes"]:
-        raise TextError(f"{example.where}: the class {example.label!r}; this run knows {', '.join(known['classes'])}.")
-
-
-def collate(examples: Sequence[Phrase], inputs: Inputs, known: Labels, config: SstConfig) -> SstBatch:
-    """A batch; without classes if one phrase has none."""
-    tokens = inputs.batch([example.tokens for example in examples])
-    names = [example.label for example in examples if example.label is not None]
-    if len(names) < len(examples):
-        return SstBatch(tokens, None)
-    return SstBatch(tokens, torch.tensor([known["classes"].index(name) for name in names], dtype=torch.int64))
-
-
-def score(examples: Sequence[Phrase], predictions: Sequence[Probabilities], config: SstConfig) -> dict[str, float]:
-    """Accuracy."""
-    return {"accuracy": accuracy([example.label for example in examples], [likeliest(one) for one in predictions])}
-
-
-def to_record(example: Phrase, prediction: Probabilities) -> dict[str, Any]:
-    """Tokens, class and probabilities."""
-    return {"tokens": example.tokens, "label": likeliest(prediction), "probabilities": prediction}
-
-
-def to_text(example: Phrase, prediction: Probabilities) -> str:
-    """Class, its probability, and the sentence, with tabs between."""
-    best = likeliest(prediction)
-    return f"{best}\t{prediction[best]:.2f}\t{' '.join(example.tokens)}"
-
-
-TASK = Task(
-    name="sst",
-    presets={"published": SstConfig(), "small": SMALL},
+    name = "sst"
+    presets: ClassVar[Mapping[str, SstConfig]] = {"published": SstConfig(), "small": SMALL}
+    metric = "accuracy"
     # The sources give no dropout for the output mix; 0.5 is bilm-tf's advice for every mix.
-    elmo=ElmoConfig(input=MixConfig(penalty=0.001), output=MixConfig(penalty=0.001, dropout=0.5)),
-    metric="accuracy",
-    read=read,
-    read_training=read_training,
-    read_text=read_text,
-    sentences=lambda example: [example.tokens],
-    text=lambda example: [example.tokens if example.sentence is None else example.sentence],
-    labels=labels,
-    check=check,
-    build=lambda config, inputs, known: SstModel(config.model, inputs, known["classes"]),
-    collate=collate,
-    score=score,
-    to_record=to_record,
-    to_text=to_text,
-)
+    elmo = ElmoConfig(input=MixConfig(penalty=0.001), output=MixConfig(penalty=0.001, dropout=0.5))
+
+    def read(self, path: str, config: SstConfig) -> Iterator[Phrase]:
+        """The whole sentences of a file of trees.
+
+        Raises:
+            TextError: a line is no tree, or a label is none of 0 to 4.
+        """
+        for tree in read_trees(path):
+            yield from _phrases(tree, config.data.classes, 1, len(tree.tokens))
+
+    def read_training(self, path: str, config: SstConfig) -> Iterator[Phrase]:
+        """What is trained on: every phrase that is long enough, or the whole sentences.
+
+        Raises:
+            TextError: as in ``read``.
+        """
+        for tree in read_trees(path):
+            n_nodes = len(tree.nodes) if config.data.phrases == "all" else 1
+            yield from _phrases(tree, config.data.classes, n_nodes, config.data.min_tokens)
+
+    def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: SstConfig) -> Iterator[Phrase]:
+        """One sentence a line."""
+        for number, line in enumerate(lines, start=1):
+            yield Phrase(tokenize(line), None, f"{name}, line {number}")
+
+    def texts(self, example: Phrase) -> Sequence[Sentence]:
+        return [example.tokens if example.sentence is None else example.sentence]
+
+    def labels(self, examples: Sequence[Phrase], config: SstConfig) -> Labels:
+        """The classes, whether they occur or not."""
+        return {"classes": list(dict.fromkeys(name for name in CLASSES[config.data.classes] if name is not None))}
+
+    def check(self, example: Phrase, known: Labels) -> None:
+        """Refuse a class of another division."""
+        if example.label not in known["classes"]:
+            raise TextError(
+                f"{example.where}: the class {example.label!r}; this run knows {', '.join(known['classes'])}."
+            )
+
+    def build(self, config: SstConfig, inputs: InputLayer, known: Labels) -> SstModel:
+        return SstModel(config.model, inputs, known["classes"])
+
+    def collate(self, examples: Sequence[Phrase], inputs: Inputs, known: Labels, config: SstConfig) -> SstBatch:
+        """A batch; without classes if one phrase has none."""
+        tokens = inputs.batch([example.tokens for example in examples])
+        names = [example.label for example in examples if example.label is not None]
+        if len(names) < len(examples):
+            return SstBatch(tokens, None)
+        return SstBatch(tokens, torch.tensor([known["classes"].index(name) for name in names], dtype=torch.int64))
+
+    def score(
+        self, examples: Sequence[Phrase], predictions: Sequence[Probabilities], config: SstConfig
+    ) -> dict[str, float]:
+        """Accuracy."""
+        return {"accuracy": accuracy([example.label for example in examples], [likeliest(one) for one in predictions])}
+
+    def to_record(self, example: Phrase, prediction: Probabilities) -> dict[str, Any]:
+        """Tokens, class and probabilities."""
+        return {"tokens": example.tokens, "label": likeliest(prediction), "probabilities": prediction}
+
+    def to_text(self, example: Phrase, prediction: Probabilities) -> str:
+        """Class, its probability, and the sentence, with tabs between."""
+        best = likeliest(prediction)
+        return f"{best}\t{prediction[best]:.2f}\t{' '.join(example.tokens)}"

@@ -9,12 +9,17 @@ from typing import Any
 
 from elmokit.config import config_from, config_to
 from elmokit.errors import ConfigError
-from elmokit.tasks import coref, ner, nli, qa, srl, sst
 from elmokit.tasks.config import deep_merge, read_toml, with_setting, without_false
+from elmokit.tasks.coref import CorefTask
+from elmokit.tasks.ner import NerTask
+from elmokit.tasks.nli import NliTask
+from elmokit.tasks.qa import QaTask
+from elmokit.tasks.srl import SrlTask
+from elmokit.tasks.sst import SstTask
 from elmokit.tasks.task import Task
 
 TASKS: dict[str, Task[Any, Any, Any, Any]] = {
-    task.name: task for task in (ner.TASK, sst.TASK, nli.TASK, srl.TASK, coref.TASK, qa.TASK)
+    task.name: task for task in (NerTask(), SstTask(), NliTask(), SrlTask(), CorefTask(), QaTask())
 }
 DEFAULT_PRESET = "published"
 

@@ -1,12 +1,11 @@
-"""What a task is: functions over its examples, and a model."""
+"""The base classes of a task and of its model."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
@@ -50,54 +49,82 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
         """One prediction for each example, as plain values; called in evaluation mode without gradients."""
 
 
-@dataclass(frozen=True)
-class Task(Generic[Config, Example, Batch, Prediction]):
-    """One of the tasks; ``table.TASKS`` lists them."""
+class Task(ABC, Generic[Config, Example, Batch, Prediction]):
+    """What one task does with its examples; ``table.TASKS`` lists the tasks.
+
+    To add a task, write a subclass: set the attributes, override the abstract methods, and those others whose default
+    does not fit. Tasks have no state: the config is passed to each method that needs it.
+    """
 
     name: str
-    presets: Mapping[str, Config]
-    """By name: "published" and "small"; without ELMo."""
-    elmo: ElmoConfig
-    """What an ``elmo`` table in a file starts from: the published places and lambda."""
+    presets: ClassVar[Mapping[str, Any]]
+    """Complete configs by name, "published" and "small" among them; without ELMo."""
     metric: str
-    """The score that decides, among those that ``score`` gives; higher is better."""
-    read: Callable[[str, Config], Iterable[Example]]
-    """The examples of a file; errors name file and line."""
-    read_text: Callable[[Iterable[str], str, Tokenize, Config], Iterable[Example]]
-    """Examples without gold labels from lines of text; the string names them in errors."""
-    sentences: Callable[[Example], Sequence[Sentence]]
-    """Every list of tokens that the model reads."""
-    labels: Callable[[Sequence[Example], Config], Labels]
-    """The labels of the training and dev examples."""
-    check: Callable[[Example, Labels], None]
-    """Refuse an example without gold labels, or, by ``unknown_label``, with one that the run does not know."""
-    build: Callable[[Config, InputLayer, Labels], TaskModel[Batch, Prediction]]
-    """A fresh model, drawn from torch's global generator."""
-    collate: Callable[[Sequence[Example], Inputs, Labels, Config], Batch]
-    """Examples to tensors on the CPU; gold parts are None if an example has none, or labels that are not known."""
-    score: Callable[[Sequence[Example], Sequence[Prediction], Config], dict[str, float]]
-    """The official scores, in percent."""
-    to_record: Callable[[Example, Prediction], dict[str, Any]]
-    """A prediction for programs, as JSON."""
-    to_text: Callable[[Example, Prediction], str]
-    """A prediction for readers."""
-    read_training: Callable[[str, Config], Iterable[Example]] | None = None
-    """As ``read``, for training files, where training takes other examples from a file than judging does."""
-    text: Callable[[Example], Sequence[Sentence]] | None = None
-    """The whole sentences that an example was cut out of; None where ``sentences`` are whole."""
-    lengths: Callable[[Example], tuple[int, ...]] | None = None
-    """What batches are sorted by; None for the length of the longest sentence."""
-    vary: Callable[[Example, Config, random.Random], Example] | None = None
-    """The view of an example that training takes in one epoch, where it does not take the whole."""
+    """The score that decides which epoch is kept, one of those that ``score`` returns; higher is better."""
+    elmo: ElmoConfig = ElmoConfig()
+    """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
     word_tables: tuple[str, ...] = ("words",)
     """The config's fields that are a ``WordsConfig`` or None."""
 
-    def text_of(self, example: Example) -> tuple[tuple[str, ...], ...]:
-        """The sentences of the text that an example is of: what is drawn for a share, and what a biLM may learn."""
-        return tuple(map(tuple, (self.text or self.sentences)(example)))
+    @abstractmethod
+    def read(self, path: str, config: Config) -> Iterable[Example]:
+        """Read the examples of a file with gold labels; errors name file and line."""
 
-    def lengths_of(self, example: Example) -> tuple[int, ...]:
-        """What batches are sorted by."""
-        if self.lengths is not None:
-            return self.lengths(example)
+    def read_training(self, path: str, config: Config) -> Iterable[Example]:
+        """Read a training file. Override where training takes other examples from a file than evaluation does."""
+        return self.read(path, config)
+
+    @abstractmethod
+    def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: Config) -> Iterable[Example]:
+        """Make examples without gold labels from lines of text; ``name`` is the text's name in errors."""
+
+    def sentences(self, example: Example) -> Sequence[Sentence]:
+        """Return every list of tokens that the model reads. The default is ``example.tokens``."""
+        return [example.tokens]  # type: ignore[attr-defined]
+
+    def texts(self, example: Example) -> Sequence[Sentence]:
+        """Return the full sentences that an example was extracted from.
+
+        Used for sampling a ratio of the training texts and for fine-tuning the biLM. Override where ``sentences`` are
+        only parts of them.
+        """
+        return self.sentences(example)
+
+    def lengths(self, example: Example) -> tuple[int, ...]:
+        """Return what batches are sorted by. The default is the length of the longest sentence."""
         return (max(map(len, self.sentences(example)), default=0),)
+
+    @abstractmethod
+    def labels(self, examples: Sequence[Example], config: Config) -> Labels:
+        """Collect the labels of the training and dev examples."""
+
+    @abstractmethod
+    def check(self, example: Example, known: Labels) -> None:
+        """Raise an error for an example without gold labels, or (``unknown_label``) with one that the run lacks."""
+
+    @abstractmethod
+    def build(self, config: Config, inputs: InputLayer, known: Labels) -> TaskModel[Batch, Prediction]:
+        """Build a new model. Its weights are drawn from torch's global generator."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Example], inputs: Inputs, known: Labels, config: Config) -> Batch:
+        """Turn examples into tensors on the CPU.
+
+        The gold tensors are None if an example has no gold label, or one that is not known.
+        """
+
+    def vary(self, example: Example, config: Config, randomness: random.Random) -> Example:
+        """Return what training sees of an example in one epoch. The default is the whole example."""
+        return example
+
+    @abstractmethod
+    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction], config: Config) -> dict[str, float]:
+        """Compute the official scores, in percent."""
+
+    @abstractmethod
+    def to_record(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """Return a prediction as plain values for JSON."""
+
+    @abstractmethod
+    def to_text(self, example: Example, prediction: Prediction) -> str:
+        """Return a prediction as text to read."""
