@@ -21,9 +21,8 @@ import torch
 
 from elmokit import Elmo
 from elmokit.corpus.embed import embed_file
-from elmokit.embedder import POOL_BATCHES
 from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.text.batching import plan_batches
+from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.weights.pretrained import open_pretrained
 
 BATCH_TOKENS = 2048
@@ -94,14 +93,8 @@ def _since(started: tuple[float, float]) -> tuple[float, float]:
 def _batches(sentences: list[list[str]]) -> list[list[list[str]]]:
     """The batches that ``embed_file`` makes."""
     batches: list[list[list[str]]] = []
-    pool: list[list[str]] = []
-    n_positions = 0
-    for number, sentence in enumerate(sentences, start=1):
-        pool.append(sentence)
-        n_positions += len(sentence) + 2
-        if n_positions >= POOL_BATCHES * BATCH_TOKENS or number == len(sentences):
-            batches += [[pool[place] for place in batch] for batch in plan_batches(list(map(len, pool)), BATCH_TOKENS)]
-            pool, n_positions = [], 0
+    for taken in read_ahead(sentences, max_tokens=READ_AHEAD_BATCHES * BATCH_TOKENS):
+        batches += [[taken[row] for row in batch] for batch in plan_batches(list(map(len, taken)), BATCH_TOKENS)]
     return batches
 
 

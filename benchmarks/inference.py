@@ -42,7 +42,7 @@ from elmokit.nn.kernels.inference import ROWS_AT_ONCE
 from elmokit.nn.kernels.native import ROWS_AT_ONCE as COMPILED_ROWS_AT_ONCE
 from elmokit.nn.kernels.packed import pack_linear
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
-from elmokit.text.batching import lay_out
+from elmokit.text.batching import pad_batch
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 
@@ -98,8 +98,8 @@ def bare_products(elmo: Elmo, batches: list[Sentences], kernels: choose.Kernels)
         for linear in linears
     ]
     for batch in batches:
-        layout = lay_out(batch)
-        n_words, lengths = len(layout.words), layout.mask.sum(axis=1)
+        padded = pad_batch(batch)
+        n_words, lengths = len(padded.words), padded.mask.sum(axis=1)
         steps = [int((lengths > step).sum()) for step in range(int(lengths.max()))]
         for packed, width in token_products:
             runs.append(partial(packed, torch.randn(n_words, width)))

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.initial_state import warm_start
 from elmokit.long_text import walk
 from elmokit.nn.devices import usable_device
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, mix_of
-from elmokit.text.batching import check_sentence, make_batch, plan_batches
+from elmokit.text.batching import check_sentence, is_long, make_batch, map_in_batches, read_ahead
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.token_cache import MIB, TokenCache
 from elmokit.weights.model import PretrainedBiLM
@@ -27,9 +27,7 @@ Start = Literal["warm", "zero", "stateful"]
 Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
 Vectors = NDArray[np.float32]
 
-LONG_TOKENS = 16_384  # a longer sentence is walked over in chunks, so that only its vectors stand in memory
 CHUNK_TOKENS = 4096
-POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
 
 
 class ElmoOutput(NamedTuple):
@@ -178,7 +176,7 @@ class Elmo(nn.Module):
             word-input model; 0 where there is no token.
         """
         batch = make_batch(sentences, self.model.encode)
-        tokens, mask = torch.from_numpy(batch.tokens), torch.from_numpy(batch.mask)
+        tokens, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
         ids = tokens[torch.from_numpy(batch.index)]
         return torch.where(mask.view(*mask.shape, *[1] * (ids.ndim - 2)), ids, 0).to(self.bilm.device)
 
@@ -249,6 +247,11 @@ class Elmo(nn.Module):
             TextError: a sentence is no list of strings.
             ConfigError: there is no such layer.
         """
+        if isinstance(sentences, str):
+            raise TextError(
+                f"Expected a list of tokenized sentences, but got the string {sentences[:40]!r}. "
+                f"Wrap it: embed([{sentences[:40]!r}.split()])."
+            )
         chosen = self._chosen(layers)
         if batch_tokens < 1 or batch_size < 1:
             raise ConfigError(f"batch_tokens is {batch_tokens} and batch_size {batch_size}; both must be at least 1.")
@@ -296,24 +299,18 @@ class Elmo(nn.Module):
     ) -> Iterator[Vectors]:
         if self.start == "stateful":
             carried = self.bilm.zero_state(0)
-            while batch := _taken(sentences, batch_size, None):
+            for batch in read_ahead(sentences, max_items=batch_size):
                 vectors, after = self._run(batch, carried.first_rows(len(batch)), chosen)
                 carried = carried.with_first_rows(after)
                 yield from vectors
             return
-        while pool := _taken(sentences, None, POOL_BATCHES * batch_tokens):
-            found: dict[int, Vectors] = {}
-            for places in plan_batches([len(sentence) for sentence in pool], batch_tokens):
-                if not chosen.looks_at_all(self):
-                    long = [place for place in places if len(pool[place]) > LONG_TOKENS]
-                    found |= {place: self._walked(pool[place], chosen) for place in long}
-                    places = [place for place in places if place not in found]
-                if not places:
-                    continue
-                vectors, _ = self._run([pool[place] for place in places], self.start_state(len(places)), chosen)
-                for place, array in zip(places, vectors, strict=True):
-                    found[place] = array
-            yield from (found[place] for place in range(len(pool)))
+
+        def compute(batch: list[Sequence[str]]) -> list[Vectors]:
+            if is_long(len(batch[0])) and not chosen.looks_at_all(self):
+                return [self._walked(batch[0], chosen)]
+            return self._run(batch, self.start_state(len(batch)), chosen)[0]
+
+        yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
     def _walk(self, positions: Sequence[str], chosen: _Chosen, chunk_tokens: int) -> Iterator[Vectors]:
         """The parts of a text given with its boundaries; these belong to the first and the last chunk."""
@@ -398,17 +395,3 @@ def within_boundaries(mask: Tensor) -> Tensor:
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:
     """``(batch, time, dim)`` to ``(batch, time - 2, dim)``: a row's last real position was its ``</S>``."""
     return vectors[:, 1:-1] * mask[:, 2:, None]
-
-
-def _taken(
-    sentences: Iterator[Sequence[str]], max_sentences: int | None, max_tokens: int | None
-) -> list[Sequence[str]]:
-    """The next sentences, up to a number of them or of tokens; at least one while there are any."""
-    taken: list[Sequence[str]] = []
-    n_tokens = 0
-    for sentence in sentences:
-        taken.append(sentence)
-        n_tokens += len(sentence) + 2
-        if len(taken) == max_sentences or (max_tokens is not None and n_tokens >= max_tokens):
-            break
-    return taken

@@ -57,5 +57,5 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     for output_layer in (-3, 3):
         with pytest.raises(ConfigError, match=f"output_layer is {output_layer}"):
             embedder.sents2elmo(SENTENCES, output_layer)
-    with pytest.raises(TextError, match="A sentence is a list of tokens"):
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
         embedder.sents2elmo(["das Haus"])

@@ -162,7 +162,7 @@ def test_resuming_wants_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monk
 def test_a_long_line_is_written_part_by_part(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str
 ) -> None:
-    monkeypatch.setattr("elmokit.corpus.embed.LONG_TOKENS", 9)
+    monkeypatch.setattr("elmokit.text.batching.LONG_SENTENCE_TOKENS", 9)
     monkeypatch.setattr(Elmo.embed_document, "__kwdefaults__", {"layers": "all", "chunk_tokens": 4})
     long = "the cat sat on the mat . " * 3
     (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n\nthe cat\n{long} .\n")

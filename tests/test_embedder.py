@@ -124,11 +124,11 @@ def test_any_text_gives_finite_vectors(sentence: list[str]) -> None:
 
 def test_what_is_no_list_of_tokens_is_refused() -> None:
     elmo = ELMOS["warm"]
-    with pytest.raises(TextError, match="A sentence is a list of tokens; given the string 'the cat'"):
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got the string 'the cat'"):
         elmo.embed(["the cat"])
-    with pytest.raises(TextError, match="A sentence is a list of tokens; given the string 't'"):
+    with pytest.raises(TextError, match="Expected a list of tokenized sentences, but got the string 't"):
         elmo.embed("the cat")
-    with pytest.raises(TextError, match="A token is a string; given 3"):
+    with pytest.raises(TextError, match="Expected tokens to be strings, but got 3"):
         elmo.embed([["the", 3]])  # type: ignore[list-item]
     assert elmo.embed([]) == []
     assert list(elmo.embed(iter([]))) == []

@@ -13,6 +13,7 @@ from elmokit.bilm import PRESETS
 from elmokit.embedder import Layers
 from elmokit.errors import ConfigError, TextError
 from elmokit.long_text import walk
+from elmokit.text import batching
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import WORDS, random_model
 
@@ -50,7 +51,7 @@ def test_each_chunk_is_asked_for_twice_and_no_other(model: PretrainedBiLM) -> No
 def test_a_long_sentence_in_embed_is_walked_over(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     elmo, sentences = Elmo(model), [["the", "cat"], WORDS[3:] * 8, ["ran"]]
     at_once = elmo.embed(sentences)
-    monkeypatch.setattr(embedder, "LONG_TOKENS", 10)
+    monkeypatch.setattr(batching, "LONG_SENTENCE_TOKENS", 10)
     monkeypatch.setattr(embedder, "CHUNK_TOKENS", 7)
     for ours, theirs in zip(elmo.embed(sentences), at_once, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -62,5 +63,5 @@ def test_what_cannot_be_walked_over_is_refused(model: PretrainedBiLM) -> None:
         Elmo(model, layer_norm=True).embed_document(["the"], layers="mix")
     with pytest.raises(ConfigError, match="chunk_tokens is 0"):
         Elmo(model).embed_document(["the"], chunk_tokens=0)
-    with pytest.raises(TextError, match="is a list of tokens"):
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
         Elmo(model).embed_document("the cat")

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from elmokit.bilm import PRESETS
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
-from elmokit.scoring import surprisal as surprisal_module
 from elmokit.scoring.perplexity import Perplexity, exp_of, perplexity, spelling_of
 from elmokit.scoring.surprisal import Surprisal
+from elmokit.text import batching
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
@@ -62,7 +62,7 @@ def test_it_is_the_mean_surprisal_of_every_token(model: PretrainedBiLM, carried:
 
 def test_batches_do_not_change_it(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scored(model)
-    monkeypatch.setattr(surprisal_module, "POOL_BATCHES", 1)
+    monkeypatch.setattr(batching, "READ_AHEAD_BATCHES", 1)
     for batch_tokens in (1, 7, 1000):
         assert scored(model, batch_tokens=batch_tokens).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
 

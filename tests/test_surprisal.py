@@ -8,9 +8,9 @@ import pytest
 
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
-from elmokit.scoring import surprisal as surprisal_module
 from elmokit.scoring.perplexity import perplexity
 from elmokit.scoring.surprisal import open_predicting, surprisals
+from elmokit.text import batching
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
@@ -48,14 +48,14 @@ def test_probabilities_of_all_words_add_up_to_one(model: PretrainedBiLM) -> None
 def test_order_stays_whatever_the_batches(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     text = [["the"] * (number * 7 % 5) + ["cat"] for number in range(9)]
     whole = list(surprisals(model, text))
-    monkeypatch.setattr(surprisal_module, "POOL_BATCHES", 2)
+    monkeypatch.setattr(batching, "READ_AHEAD_BATCHES", 2)
     for one, other in zip(whole, surprisals(model, iter(text), batch_tokens=8), strict=True):
         assert one.tokens == other.tokens
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
 
 
 def test_a_string_is_no_sentence(model: PretrainedBiLM) -> None:
-    with pytest.raises(TextError, match="A sentence is a list of tokens"):
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
         list(surprisals(model, ["the cat"]))
 
 

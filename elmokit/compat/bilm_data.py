@@ -142,7 +142,7 @@ class Batcher:
             TextError: there is no sentence, or one is no list of strings.
         """
         batch = make_batch(_some(sentences), lambda tokens: encode_tokens(tokens, self._max_token_length))
-        return batch.tokens[batch.index] * batch.mask[..., None]
+        return batch.ids[batch.index] * batch.mask[..., None]
 
 
 class TokenBatcher:
@@ -170,7 +170,7 @@ class TokenBatcher:
             TextError: there is no sentence, one is no list of strings, or a word has no id.
         """
         batch = make_batch(_some(sentences), self._ids)
-        return batch.tokens[batch.index] * batch.mask
+        return batch.ids[batch.index] * batch.mask
 
     def _ids(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         ids = np.array([self._vocab.word_to_id(token) for token in tokens], dtype=np.int64)

@@ -23,11 +23,11 @@ from elmokit.corpus.hdf5 import Keys, check_key, write_index
 from elmokit.corpus.reading import Pool, read_pools, read_sentences
 from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.unfinished import Done, ResumableWriter, Settings, begun
-from elmokit.embedder import LONG_TOKENS, POOL_BATCHES, Elmo, Layers, Vectors
+from elmokit.embedder import Elmo, Layers, Vectors
 from elmokit.fingerprint import fingerprint
 from elmokit.io.text_files import STDIN, split_tokens
 from elmokit.nn.kernels.backends import asked
-from elmokit.text.batching import plan_batches
+from elmokit.text.batching import READ_AHEAD_BATCHES, is_long, plan_batches
 
 Storage = Literal["float32", "float16"]
 POOLS_AHEAD = 2
@@ -112,7 +112,7 @@ def embed_file(
         if carried:
             pools = read_pools(sentences, before, token_bytes, max_sentences=batch_size)
         else:
-            pools = read_pools(sentences, before, token_bytes, max_tokens=POOL_BATCHES * batch_tokens)
+            pools = read_pools(sentences, before, token_bytes, max_tokens=READ_AHEAD_BATCHES * batch_tokens)
         computing = _Computing(elmo, layers, batch_tokens, unfinished.state)
         n_before, n_to_skip = before.n_tokens, before.n_batches
         # A thread that waits for standard input cannot be ended, and crashes Python on Ctrl-C.
@@ -196,7 +196,7 @@ class _Computing:
             self.state = self.state.with_first_rows(after)
             yield _whole(pool, batch, vectors)
             return
-        long = [row for row in batch if len(pool.sentences[row]) > LONG_TOKENS and self.layers != "mix"]
+        long = [row for row in batch if is_long(len(pool.sentences[row])) and self.layers != "mix"]
         for row in long:
             first = 0
             for part in self.elmo.embed_document(pool.sentences[row], layers=self.layers):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from elmokit.corpus.unfinished import Done
 from elmokit.errors import TextError
 from elmokit.io.text_files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
-from elmokit.text.batching import N_BOUNDARIES
+from elmokit.text.batching import read_ahead
 from elmokit.text.fasta import read_fasta
 
 
@@ -114,16 +114,11 @@ def read_pools(
         TextError: the sentences that were done are not those at the beginning of this text.
     """
     _skip(sentences, done)
-    pool: list[Sentence] = []
-    n_positions = 0
-    for sentence in sentences:
-        pool.append(sentence)
-        n_positions += len(sentence.tokens) + N_BOUNDARIES
-        if len(pool) == max_sentences or (max_tokens is not None and n_positions >= max_tokens):
-            yield (made := _pool(pool, done, token_bytes))
-            done, pool, n_positions = made.done, [], 0
-    if pool:
-        yield _pool(pool, done, token_bytes)
+    for taken in read_ahead(
+        sentences, max_tokens=max_tokens, max_items=max_sentences, length=lambda sentence: len(sentence.tokens)
+    ):
+        yield (pool := _pool(taken, done, token_bytes))
+        done = pool.done
 
 
 def _skip(sentences: Iterator[Sentence], done: Done) -> None:

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from elmokit.bilm import BiLMState, stack_states
 from elmokit.errors import ModelNotFoundError
-from elmokit.text.batching import N_BOUNDARIES, plan_batches
+from elmokit.text.batching import map_in_batches
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.pretrained import open_with_softmax
 
 BATCH_TOKENS = 2048
-POOL_BATCHES = 8  # batches' worth of sentences read ahead, so that similar lengths find each other
 
 
 @dataclass(frozen=True)
@@ -66,27 +65,11 @@ def surprisals(
     """
     predicting(model)
     state = model.bilm.zero_state(1) if start is None else start
-    for pool in _pools(sentences, POOL_BATCHES * batch_tokens):
-        found: dict[int, Surprisal] = {}
-        for places in plan_batches([len(sentence) for sentence in pool], batch_tokens):
-            batch = [pool[place] for place in places]
-            scored, _ = score(model, batch, state.repeat_row(len(batch)))
-            found.update(zip(places, scored, strict=True))
-        yield from (found[place] for place in range(len(pool)))
 
+    def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
+        return score(model, batch, state.repeat_row(len(batch)))[0]
 
-def _pools(sentences: Iterable[Sequence[str]], n_positions: int) -> Iterator[list[Sequence[str]]]:
-    """Sentences in their order, some with so many positions together at a time; at least one."""
-    pool: list[Sequence[str]] = []
-    n_here = 0
-    for sentence in sentences:
-        pool.append(sentence)
-        n_here += len(sentence) + N_BOUNDARIES
-        if n_here >= n_positions:
-            yield pool
-            pool, n_here = [], 0
-    if pool:
-        yield pool
+    yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
 
 def open_predicting(source: str, options: str | None = None, vocabulary: str | None = None) -> PretrainedBiLM:

@@ -1,9 +1,22 @@
-"""Sentences to padded batches: boundaries added, each distinct token encoded once, similar lengths together."""
+"""Turn a stream of sentences into padded batches, and batches back into a stream.
+
+Every part of elmokit that runs a model over text does the same five things, and does them here:
+
+1. :func:`read_ahead` takes a bounded number of sentences from an iterator of any length.
+2. :func:`plan_batches` groups these by length, so that little is computed for padding.
+3. :func:`pad_batch` adds the sentence boundaries, pads, and lists each distinct token once. :func:`make_batch` also
+   encodes the tokens.
+4. :func:`restore_order` puts the results back into the order of the sentences.
+5. :func:`is_long` says which sentences are too long to be computed at once.
+
+:func:`map_in_batches` combines steps 1, 2 and 4 for the common case of one result per sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,89 +24,203 @@ from numpy.typing import NDArray
 from elmokit.errors import TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 TokenEncoder = Callable[[Sequence[str]], NDArray[np.int64]]
-"""Distinct tokens to what the token layer reads: ``(tokens, chars)`` char ids or ``(tokens,)`` word ids, from 1 up."""
+"""Maps distinct tokens to the ids that the token layer reads: ``(tokens, chars)`` or ``(tokens,)``, all above 0."""
 
 N_BOUNDARIES = 2
+READ_AHEAD_BATCHES = 8
+"""How many batches' worth of sentences to read ahead. With fewer, sentences of similar length rarely meet; more cost
+memory and delay without saving much padding."""
+LONG_SENTENCE_TOKENS = 16_384
+"""Above this length a sentence is computed chunk by chunk. All activations of a sentence are otherwise in memory at
+once, about 100 kB per token in the original sizes."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Which token stands where in a batch of sentences with their boundaries, padded on the right."""
+class PaddedBatch:
+    """A batch of sentences with their boundaries, padded on the right."""
 
-    index: NDArray[np.int64]  # (batch, time): places in ``words``; 0 where there is none
-    mask: NDArray[np.bool_]  # (batch, time): True on a real token, boundaries included
-    words: list[str]  # the distinct tokens
+    index: NDArray[np.int64]
+    """``(batch, time)``: the position of each token in ``words``; 0 on padding."""
+    mask: NDArray[np.bool_]
+    """``(batch, time)``: True on a real token, boundaries included."""
+    words: list[str]
+    """The distinct tokens of the batch, boundaries included, in order of appearance."""
 
 
 @dataclass(frozen=True)
-class Batch(Layout):
-    """A layout and what the token layer reads for its words."""
+class EncodedBatch(PaddedBatch):
+    """A padded batch together with the ids of its distinct tokens."""
 
-    tokens: NDArray[np.int64]  # (distinct, chars) or (distinct,): each distinct token once
+    ids: NDArray[np.int64]
+    """``(words, chars)`` or ``(words,)``: what the token layer reads for each of ``words``."""
 
 
-def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> Batch:
-    """One batch of the sentences, in their order.
+def read_ahead(
+    items: Iterable[Item],
+    *,
+    max_tokens: int | None = None,
+    max_items: int | None = None,
+    length: Callable[[Any], int] = len,
+) -> Iterator[list[Item]]:
+    """Yield the items of a stream in consecutive lists of bounded size.
+
+    The lists depend only on the items and the limits. A computation that resumes at the start of a list therefore gets
+    the same lists, and the same batches, as an uninterrupted one.
+
+    Args:
+        items: Sentences, or anything whose length in tokens ``length`` knows.
+        max_tokens: End a list with the item that brings it to this many tokens, sentence boundaries included.
+        max_items: End a list at this many items.
+        length: Returns the number of tokens of an item, without boundaries.
+
+    Yields:
+        Lists of at least one item.
+    """
+    taken: list[Item] = []
+    n_tokens = 0
+    for item in items:
+        taken.append(item)
+        if max_tokens is not None:
+            n_tokens += length(item) + N_BOUNDARIES
+        if len(taken) == max_items or (max_tokens is not None and n_tokens >= max_tokens):
+            yield taken
+            taken, n_tokens = [], 0
+    if taken:
+        yield taken
+
+
+def plan_batches(
+    lengths: Sequence[Any],
+    batch_tokens: int | None = None,
+    *,
+    batch_size: int | None = None,
+    n_boundaries: int = N_BOUNDARIES,
+) -> list[list[int]]:
+    """Group sentences of similar length into batches.
+
+    Padding counts towards ``batch_tokens``, because it costs memory. A single sentence above the limit gets a batch of
+    its own, and so does every sentence that must be computed chunk by chunk (:func:`is_long`).
+
+    Args:
+        lengths: The number of tokens of each sentence, without boundaries. Without ``batch_tokens`` it may also be
+            another sort key, such as a tuple of lengths for an example of several texts.
+        batch_tokens: The largest padded size of a batch: sentences times the longest length with its boundaries.
+        batch_size: The largest number of sentences in a batch.
+        n_boundaries: Positions that will be added to each sentence; 0 for callers without boundaries.
+
+    Returns:
+        For each batch the indices of its sentences in ``lengths``. Sentences are sorted by falling length throughout;
+        those of equal length keep their order.
+    """
+    plan: list[list[int]] = []
+    max_items = 0  # of the last batch
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if plan and len(plan[-1]) < max_items:
+            plan[-1].append(number)
+            continue
+        plan.append([number])
+        max_items = len(lengths) if batch_size is None else batch_size
+        if batch_tokens is not None:
+            # The first sentence of a batch is its longest, so it decides how many fit.
+            padded_length = lengths[number] + n_boundaries
+            fitting = batch_tokens // max(1, padded_length)
+            max_items = 1 if is_long(lengths[number]) else min(max_items, fitting)
+    return plan
+
+
+def is_long(n_tokens: int) -> bool:
+    """Return whether a sentence is too long to be computed at once.
+
+    :func:`plan_batches` gives each such sentence a batch of its own.
+    """
+    return n_tokens > LONG_SENTENCE_TOKENS
+
+
+def restore_order(plan: Iterable[Sequence[int]], results: Iterable[Iterable[Result]]) -> list[Result]:
+    """Put the results of planned batches back into the order of the sentences.
+
+    Args:
+        plan: The batches of :func:`plan_batches`, which hold every index once.
+        results: For each batch, one result per sentence.
+
+    Returns:
+        One result per sentence, in the order in which the sentences were given to :func:`plan_batches`.
+    """
+    found: dict[int, Result] = {}
+    for batch, batch_results in zip(plan, results, strict=True):
+        found.update(zip(batch, batch_results, strict=True))
+    return [found[number] for number in range(len(found))]
+
+
+def map_in_batches(
+    items: Iterable[Item],
+    compute: Callable[[list[Item]], Iterable[Result]],
+    *,
+    batch_tokens: int,
+    length: Callable[[Any], int] = len,
+) -> Iterator[Result]:
+    """Apply a function to batches of items of similar length, and yield its results in the order of the items.
+
+    Args:
+        items: Sentences, or anything whose length in tokens ``length`` knows. They are read a few batches ahead.
+        compute: Maps a batch of items to one result per item.
+        batch_tokens: The largest size of a batch, as in :func:`plan_batches`.
+        length: Returns the number of tokens of an item, without boundaries.
+
+    Yields:
+        One result per item.
+
+    Example:
+        >>> list(map_in_batches([["a", "b"], ["c"]], lambda batch: map(len, batch), batch_tokens=2048))
+        [2, 1]
+    """
+    for taken in read_ahead(items, max_tokens=READ_AHEAD_BATCHES * batch_tokens, length=length):
+        plan = plan_batches([length(item) for item in taken], batch_tokens)
+        yield from restore_order(plan, (compute([taken[number] for number in batch]) for batch in plan))
+
+
+def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
+    """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens.
 
     Raises:
-        TextError: a sentence is a string, or a token is none.
+        TextError: A sentence is a string, or one of its tokens is not a string.
     """
-    layout = lay_out(sentences)
-    return Batch(layout.index, layout.mask, layout.words, encode(layout.words))
-
-
-def lay_out(sentences: Sequence[Sequence[str]]) -> Layout:
-    """A batch of the sentences, in their order, before anything is encoded.
-
-    Raises:
-        TextError: a sentence is a string, or a token is none.
-    """
-    places: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     longest = max(map(len, sentences), default=0) + N_BOUNDARIES
     index = np.zeros((len(sentences), longest), dtype=np.int64)
     mask = np.zeros((len(sentences), longest), dtype=np.bool_)
     for row, sentence in enumerate(sentences):
         tokens = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
-        index[row, : len(tokens)] = [places.setdefault(token, len(places)) for token in tokens]
+        index[row, : len(tokens)] = [numbers.setdefault(token, len(numbers)) for token in tokens]
         mask[row, : len(tokens)] = True
-    return Layout(index, mask, list(places))
+    return PaddedBatch(index, mask, list(numbers))
+
+
+def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> EncodedBatch:
+    """Pad the sentences of a batch and encode each distinct token once.
+
+    Raises:
+        TextError: A sentence is a string, or one of its tokens is not a string.
+    """
+    batch = pad_batch(sentences)
+    return EncodedBatch(batch.index, batch.mask, batch.words, encode(batch.words))
 
 
 def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
-    """The sentence itself.
+    """Return the sentence if it is a sequence of tokens.
 
     Raises:
-        TextError: it is a string, where a list of tokens belongs, or one of its tokens is no string.
+        TextError: It is a string, or one of its tokens is not a string.
     """
     if isinstance(sentence, str):
         raise TextError(
-            f"A sentence is a list of tokens; given the string {sentence[:40]!r}. "
-            "Split it, for example with sentence.split()."
+            f"Expected a sentence as a list of tokens, but got the string {sentence[:40]!r}. "
+            "Split it into tokens, for example with sentence.split()."
         )
     for token in sentence:
         if not isinstance(token, str):
-            raise TextError(f"A token is a string; given {token!r} of type {type(token).__name__}.")
+            raise TextError(f"Expected tokens to be strings, but got {token!r} of type {type(token).__name__}.")
     return sentence
-
-
-def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Which sentences go together: similar lengths, and at most ``batch_tokens`` positions a batch.
-
-    Positions count with padding and boundaries; a single sentence above the limit is a batch of its own.
-
-    Args:
-        lengths: tokens of each sentence, without boundaries.
-
-    Returns:
-        for each batch the places of its sentences in ``lengths``, longest first.
-    """
-    plan: list[list[int]] = []
-    longest = 0
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        if plan and longest * (len(plan[-1]) + 1) <= batch_tokens:
-            plan[-1].append(place)
-        else:
-            longest = lengths[place] + N_BOUNDARIES
-            plan.append([place])
-    return plan

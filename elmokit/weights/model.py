@@ -15,7 +15,7 @@ from torch import Tensor
 from elmokit.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.errors import ModelNotFoundError
 from elmokit.nn.softmax import Softmax
-from elmokit.text.batching import Layout, lay_out
+from elmokit.text.batching import PaddedBatch, pad_batch
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
@@ -79,7 +79,7 @@ class PretrainedBiLM:
 
     def token_vectors(
         self, sentences: Sequence[Sequence[str]], cache: TokenCache | None = None
-    ) -> tuple[Tensor, Layout]:
+    ) -> tuple[Tensor, PaddedBatch]:
         """Context-free vectors of a batch of sentences, boundaries included, each distinct token computed once.
 
         Args:
@@ -88,13 +88,13 @@ class PretrainedBiLM:
         Returns:
             ``(batch, time, projection_dim)``, and the batch.
         """
-        layout = lay_out(sentences)
-        vectors = self.word_vectors(layout.words, cache)
-        return vectors[torch.from_numpy(layout.index).to(vectors.device)], layout
+        batch = pad_batch(sentences)
+        vectors = self.word_vectors(batch.words, cache)
+        return vectors[torch.from_numpy(batch.index).to(vectors.device)], batch
 
     def contextualize(
         self, sentences: Sequence[Sequence[str]], state: BiLMState, cache: TokenCache | None = None
-    ) -> tuple[BiLMOutput, Layout]:
+    ) -> tuple[BiLMOutput, PaddedBatch]:
         """All layers of a batch of sentences, boundaries included, and the batch."""
-        vectors, layout = self.token_vectors(sentences, cache)
-        return self.bilm.contextualize(vectors, torch.from_numpy(layout.mask).to(vectors.device), state), layout
+        vectors, batch = self.token_vectors(sentences, cache)
+        return self.bilm.contextualize(vectors, torch.from_numpy(batch.mask).to(vectors.device), state), batch
