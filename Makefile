@@ -1,14 +1,14 @@
-# make demo   set up, then the main job: text in, vectors on disk
-# make test   all tests          make quick   without the slow ones
-# make check  lint and types
-# make bench  tokens/s of every kernel: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
+# make demo   set up, then embed examples/sentences.txt
+# make test   run all tests      make quick   skip the slow ones
+# make check  lint and type-check
+# make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SENTENCES ?= examples/sentences.txt
 BENCH ?= bench
-# A process for each core, with one thread: threads of several processes wait for one another.
+# One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .PHONY: demo test quick check bench clean

@@ -1,4 +1,4 @@
-"""A frozen biLM's layers, computed once and kept on disk: an epoch then costs the tagger only, in plain PyTorch.
+"""Compute the layers of a frozen biLM once and cache them on disk, so that an epoch costs the tagger only.
 
 python examples/cached_layers.py
 """
@@ -22,7 +22,7 @@ TAGS = ["O", "NAME", "PLACE"]
 
 
 class Tagger(nn.Module):
-    """Learned mix of layers that come as numbers, one LSTM in both directions, a score for each tag."""
+    """A scalar mix of cached layers, a bidirectional LSTM and a score for each tag."""
 
     def __init__(self, n_layers: int, dim: int) -> None:
         super().__init__()
@@ -31,16 +31,16 @@ class Tagger(nn.Module):
         self.output = nn.Linear(64, len(TAGS))
 
     def forward(self, layers: Tensor, mask: Tensor) -> Tensor:
-        """``(layers, batch, time, dim)`` and ``(batch, time)`` to ``(batch, time, tags)``."""
+        """Return scores ``(batch, time, tags)`` for layers ``(layers, batch, time, dim)`` and a mask ``(batch, time)``."""
         return self.output(self.lstm(self.mix(layers, mask))[0])
 
 
-def main(folder: str) -> None:
-    """Fit the sentences, in two batches, from layers that are read from disk in every epoch."""
+def main(directory: str) -> None:
+    """Fit the sentences in two batches, reading their layers from disk in every epoch."""
     torch.manual_seed(0)
-    cache = LayerCache(folder, Elmo.from_pretrained(n_mixes=0))
+    cache = LayerCache(directory, Elmo.from_pretrained(n_mixes=0))
     words = [[word for word, _ in sentence] for sentence in SENTENCES]
-    print(f"computed: {cache.fill(words)} tokens")  # with a folder that stays: 0 the next time
+    print(f"computed: {cache.fill(words)} tokens")  # 0 on the next run if you keep the directory
     tagger = Tagger(cache.elmo.n_layers, cache.elmo.output_dim)
     optimizer = torch.optim.Adam(tagger.parameters(), lr=0.01)
     gold = [torch.tensor([TAGS.index(tag) for _, tag in sentence]) for sentence in SENTENCES]
@@ -55,5 +55,5 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        main(place)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        main(directory)

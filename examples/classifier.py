@@ -1,4 +1,4 @@
-"""Two learned mixes, before and after a model's own LSTM, for a classifier of sentences in plain PyTorch.
+"""Classify sentences with two scalar mixes, one before and one after the model's own LSTM.
 
 python examples/classifier.py
 """
@@ -22,7 +22,7 @@ NAMES = list(TEXTS)
 
 
 class Classifier(nn.Module):
-    """The input mix feeds the LSTM; the output mix stands beside what it gives; the maximum over time decides."""
+    """The input mix feeds an LSTM; the output mix is concatenated to its output; max pooling over time decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class Classifier(nn.Module):
         self.output = nn.Linear(32 + self.elmo.output_dim, len(NAMES))
 
     def forward(self, sentences: list[list[str]]) -> Tensor:
-        """``(batch, classes)``."""
+        """Return scores ``(batch, classes)``."""
         (below, above), mask, _ = self.elmo(self.elmo.ids(sentences))
         joined = torch.cat([self.lstm(below)[0], above], dim=-1)
         return self.output(joined.masked_fill(~mask[..., None], -1e9).amax(dim=1))
 
 
 def main() -> None:
-    """Fit the sentences and say what the mixes have learned."""
+    """Fit the sentences and print what the mixes learned."""
     torch.manual_seed(0)
     model = Classifier().train()
     sentences = [text.split() for texts in TEXTS.values() for text in texts]
@@ -51,8 +51,8 @@ def main() -> None:
         optimizer.zero_grad()
     model.eval()
     print(f"fitted: {(model(sentences).argmax(-1) == gold).float().mean():.0%} of the sentences")
-    for place, mix in zip(("input", "output"), model.elmo.mixes, strict=True):
-        print(f"{place} mix: layers {mix.weight.softmax(0).tolist()}, gamma {mix.gamma.item():.2f}")
+    for name, mix in zip(("input", "output"), model.elmo.mixes, strict=True):
+        print(f"{name} mix: layers {mix.weight.softmax(0).tolist()}, gamma {mix.gamma.item():.2f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The main job, start to end: sentences in, vectors on disk, and a look at what they mean.
+"""Embed a text file, then show the nearest neighbors of a few words in context.
 
 python examples/demo.py [OUT]
 """
@@ -16,11 +16,11 @@ from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.neighbours import in_context, nearest_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
-QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word, and the line (from 0) that it stands in
+QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word and its line, counted from 0
 
 
 def main() -> None:
-    """Embed, describe the file, show neighbours."""
+    """Embed the sentences, describe the output file and print neighbors."""
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("vectors.hdf5")
     elmo = Elmo.from_pretrained()
     config = elmo.bilm.config

@@ -1,4 +1,4 @@
-"""ELMo at the input of a tagger in plain PyTorch: the three lines are marked.
+"""Add ELMo to the input of a PyTorch tagger; the three lines that do it are marked.
 
 python examples/tagger.py
 """
@@ -19,7 +19,7 @@ TAGS = ["O", "NAME", "PLACE"]
 
 
 class Tagger(nn.Module):
-    """Learned mix, one LSTM in both directions, a score for each tag."""
+    """A scalar mix, a bidirectional LSTM and a score for each tag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Tagger(nn.Module):
         self.output = nn.Linear(64, len(TAGS))
 
     def forward(self, sentences: list[list[str]]) -> tuple[Tensor, Tensor]:
-        """Scores ``(batch, time, tags)`` and the mask ``(batch, time)``."""
+        """Return scores ``(batch, time, tags)`` and a mask ``(batch, time)``."""
         (vectors,), mask, _ = self.elmo(self.elmo.ids(sentences))  # 2
         return self.output(self.lstm(vectors)[0]), mask
 

@@ -1,6 +1,6 @@
-"""The biLM trained along with a model in plain PyTorch, at a lower rate than the model; here its top layer alone.
+"""Fine-tune the biLM jointly with a PyTorch model, at a lower learning rate; here only its top layer is used.
 
-python examples/trained_along.py
+python examples/finetune_jointly.py
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ KINDS = ["person", "place", "person", "place", "person"]
 
 
 def main() -> None:
-    """Fit the questions; say how far the biLM has moved."""
+    """Fit the questions and print how far the biLM's weights moved."""
     torch.manual_seed(0)
-    elmo = Elmo.from_pretrained(layers="top", trainable=True)  # "average", a number, or [0, 1] would do as well
+    elmo = Elmo.from_pretrained(layers="top", trainable=True)  # or "average", a layer number, or [0, 1]
     output = nn.Linear(elmo.output_dim, 2)
     before = {name: weight.detach().clone() for name, weight in elmo.bilm.named_parameters()}
     optimizer = torch.optim.Adam(
