@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.nn.lstm import LSTMStack, LSTMState
@@ -44,7 +45,7 @@ class CharCNNConfig:
         if self.activation not in ("relu", "tanh"):
             raise ConfigError(f"activation is {self.activation!r}; the char CNN knows 'relu' and 'tanh'.")
         for name, least in (("char_dim", 1), ("n_chars", 1), ("n_highway", 0), ("max_chars", MIN_CHARS)):
-            _check_at_least(name, getattr(self, name), least)
+            check_at_least(name, getattr(self, name), least)
         _check_at_most("n_highway", self.n_highway, MOST_LAYERS)
         _check_at_most("max_chars", self.max_chars, MOST_CHARS)
         _check_at_most("char_dim", self.char_dim, MOST_UNITS)
@@ -66,7 +67,7 @@ class WordFeaturesConfig:
 
     def __post_init__(self) -> None:
         for name, most in (("n_words", MOST_ROWS), ("word_dim", MOST_UNITS)):
-            _check_at_least(name, getattr(self, name), 1)
+            check_at_least(name, getattr(self, name), 1)
             _check_at_most(name, getattr(self, name), most)
 
 
@@ -100,10 +101,10 @@ class BiLMConfig:
                 "n_words, not both."
             )
         if self.n_words is not None:
-            _check_at_least("n_words", self.n_words, 1)
+            check_at_least("n_words", self.n_words, 1)
             _check_at_most("n_words", self.n_words, MOST_ROWS)
         for name in ("projection_dim", "hidden_dim", "n_layers"):
-            _check_at_least(name, getattr(self, name), 1)
+            check_at_least(name, getattr(self, name), 1)
         _check_at_most("n_layers", self.n_layers, MOST_LAYERS)
         _check_at_most("hidden_dim", self.hidden_dim, MOST_UNITS)
         if self.projection_dim > self.hidden_dim:
@@ -127,11 +128,6 @@ class BiLMConfig:
     def output_dim(self) -> int:
         """Size of each layer's vectors: the directions side by side."""
         return self.n_directions * self.projection_dim
-
-
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is {value!r}; it is a whole number, at least {least}.")
 
 
 def _check_at_most(name: str, value: int, most: int) -> None:

@@ -1,57 +1,176 @@
-"""Plain data (JSON, TOML) to frozen dataclasses, checked."""
+"""Settings as frozen dataclasses: declared once, read from TOML, JSON or flags, checked in one place.
+
+A config is a frozen dataclass whose fields are declared with :func:`setting`. From each field come the TOML key, the
+command-line flag with its type, default and help text, and a row of the reference in ``docs/settings.md``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
+import tomllib
+import types
 import typing
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import tomli_w
 
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 
 Config = TypeVar("Config")
+Table = dict[str, Any]
+"""Named plain values, as a TOML or JSON file holds them. Tables can be nested."""
+
+MAX_JSON_BYTES = 1 << 24  # published options, configurations and meta.json are a few KB each
 
 
-def described(default: Any, what: str) -> Any:
-    """A dataclass field with a default and a line of help, which the shell shows for the flag of that name."""
-    return dataclasses.field(default=default, metadata={"help": what})
-
-
-def config_from(kind: type[Config], content: Any, where: str) -> Config:
-    """Build a config from a table of plain values.
+def setting(default: Any, help: str, group: str = "") -> Any:
+    """Declare a field of a config.
 
     Args:
-        where: what the user calls the table: a file, and the place in it.
+        default: The field's default value.
+        help: One sentence that says what the setting does. Shown by ``--help`` and in the reference of settings.
+        group: The heading that ``--help`` shows the flag under.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "group": group})
+
+
+def from_dict(cls: type[Config], table: Any, where: str) -> Config:
+    """Build a config from a table of plain values.
+
+    ``false`` means None wherever the field can be None and cannot be a bool, because TOML has no null value.
+
+    Args:
+        cls: The dataclass to build.
+        table: The values. Fields that are missing keep their defaults.
+        where: The file (and the table in it) that error messages name.
 
     Raises:
-        ConfigError: an unknown key (the nearest valid one is named), a missing one, or a wrong value.
+        ConfigError: A key is unknown (the message suggests the closest one), a required one is missing, or a value has
+            the wrong type or is out of range.
     """
-    _refuse_unknown(kind, content, where)
+    table = _checked_table(cls, table, where)
     try:
-        return msgspec.convert(content, kind)
+        return msgspec.convert(table, cls)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}.") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def config_to(config: Any) -> dict[str, Any]:
-    """The table of plain values that ``config_from`` reads."""
-    # msgspec alone leaves out the fields that ``config_from`` was not given.
-    content: dict[str, Any] = msgspec.to_builtins(dataclasses.asdict(config))
+def _checked_table(cls: Any, table: Any, where: str) -> Table:
+    """Return a table with ``false`` replaced by None where that is meant. An unknown key is a ConfigError."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: expected a table of named values, found {table!r}.")
+    hints = typing.get_type_hints(cls)
+    checked = {}
+    for name, value in table.items():
+        if name not in hints:
+            nearest = difflib.get_close_matches(str(name), sorted(hints), n=1, cutoff=0.0)
+            raise ConfigError(f"{where}: unknown key {name!r}. Did you mean {nearest[0]!r}?")
+        accepted = typing.get_args(hints[name]) or (hints[name],)
+        if value is False and types.NoneType in accepted and bool not in accepted:
+            value = None
+        inner = [kind for kind in accepted if dataclasses.is_dataclass(kind)]
+        checked[name] = _checked_table(inner[0], value, f"{where}.{name}") if inner and value is not None else value
+    return checked
+
+
+def to_dict(config: Any) -> Table:
+    """Return a config as a table of plain values, which :func:`from_dict` reads back."""
+    # msgspec alone would leave out fields that were not set explicitly.
+    table: Table = msgspec.to_builtins(dataclasses.asdict(config))
+    return table
+
+
+def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Table:
+    """Return ``base`` with the values of ``override`` in place of its own; nested tables are merged key by key."""
+    merged = dict(base)
+    for name, value in override.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = deep_merge(merged[name], value) if both else value
+    return merged
+
+
+def read_toml(path: str | Path) -> Table:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: The file cannot be read or is not valid TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a valid TOML file: {error}.") from None
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """Write a table as TOML. None becomes ``false``, which :func:`from_dict` reads back as None."""
+    return tomli_w.dumps(_without_none(table))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_none(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_none(inner) for inner in value]
+    return False if value is None else value
+
+
+def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX_JSON_BYTES) -> Table:
+    """Read a JSON file of a model, which must hold one object.
+
+    Args:
+        path: The file.
+        missing: The error message if the file does not exist.
+        max_bytes: Larger files are rejected before they are parsed.
+
+    Raises:
+        ModelNotFoundError: The file does not exist.
+        FormatError: The file cannot be read, is not valid JSON, or does not hold an object.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise FormatError(f"{path} is larger than {max_bytes:,} bytes, so it is not a model's JSON file.")
+        content = json.loads(data.decode("utf-8"))
+        if b"\\u" in data:  # an escaped half of a surrogate pair decodes, but could not be written again
+            json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except FileNotFoundError:
+        raise ModelNotFoundError(missing or f"{path} is missing.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path} is not a readable JSON file: {error}.") from None
+    if not isinstance(content, dict):
+        raise FormatError(f"{path} is valid JSON but not an object with named values.")
     return content
 
 
-def _refuse_unknown(kind: Any, content: Any, where: str) -> None:
-    if not isinstance(content, dict):
-        raise ConfigError(f"{where}: expected a table of named values, found {content!r}.")
-    types = typing.get_type_hints(kind)
-    for name, value in content.items():
-        if name not in types:
-            nearest = difflib.get_close_matches(str(name), sorted(types), n=1, cutoff=0.0)
-            raise ConfigError(f"{where}: unknown key {name!r}. Did you mean {nearest[0]!r}?")
-        inner = [part for part in (types[name], *typing.get_args(types[name])) if dataclasses.is_dataclass(part)]
-        if inner and value is not None:
-            _refuse_unknown(inner[0], value, f"{where}.{name}")
+def check_at_least(name: str, value: int | None, minimum: int) -> None:
+    """Raise a ConfigError unless ``value`` is None or a whole number of at least ``minimum``."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {minimum}.")
+
+
+def check_positive(name: str, value: float | None) -> None:
+    """Raise a ConfigError unless ``value`` is None or a finite number above 0."""
+    if value is not None and not 0 < value < float("inf"):
+        raise ConfigError(f"{name} is {value}; it must be above 0.")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Raise a ConfigError unless ``value`` is 0 or more."""
+    if not value >= 0:
+        raise ConfigError(f"{name} is {value}; it must be 0 or more.")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise a ConfigError unless ``value`` is a fraction: at least 0 and below 1, such as a dropout."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name} is {value}; it must be at least 0 and below 1.")

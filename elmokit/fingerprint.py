@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from elmokit.config import config_to
+from elmokit.config import to_dict
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import CachedModel
 
@@ -18,11 +18,11 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     facts = {
-        "bilm": config_to(model.bilm.config),
+        "bilm": to_dict(model.bilm.config),
         # A warm state that no file holds follows from the weights, and its last bits from the machine.
         "start": "one empty sentence" if start == "warm" and model.warm_state is None else start,
         "words": None if model.bilm.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
-        "lexicon": None if model.lexicon is None else config_to(model.lexicon),
+        "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
     if isinstance(model, CachedModel):

@@ -260,7 +260,7 @@ def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_errors_inside_an_archive_name_the_archive(tmp_path: Path, files: Files) -> None:
     path = zipped(tmp_path / "a.zip", files | {"options.json": b"not json"})
-    with pytest.raises(FormatError, match=r"a\.zip/options\.json is no readable JSON"):
+    with pytest.raises(FormatError, match=r"a\.zip/options\.json is not a readable JSON"):
         open_model(path)
     path = zipped(tmp_path / "b.zip", {name: content for name, content in files.items() if name != "options.json"})
     with pytest.raises(ModelNotFoundError, match=r"b\.zip/options\.json"):

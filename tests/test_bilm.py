@@ -170,7 +170,7 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
     ("change", "message"),
     [
         ({"projection_dim": 65}, "Lower projection_dim to at most 64"),
-        ({"n_layers": 0}, "n_layers is 0; it is a whole number, at least 1"),
+        ({"n_layers": 0}, "n_layers is 0; it must be a whole number of at least 1"),
         ({"hidden_dim": 2.5}, "hidden_dim is 2.5"),
         ({"cell_clip": -1.0}, "cell_clip is -1.0; give a number above 0"),
         ({"dropout": 1.0}, "dropout is 1.0"),

@@ -314,7 +314,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        ("{not json", FormatError, "no readable JSON"),
+        ("{not json", FormatError, "not a readable JSON"),
         ('{"lstm": 3}', FormatError, "no ELMo options file"),
         ('{"lstm": {}, "char_cnn": {}}', ConfigError, "there is no key 'filters'"),
         ('{"lstm": {"dim": 4}, "char_cnn": {"filters": 3}}', ConfigError, "a value is of the wrong kind"),

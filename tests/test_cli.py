@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo
-from elmokit.cli.common import Progress
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
 
@@ -177,22 +176,6 @@ def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytes
         ran = shell("perplexity", "model", "-", "--json", "--state", state)
         found.append(json.loads(ran.out)["perplexity"]["forward"])
     assert len(set(found)) == 3
-
-
-def test_progress_is_said_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    now = [0.0]
-    with Progress(1000, "B", lambda: now[0]) as progress:
-        for second in (10, 31, 40, 62):
-            now[0] = second
-            progress(100)
-    with Progress(None, "B", lambda: now[0]) as progress:
-        now[0] += 100
-        progress(5000)
-    assert capsys.readouterr().err.splitlines() == [
-        " 20% of 1,000 B, 2:04 left",
-        " 40% of 1,000 B, 1:33 left",
-        "5,000 B",
-    ]
 
 
 BAD_CALLS = {

@@ -181,7 +181,7 @@ BAD_CALLS = {
     "nothing is not a run": ("train", "--resume", "nothing"),
     "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
     "data: unknown key 'text'": (*START, "--config", "data.toml"),
-    "broken.toml is no TOML file": (*START, "--config", "broken.toml"),
+    "broken.toml is not a valid TOML file": (*START, "--config", "broken.toml"),
     "Cannot read none.toml": (*START, "--config", "none.toml"),
     "frozen_layers holds 9": (*START, "--frozen-layers", "9"),
     "An adaptive softmax is trained whole": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),

@@ -5,18 +5,18 @@ import json
 import pytest
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.config import config_from, config_to
+from elmokit.config import from_dict, to_dict
 from elmokit.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_config_survives_json(name: str) -> None:
-    assert config_from(BiLMConfig, json.loads(json.dumps(config_to(PRESETS[name]))), "here") == PRESETS[name]
+    assert from_dict(BiLMConfig, json.loads(json.dumps(to_dict(PRESETS[name]))), "here") == PRESETS[name]
 
 
 def test_a_word_input_config_survives_json() -> None:
     config = BiLMConfig(char_cnn=None, n_words=7, projection_dim=3, hidden_dim=5, cell_clip=None)
-    assert config_from(BiLMConfig, json.loads(json.dumps(config_to(config))), "here") == config
+    assert from_dict(BiLMConfig, json.loads(json.dumps(to_dict(config))), "here") == config
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_a_word_input_config_survives_json() -> None:
 )
 def test_wrong_content_is_named_with_its_place(content: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config_from(BiLMConfig, content, "here")
+        from_dict(BiLMConfig, content, "here")

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.io.figures import COLUMN, LINES, figure_paths, refuse_figure, save_figure, styled_figure
+from elmokit.io.figures import COLUMN, LINES, check_figure_path, figure_paths, save_figure, styled_figure
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -54,7 +54,7 @@ def test_an_existing_figure_is_not_replaced_unless_allowed(tmp_path: Path) -> No
 
 def test_a_path_without_a_name_is_refused() -> None:
     with pytest.raises(OutputError, match="names no file"):
-        refuse_figure("", overwrite=False)
+        check_figure_path("", overwrite=False)
 
 
 def test_the_look_ends_with_the_block(tmp_path: Path) -> None:

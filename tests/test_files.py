@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import MissingExtraError, OutputError, TextError
-from elmokit.io.atomic import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.text_files import (
+    check_input_file,
     expand_user,
     find_text_files,
     read_lines,
     read_sentences,
-    refuse_unreadable,
     split_tokens,
 )
 
@@ -218,29 +218,29 @@ def test_a_folder_that_holds_other_things_is_not_overwritten(tmp_path: Path) -> 
     (tmp_path / "model" / "config.json").touch()
     (tmp_path / "model" / "notes.md").write_text("precious")
     with pytest.raises(OutputError, match=r"holds notes\.md, which would be lost"):
-        refuse_existing(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
+        check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
     (tmp_path / "model" / "notes.md").unlink()
-    refuse_existing(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
+    check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
 
 
 @pytest.mark.parametrize("path", [".", "/", ""])
 def test_an_output_without_a_name_is_refused(path: str) -> None:
     with pytest.raises(OutputError, match="names nothing"):
-        refuse_existing(path, overwrite=True)
+        check_output_path(path, overwrite=True)
 
 
 def test_a_text_that_is_not_there_or_is_the_output_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     with pytest.raises(TextError, match="there is no such file"):
-        refuse_unreadable(text, tmp_path / "out")
+        check_input_file(text, tmp_path / "out")
     text.touch()
-    refuse_unreadable(text, tmp_path / "out")
-    refuse_unreadable("-", tmp_path / "out")
+    check_input_file(text, tmp_path / "out")
+    check_input_file("-", tmp_path / "out")
     with pytest.raises(TextError, match="it is a folder"):
-        refuse_unreadable(tmp_path, tmp_path / "out")
+        check_input_file(tmp_path, tmp_path / "out")
     (tmp_path / "link").symlink_to(text)
     with pytest.raises(OutputError, match="is the text itself"):
-        refuse_unreadable(text, tmp_path / "link")
+        check_input_file(text, tmp_path / "link")
 
 
 def test_the_home_of_no_user_is_named(tmp_path: Path) -> None:

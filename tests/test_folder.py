@@ -99,7 +99,7 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
     with pytest.raises(ModelNotFoundError, match=r"model\.safetensors is missing"):
         load_folder(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(FormatError, match="is no readable JSON"):
+    with pytest.raises(FormatError, match="is not a readable JSON"):
         load_folder(folder)
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_folder(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.config import config_to
+from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -22,9 +22,7 @@ from elmokit.tasks.config import (
     StepDecayConfig,
     TaskTrainingConfig,
     WordsConfig,
-    deep_merge,
     expand,
-    to_toml,
     with_setting,
 )
 from elmokit.tasks.table import TASKS, config_of, load_config
@@ -49,7 +47,7 @@ def test_every_preset_comes_back_from_its_file(name: str, preset: str, with_elmo
     if with_elmo:
         config = replace(config, elmo=task.elmo)
     path = tmp_path / "config.toml"
-    path.write_text(to_toml({"task": name, **config_to(config)}), encoding="utf-8")
+    path.write_text(to_toml({"task": name, **to_dict(config)}), encoding="utf-8")
     assert load_config(path) == (task, config)
 
 
@@ -155,7 +153,7 @@ def test_files_that_are_no_config_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Cannot read the config"):
         load_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("task = [")
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not a valid TOML"):
         load_config(tmp_path / "bad.toml")
 
 

@@ -54,8 +54,8 @@ def allennlp_elmo(
     """
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, Layers
-    from elmokit.io.atomic import refuse_existing
-    from elmokit.io.text_files import refuse_unreadable
+    from elmokit.io.atomic import check_output_path
+    from elmokit.io.text_files import check_input_file
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
@@ -63,8 +63,8 @@ def allennlp_elmo(
         raise click.UsageError(f"Give one of --all, --top and --average; {len(chosen)} given.")
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}; at least 1.")
-    refuse_existing(output, overwrite=True)
-    refuse_unreadable(source, output)
+    check_output_path(output, overwrite=True)
+    check_input_file(source, output)
     n_lines = _n_lines_none_blank(source) if source.is_file() else None  # a pipe can be read only once
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
     elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device)

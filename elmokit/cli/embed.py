@@ -92,12 +92,12 @@ def embed(
     from elmokit.corpus.reading import read_sentences, survey
     from elmokit.corpus.unfinished import Done
     from elmokit.embedder import Elmo
-    from elmokit.io.atomic import refuse_existing
-    from elmokit.io.text_files import refuse_unreadable, split_tokens
+    from elmokit.io.atomic import check_output_path
+    from elmokit.io.text_files import check_input_file, split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
-    refuse_existing(output, overwrite)
-    refuse_unreadable(source, output)
+    check_output_path(output, overwrite)
+    check_input_file(source, output)
     if layers is not None and which is not None:
         raise ConfigError(f"--layers and --{which} both choose layers; give one of them.")
     if forget_sentences and include_sentence_indices:

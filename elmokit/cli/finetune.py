@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import options_option
-from elmokit.cli.settings import SettingsCommand, Table, deep_merge, flags_of, given_flags, read_toml
+from elmokit.cli.settings import SettingsCommand, flags_of, given_flags
+from elmokit.config import Table, deep_merge, read_toml
 from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
 
 def _config(stored: PretrainedBiLM, file: Table, settings: Table) -> TrainingConfig:
     """The settings of a training that begins with a model, whose sizes and kind of softmax are the defaults."""
-    from elmokit.config import config_from, config_to
+    from elmokit.config import from_dict, to_dict
     from elmokit.training.config import TrainingConfig
     from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 
@@ -130,10 +131,10 @@ def _config(stored: PretrainedBiLM, file: Table, settings: Table) -> TrainingCon
     table: Table = {
         name: value for name, value in DEFAULTS.items() if name != "epochs" or not budgets & {*file, *flags}
     }
-    table["model"] = config_to(stored.bilm.config)
+    table["model"] = to_dict(stored.bilm.config)
     if "softmax" not in file:  # a table of one's own says all of it
-        table["softmax"] = config_to(SoftmaxConfig() if stored.softmax is None else softmax_config(stored.softmax))
-    config = config_from(
+        table["softmax"] = to_dict(SoftmaxConfig() if stored.softmax is None else softmax_config(stored.softmax))
+    config = from_dict(
         TrainingConfig, deep_merge(deep_merge(table, file), flags), str(settings["file"] or "the settings")
     )
     if dataclasses.replace(config.model, dropout=0.0) != dataclasses.replace(stored.bilm.config, dropout=0.0):

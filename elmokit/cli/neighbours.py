@@ -10,8 +10,8 @@ import click
 
 from elmokit.cli.common import model_option, options_option
 from elmokit.cli.probe import device_option, json_option, layer_numbers
-from elmokit.cli.stages import StageProgress
 from elmokit.errors import ConfigError
+from elmokit.io.progress import ProgressBar
 
 if TYPE_CHECKING:
     from elmokit.probes.occurrences import Neighbours
@@ -58,7 +58,7 @@ def index(
     elmo = Elmo.from_pretrained(model, options=options, device=device)
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index may be asked from another folder
-    with StageProgress() as progress:
+    with ProgressBar("") as progress:
         built = build_index(elmo, lambda: read_sentences(paths, tokenizer), index, model, progress)
     click.echo(
         f"{index}: {built.n_sentences:,} sentences, {built.n_tokens:,} tokens, {len(built.types):,} distinct words",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import Progress, options_option, overwrite_option
+from elmokit.cli.common import options_option, overwrite_option
 from elmokit.errors import ConfigError
 from elmokit.io.atomic import atomic_write
+from elmokit.io.progress import ProgressBar
 from elmokit.io.text_files import STDIN
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def perplexity(
     input; several are scored as one text.
     """
     from elmokit.initial_state import warm_start
-    from elmokit.io.atomic import refuse_existing
+    from elmokit.io.atomic import check_output_path
     from elmokit.io.text_files import find_text_files, read_sentences
     from elmokit.nn.devices import usable_device
     from elmokit.scoring.bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
@@ -82,7 +83,7 @@ def perplexity(
     if str(per_token) == STDIN and as_json:
         raise ConfigError("--per-token - and --json both write to standard output. Write the table to a file.")
     if per_token is not None:
-        refuse_existing(per_token, overwrite)
+        check_output_path(per_token, overwrite)
     found = find_text_files(texts)
     opened = open_predicting(model, options, vocabulary)
     if device is not None:
@@ -93,7 +94,7 @@ def perplexity(
     # A pipe can be read only once; any other text is read through first: it is all there, and this is how much it is.
     is_known = all(path.is_file() for path in found)
     total = sum(len(tokens) + 1 for path in found for tokens in read_sentences(path)) if is_known else None
-    with Progress(total, "tokens") as progress:
+    with ProgressBar("tokens", total) as progress:
         if as_bilm_tf is not None:
             read = _told(read_as_bilm_tf(found), progress)
             theirs = perplexity_as_bilm_tf(opened, read, as_bilm_tf)
@@ -105,7 +106,7 @@ def perplexity(
 
                 def each(sentence: Surprisal) -> None:
                     write(sentence)
-                    progress(len(sentence.tokens) - 1)
+                    progress.update(len(sentence.tokens) - 1)
 
                 ours = score(
                     opened,
@@ -184,9 +185,9 @@ def _named(values: tuple[float, ...]) -> dict[str, float]:
     return dict(zip(DIRECTIONS, values, strict=False))
 
 
-def _told(sentences: Iterator[list[str]], progress: Progress) -> Iterator[list[str]]:
+def _told(sentences: Iterator[list[str]], progress: ProgressBar) -> Iterator[list[str]]:
     for sentence in sentences:
-        progress(len(sentence) + 1)
+        progress.update(len(sentence) + 1)
         yield sentence
 
 

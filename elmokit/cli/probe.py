@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import model_option, options_option, overwrite_option
-from elmokit.cli.stages import StageProgress
 from elmokit.errors import ConfigError
+from elmokit.io.progress import ProgressBar
 
 if TYPE_CHECKING:
     from elmokit.probes.pos import PosResult
@@ -71,7 +71,7 @@ def pos(
     TRAIN and TEST are CoNLL-U files (.conllu, .conllup), or columns with blanks between; .gz and .xz too.
     """
     from elmokit.embedder import Elmo
-    from elmokit.io.figures import refuse_figure
+    from elmokit.io.figures import check_figure_path
     from elmokit.probes.linear import LinearSettings
     from elmokit.probes.pos import probe_pos
     from elmokit.probes.tagged import read_tagged
@@ -83,10 +83,10 @@ def pos(
     settings = LinearSettings(epochs=epochs)
     chosen = layer_numbers(layers)
     if figure is not None:
-        refuse_figure(figure, overwrite)
+        check_figure_path(figure, overwrite)
     parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
     elmo = Elmo.from_pretrained(model, options=options, device=device)
-    with StageProgress() as progress:
+    with ProgressBar("") as progress:
         result = probe_pos(
             elmo,
             *parts,
@@ -140,19 +140,19 @@ def wsd(
     without --inventory they go without an answer. Scores are those of the official scorer.
     """
     from elmokit.embedder import Elmo
-    from elmokit.io.atomic import refuse_existing
-    from elmokit.io.figures import refuse_figure
+    from elmokit.io.atomic import check_output_path
+    from elmokit.io.figures import check_figure_path
     from elmokit.probes.sense_files import find_sense_set, read_inventory
     from elmokit.probes.senses import ANSWERS, probe_senses, write_answers
 
     if figure is not None:
-        refuse_figure(figure, overwrite)
+        check_figure_path(figure, overwrite)
     if answers is not None:
-        refuse_existing(answers, overwrite, folder=True, parts=[ANSWERS])
+        check_output_path(answers, overwrite, folder=True, parts=[ANSWERS])
     train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]
     known = None if inventory is None else read_inventory(inventory)
     elmo = Elmo.from_pretrained(model, options=options, device=device)
-    with StageProgress() as progress:
+    with ProgressBar("") as progress:
         result = probe_senses(elmo, train_set, test_sets, known, senses, progress)
     if answers is not None:
         write_answers(result, answers, overwrite)

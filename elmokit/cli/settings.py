@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
-
-from elmokit.errors import ConfigError
 
 Table = dict[str, Any]
 
@@ -82,26 +78,3 @@ def _value_type(kind: Any) -> Any:
     if typing.get_origin(kind) is tuple:
         return _Numbers()
     return kind
-
-
-def read_toml(path: Path) -> Table:
-    """The tables of a config file.
-
-    Raises:
-        ConfigError: it cannot be read, or is no TOML; file and line.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML file: {error}") from None
-
-
-def deep_merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
-    """One table with the values of another over it, tables inside tables too."""
-    merged = dict(below)
-    for name, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = deep_merge(merged[name], value) if both else value
-    return merged

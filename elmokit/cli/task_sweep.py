@@ -109,12 +109,12 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
     """The softmaxed weights of each mix of RUNS, means over their seeds; Figure 2 of Peters et al. 2018."""
     from dataclasses import asdict
 
-    from elmokit.io.figures import refuse_figure
+    from elmokit.io.figures import check_figure_path
     from elmokit.tasks.mix_weights import weights_of_runs
     from elmokit.tasks.plots import plot_mixes
 
     if figure is not None:
-        refuse_figure(figure, overwrite)
+        check_figure_path(figure, overwrite)
     mixes = weights_of_runs(runs)
     if as_json:
         click.echo(json.dumps([asdict(mix) for mix in mixes], indent=2))

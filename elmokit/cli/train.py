@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.settings import SettingsCommand, Table, deep_merge, flags_of, given_flags, read_toml
+from elmokit.cli.settings import SettingsCommand, flags_of, given_flags
+from elmokit.config import Table, deep_merge, read_toml
 from elmokit.errors import ConfigError, ElmoError, OutputError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _begin(texts: tuple[Path, ...], run: Path, world: World, settings: Table) ->
 def _table(settings: Table) -> Table:
     """The settings as one table: recipe, preset, file, flags, each over the one before."""
     from elmokit.bilm import PRESETS
-    from elmokit.config import config_to
+    from elmokit.config import to_dict
     from elmokit.training.config import RECIPES
 
     file = read_toml(settings["file"]) if settings["file"] is not None else {}
@@ -127,9 +128,9 @@ def _table(settings: Table) -> Table:
         raise ConfigError(f"There is no recipe {recipe!r}. Choose one of: {', '.join(RECIPES)}.")
     if preset is not None and preset not in list(PRESETS):
         raise ConfigError(f"There is no preset {preset!r}. Choose one of: {', '.join(PRESETS)}.")
-    table = config_to(RECIPES[recipe])
+    table = to_dict(RECIPES[recipe])
     if preset is not None:
-        table["model"] = config_to(PRESETS[preset])
+        table["model"] = to_dict(PRESETS[preset])
     budgets = ("epochs", "tokens", "hours")
     if any(name in file for name in budgets) or any(settings[name] is not None for name in budgets):
         table |= dict.fromkeys(budgets)  # a budget of one's own stands instead of the recipe's
@@ -148,9 +149,9 @@ class DataTable:
 
 
 def _data(texts: tuple[Path, ...], settings: Table, data: Any, file: str) -> Table:
-    from elmokit.config import config_from
+    from elmokit.config import from_dict
 
-    in_file = asdict(config_from(DataTable, data, f"{file}, data"))
+    in_file = asdict(from_dict(DataTable, data, f"{file}, data"))
     flags = {name: settings[name] for name in in_file if settings.get(name) not in (None, ())}
     merged: Table = {**in_file, **flags}
     merged["texts"] = texts or [Path(name) for name in in_file["texts"]]
@@ -164,7 +165,7 @@ def _data(texts: tuple[Path, ...], settings: Table, data: Any, file: str) -> Tab
 
 
 def _config(table: Table, settings: Table, n_words: int) -> TrainingConfig:
-    from elmokit.config import config_from
+    from elmokit.config import from_dict
     from elmokit.training.config import TrainingConfig
 
     inputs = settings["inputs"] or table.get("input", "characters")
@@ -184,7 +185,7 @@ def _config(table: Table, settings: Table, n_words: int) -> TrainingConfig:
     for name, part in (("model", model), ("softmax", softmax)):
         if part:  # an empty table would hide what stands in the file instead of one
             flags[name] = part
-    return config_from(
+    return from_dict(
         TrainingConfig,
         deep_merge(table, flags),
         "the settings" if settings["file"] is None else str(settings["file"]),

@@ -19,10 +19,12 @@ import click
 import torch
 
 from elmokit.bilm import BiLM
-from elmokit.cli.common import PROGRAM, Progress, n_bytes
+from elmokit.cli.common import PROGRAM, n_bytes
+from elmokit.config import read_json
 from elmokit.errors import ConfigError, LockedError, MissingExtraError, TextError, TrainingError
 from elmokit.initial_state import store_warm_state
 from elmokit.io.atomic import atomic_write
+from elmokit.io.progress import ProgressBar
 from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
@@ -37,7 +39,6 @@ from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.run_folder import run_lock
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import is_folder, load_folder, save_folder
-from elmokit.weights.json_table import read_table
 from elmokit.weights.softmaxes import build_softmax
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def counted_corpus(
     shards = find_text_files(texts, reread=True)
     sentences = read_held_out(held_out, held_out_sentences)
     click.echo(f"counting {len(shards)} file{'s' * (len(shards) != 1)}", err=True)
-    with WordCounts() as counts, Progress(n_bytes(shards), "B") as progress:
+    with WordCounts() as counts, ProgressBar("B", n_bytes(shards)) as progress:
         for shard in shards:
-            counts.add(shard, progress)
+            counts.add(shard, progress.update)
         if isinstance(vocab, Vocabulary):
             vocabulary = vocab
         elif vocab is not None:
@@ -255,7 +256,7 @@ def carry_on(
     if world.is_main_process:
         click.echo(f"Held-out perplexity {_slashed(result.per_direction)} at the end (full softmax).")
         if is_folder(run / "model"):  # not where perplexity never was a number
-            best = read_table(run / "model" / "config.json")["card"]
+            best = read_json(run / "model" / "config.json")["card"]
             scored = f"{_slashed(best['held_out_perplexity'])} at step {best['n_steps']:,}"
             click.echo(f"The best model, {scored}, is in {run / 'model'}.")
         if board is not None:

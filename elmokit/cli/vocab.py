@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from elmokit.cli.common import Progress, n_bytes, overwrite_option
+from elmokit.cli.common import n_bytes, overwrite_option
 from elmokit.errors import ConfigError
+from elmokit.io.progress import ProgressBar
 
 
 @click.command(short_help="Tokenised text to a vocabulary.")
@@ -40,8 +41,8 @@ def vocab(
     found = find_text_files(texts)
     if output.resolve() in {path.resolve() for path in found}:
         raise ConfigError(f"{output} is to be written and is among the texts to be counted. Write it elsewhere.")
-    with Progress(n_bytes(found), "B") as progress:
-        report = build_vocabulary(found, output, max_words, min_count, overwrite, progress)
+    with ProgressBar("B", n_bytes(found)) as progress:
+        report = build_vocabulary(found, output, max_words, min_count, overwrite, progress.update)
     if report.n_boundaries_in_text:
         click.echo(
             f"The text holds <S> or </S> {report.n_boundaries_in_text:,} times. Sentence boundaries are added when it "

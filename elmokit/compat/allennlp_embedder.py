@@ -27,7 +27,7 @@ from elmokit.compat.allennlp_text import (
     batch_to_ids,
 )
 from elmokit.io.atomic import atomic_write
-from elmokit.io.hdf5 import created_hdf5
+from elmokit.io.hdf5 import create_hdf5
 
 OutputFormat = Literal["all", "top", "average"]
 Vectors = NDArray[np.float32]
@@ -130,7 +130,7 @@ class ElmoEmbedder:
         # The layout is that of elmokit.corpus.hdf5 (a test holds the two equal). It is written here a second time
         # because compat may not import corpus, and because old readers look up file[sentence], which needs the sentence
         # itself as the key where the corpus writer escapes it.
-        with atomic_write(output_file_path, overwrite=True) as beside, created_hdf5(beside) as (file, check):
+        with atomic_write(output_file_path, overwrite=True) as beside, create_hdf5(beside) as (file, check):
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)
                 try:

@@ -23,7 +23,7 @@ from elmokit.bilm import BiLM, BiLMState
 from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.atomic import atomic_write
-from elmokit.io.hdf5 import created_hdf5
+from elmokit.io.hdf5 import create_hdf5
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_tokens
@@ -278,7 +278,7 @@ def dump_token_embeddings(
         raise ConfigError(f"{weight_file} holds its words' vectors already: pass it itself as embedding_weight_file.")
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
-    with atomic_write(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
+    with atomic_write(outfile, overwrite=True) as beside, create_hdf5(beside) as (file, check):
         table = file.create_dataset("embedding", (len(words), bilm.config.projection_dim), dtype="float32")
         for start in range(0, len(words), WORDS_AT_ONCE):
             some = words[start : start + WORDS_AT_ONCE]
@@ -315,7 +315,7 @@ def dump_bilm_embeddings(
     cnn = model.bilm.config.char_cnn
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     lines = enumerate(read_lines(dataset_file))
-    with atomic_write(outfile, overwrite=True) as beside, created_hdf5(beside) as (file, check):
+    with atomic_write(outfile, overwrite=True) as beside, create_hdf5(beside) as (file, check):
         while some := list(islice(lines, 1 if stateful else LINES_AT_ONCE)):
             ops = model(batcher.batch_sentences([split_tokens(line) for _, line in some]))
             for (number, _), layers, length in zip(some, ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):

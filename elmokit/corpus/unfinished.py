@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from elmokit.bilm import BiLMState
 from elmokit.corpus.hdf5_format import DATA_START
 from elmokit.errors import OutputError
-from elmokit.io.atomic import refuse_existing
+from elmokit.io.atomic import check_output_path
 from elmokit.io.lock import file_lock
 
 COMMIT_SECONDS = 2.0
@@ -184,7 +184,7 @@ def begun(
             begun with other settings, or is being written; or something cannot be written.
     """
     output = Path(output)
-    refuse_existing(output, overwrite)
+    check_output_path(output, overwrite)
     folder = partial_folder(output)
     with file_lock(
         folder / "lock", f"{output} is being written by another process. Wait for it, or choose another name."

@@ -28,7 +28,7 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         OutputError: ``path`` exists and may not be overwritten, or it cannot be written.
     """
     path = Path(path)
-    refuse_existing(path, overwrite, folder)
+    check_output_path(path, overwrite, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -104,7 +104,7 @@ def truncate_log(log: Path, n_steps: int) -> None:
         beside.write_text("".join(kept), encoding="utf-8")
 
 
-def refuse_existing(
+def check_output_path(
     path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
 ) -> None:
     """Say before any work is done that an output path is taken.

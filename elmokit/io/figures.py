@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmokit.errors import MissingExtraError, OutputError
-from elmokit.io.atomic import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, check_output_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,7 +97,7 @@ def figure_paths(path: str | Path) -> tuple[Path, Path]:
     return stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
 
 
-def refuse_figure(path: str | Path, overwrite: bool) -> None:
+def check_figure_path(path: str | Path, overwrite: bool) -> None:
     """Say before any work is done that a figure's place is taken.
 
     Raises:
@@ -106,7 +106,7 @@ def refuse_figure(path: str | Path, overwrite: bool) -> None:
     if not Path(path).name:
         raise OutputError(f"{path} names no file. Give a figure's path, such as figures/curve.png.")
     for file in figure_paths(path):
-        refuse_existing(file, overwrite)
+        check_output_path(file, overwrite)
 
 
 def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
@@ -121,7 +121,7 @@ def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tu
     Raises:
         OutputError: one of the files exists and may not be overwritten, or cannot be written.
     """
-    refuse_figure(path, overwrite)
+    check_figure_path(path, overwrite)
     for file in figure_paths(path):
         with atomic_write(file, overwrite) as beside:
             dateless = {"Date": None} if file.suffix == ".svg" else {}

@@ -1,4 +1,4 @@
-"""HDF5 files written so that a full disk is an error and no crash."""
+"""HDF5 files: a full disk is an error rather than a crash, and what a file declares is checked before it is read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.errors import FormatError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+"""The exceptions that h5py raises for a damaged file, apart from MemoryError."""
 
-class _KeepsErrors(io.FileIO):
-    """A file that keeps its first write error and takes later writes for done.
+MAX_COMPRESSION = 200  # ratio of declared to stored bytes of a compressed dataset; weights hardly compress at all
 
-    An HDF5 file whose disk is full cannot be closed any more, and h5py then crashes the process. So HDF5
-    never hears of the error; whoever writes asks ``check`` for it.
+
+class _RememberErrors(io.FileIO):
+    """A file that remembers its first write error instead of raising it.
+
+    If the disk is full, HDF5 cannot close its file any more and h5py crashes the process. So HDF5 is told that every
+    write succeeded, and whoever writes calls :meth:`check` to learn the truth.
     """
 
     error: OSError | None = None
@@ -46,13 +55,64 @@ class _KeepsErrors(io.FileIO):
 
 
 @contextlib.contextmanager
-def created_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
-    """A new HDF5 file, and a function that raises what has gone wrong with writing it; call it now and then.
+def create_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """Create an HDF5 file.
+
+    Yields:
+        The open file, and a function that raises the first write error so far. Call it now and then.
 
     Raises:
-        OSError: the file cannot be made or written, at the latest when the block ends.
+        OSError: The file cannot be created or written, at the latest when the block ends.
     """
-    with _KeepsErrors(path, "w+") as raw:
+    with _RememberErrors(path, "w+") as raw:
         with h5py.File(raw, "w") as file:
             yield file, raw.check
         raw.check()
+
+
+@contextlib.contextmanager
+def damage_as_format_error(path: str | Path) -> Iterator[None]:
+    """Turn whatever h5py raises for a damaged file into a FormatError that names the file.
+
+    Raises:
+        FormatError: The file is damaged.
+    """
+    try:
+        yield
+    except HDF5_ERRORS as error:
+        raise FormatError(
+            f"{path} is a damaged HDF5 file ({error}). It may be truncated: download or copy it again."
+        ) from None
+
+
+def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
+    """Reject a dataset unless its numbers are stored in this file, before any memory is allocated for them.
+
+    Raises:
+        FormatError: The dataset declares more than is stored, refers to another file, or does not hold numbers.
+    """
+    name = str(dataset.name).lstrip("/")
+    if dataset.dtype.kind not in "fiu":
+        raise FormatError(f"{path}: dataset {name} holds {dataset.dtype}, not numbers, so it is not a model's tensor.")
+    if dataset.is_virtual or dataset.external:
+        raise FormatError(f"{path}: dataset {name} refers to another file, which elmokit does not read.")
+    declared, stored = int(dataset.nbytes), int(dataset.id.get_storage_size())
+    if declared > stored * (MAX_COMPRESSION if dataset.id.get_create_plist().get_nfilters() else 1):
+        raise FormatError(
+            f"{path}: dataset {name} declares the shape {dataset.shape}, {declared:,} bytes, of which {stored:,} are "
+            "stored. The file is truncated or damaged: download or copy it again."
+        )
+
+
+def read_dataset(dataset: h5py.Dataset, path: str | Path) -> NDArray[np.float32]:
+    """Read a dataset's numbers.
+
+    Raises:
+        FormatError: The dataset is damaged, or :func:`check_dataset` rejects it.
+    """
+    check_dataset(dataset, path)
+    try:
+        return np.asarray(dataset, dtype=np.float32)
+    except HDF5_ERRORS as error:
+        name = str(dataset.name).lstrip("/")
+        raise FormatError(f"{path}: dataset {name} cannot be read ({error}). Download or copy it again.") from None

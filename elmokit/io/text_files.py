@@ -34,7 +34,7 @@ def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
         raise error(f"{path}: there is no such user's home folder. Give the whole path.") from None
 
 
-def refuse_unreadable(source: str | Path, output: str | Path) -> None:
+def check_input_file(source: str | Path, output: str | Path) -> None:
     """Say before any work is done that a text is not there, or is about to be replaced by what is made of it.
 
     Raises:

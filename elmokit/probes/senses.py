@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
-from elmokit.io.atomic import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.probes.growing import Progress, chunks, model_digest, no_progress
 from elmokit.probes.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.probes.sense_score import SenseScore, score_senses
@@ -216,7 +216,7 @@ def write_answers(result: SenseResult, path: str | Path, overwrite: bool = False
     Raises:
         OutputError: the folder exists and may not be overwritten, holds other files, or cannot be written.
     """
-    refuse_existing(path, overwrite, folder=True, parts=[ANSWERS])
+    check_output_path(path, overwrite, folder=True, parts=[ANSWERS])
     with atomic_write(path, overwrite, folder=True) as folder:
         for row, by_set in result.answers.items():
             title = f"layer-{row}" if row.isdigit() else row.replace(" ", "-")

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elmokit.config import to_toml
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.io.text_files import read_lines
 from elmokit.tasks.allennlp_models import COUNTERPARTS
 from elmokit.tasks.allennlp_parts import UNSET, Content, data, elmo, embedders, initializers, penalty, training
 from elmokit.tasks.allennlp_table import Findings, Given
-from elmokit.tasks.config import to_toml
 from elmokit.tasks.table import TASKS, config_of
 
 MOST_VARIABLES = 100

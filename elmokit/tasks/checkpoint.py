@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from elmokit.config import config_from
+from elmokit.config import from_dict
 from elmokit.errors import ElmoError, TrainingError
 from elmokit.io.atomic import atomic_write
 from elmokit.tasks.task import TaskModel
@@ -109,7 +109,7 @@ def load_checkpoint(state: LoopState, folder: Path) -> None:
         if state.device.type == "cuda" and "cuda" in random:
             torch.cuda.set_rng_state(random["cuda"], state.device)
         content = json.loads((folder / "position.json").read_text(encoding="utf-8"))
-        state.position = config_from(Position, content, str(folder / "position.json"))
+        state.position = from_dict(Position, content, str(folder / "position.json"))
     except (ElmoError, SafetensorError, RuntimeError, KeyError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise TrainingError(

@@ -6,16 +6,12 @@ word vectors out.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import tomllib
-import types
-import typing
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from elmokit.config import check_at_least, check_fraction, check_positive, deep_merge
 from elmokit.errors import ConfigError, TextError
 
 Paths = str | tuple[str, ...]
@@ -82,7 +78,7 @@ class CharsConfig:
     def __post_init__(self) -> None:
         check_at_least("dim", self.dim, 1)
         check_at_least("min_count", self.min_count, 1)
-        check_share("dropout", self.dropout)
+        check_fraction("dropout", self.dropout)
         if not self.filters or any(len(pair) != 2 or min(pair) < 1 for pair in self.filters):
             raise ConfigError(f"filters are pairs (width, count), both at least 1; given {list(self.filters)}.")
         if self.max_chars is not None:
@@ -101,7 +97,7 @@ class MixConfig:
     """Normalise the layers over the batch first, as in bilm-tf."""
 
     def __post_init__(self) -> None:
-        check_share("dropout", self.dropout)
+        check_fraction("dropout", self.dropout)
         if self.penalty < 0:
             raise ConfigError(f"penalty is {self.penalty}; it must be 0 or more.")
 
@@ -117,7 +113,7 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         check_at_least("epochs", self.epochs, 1)
         if self.learning_rate is not None:
-            check_above_zero("learning_rate", self.learning_rate)
+            check_positive("learning_rate", self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -153,10 +149,10 @@ class OptimizerConfig:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        check_above_zero("learning_rate", self.learning_rate)
-        check_above_zero("epsilon", self.epsilon)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("epsilon", self.epsilon)
         for beta in self.betas:
-            check_share("betas", beta)
+            check_fraction("betas", beta)
         if not 0 <= self.rho <= 1:
             raise ConfigError(f"rho is {self.rho}; it is a share from 0 to 1.")
         if self.momentum < 0:
@@ -224,31 +220,13 @@ class TaskTrainingConfig:
                 check_at_least(name, getattr(self, name), 1)
         for name in ("max_grad_norm", "clip_value"):
             if getattr(self, name) is not None:
-                check_above_zero(name, getattr(self, name))
+                check_positive(name, getattr(self, name))
         if self.average is not None and not 0 < self.average < 1:
             raise ConfigError(f"average is {self.average}; the decay of a moving average lies between 0 and 1.")
         if self.l2 < 0:
             raise ConfigError(f"l2 is {self.l2}; it must be 0 or more.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ConfigError(f"seeds is {list(self.seeds)}; give one or more different numbers from 0 up.")
-
-
-def check_at_least(name: str, value: int, least: int) -> None:
-    """Refuse a size that is too small."""
-    if value < least:
-        raise ConfigError(f"{name} is {value}; it must be at least {least}.")
-
-
-def check_above_zero(name: str, value: float) -> None:
-    """Refuse zero and below."""
-    if not value > 0:
-        raise ConfigError(f"{name} is {value}; it must be above 0.")
-
-
-def check_share(name: str, value: float) -> None:
-    """Refuse what is no dropout, nor another share below 1."""
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name} is {value}; it is a share from 0 to below 1.")
 
 
 def expand(given: Paths) -> list[str]:
@@ -282,21 +260,6 @@ def _in_folder(folder: str) -> list[str]:
     return found
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises:
-        ConfigError: it is not there, or no TOML.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}.") from None
-
-
 def with_setting(content: dict[str, Any], setting: str) -> dict[str, Any]:
     """A config's tables with one ``table.key=value`` set; the value in TOML, or a bare word for a string.
 
@@ -315,54 +278,3 @@ def with_setting(content: dict[str, Any], setting: str) -> dict[str, Any]:
     for place in range(len(keys) - 1, -1, -1):
         changed = {keys[place]: changed}
     return deep_merge(content, changed)
-
-
-def deep_merge(base: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """The base's tables with the upper one's values in their place, table by table."""
-    result = dict(base)
-    for name, value in upper.items():
-        below = result.get(name)
-        result[name] = deep_merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return result
-
-
-def without_false(kind: Any, content: dict[str, Any]) -> dict[str, Any]:
-    """``false`` becomes None where the config's field may be None and may not be a bool."""
-    hints = typing.get_type_hints(kind)
-    result = dict(content)
-    for name, value in content.items():
-        options = _options(hints.get(name))
-        if value is False and types.NoneType in options and bool not in options:
-            result[name] = None
-        elif isinstance(value, dict):
-            tables = [option for option in options if dataclasses.is_dataclass(option)]
-            result[name] = without_false(tables[0], value) if tables else value
-    return result
-
-
-def _options(hint: Any) -> Sequence[Any]:
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
-def to_toml(content: Mapping[str, Any]) -> str:
-    """Plain tables as TOML; None is written as ``false``. What ``read_toml`` and ``without_false`` read back."""
-    return "\n".join(_toml_lines(content, ())) + "\n"
-
-
-def _toml_lines(content: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    lines = [f"[{'.'.join(path)}]"] if path else []
-    lines += [f"{name} = {_toml_value(value)}" for name, value in content.items() if not isinstance(value, dict)]
-    for name, value in content.items():
-        if isinstance(value, dict):
-            lines += ["", *_toml_lines(value, (*path, name))]
-    return lines
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(False if value is None else value)

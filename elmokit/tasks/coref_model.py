@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from elmokit.tasks.config import check_at_least, check_share
+from elmokit.config import check_at_least, check_fraction
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.antecedents import (
     Candidates,
@@ -61,7 +61,7 @@ class CorefModelConfig:
         for name in (*sizes, "antecedents", "rounds", "train_sentences"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("lexical_dropout", "lstm_dropout", "dropout", "keep"):
-            check_share(name, getattr(self, name))
+            check_fraction(name, getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -21,8 +22,6 @@ from elmokit.tasks.config import (
     OptimizerConfig,
     TaskTrainingConfig,
     WordsConfig,
-    check_at_least,
-    check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import CRF
@@ -67,7 +66,7 @@ class NerModelConfig:
             raise ConfigError("hidden is empty; give the units of one LSTM layer at least.")
         for size in self.hidden:
             check_at_least("hidden", size, 1)
-        check_share("dropout", self.dropout)
+        check_fraction("dropout", self.dropout)
 
 
 @dataclass(frozen=True)

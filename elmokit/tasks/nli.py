@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.io.text_files import split_tokens
 from elmokit.tasks.classes import Probabilities, likeliest, probabilities_of
@@ -26,8 +27,6 @@ from elmokit.tasks.config import (
     PlateauConfig,
     TaskTrainingConfig,
     WordsConfig,
-    check_at_least,
-    check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.attention import attend, masked_max, masked_mean
@@ -60,8 +59,8 @@ class NliModelConfig:
 
     def __post_init__(self) -> None:
         check_at_least("hidden", self.hidden, 1)
-        check_share("dropout", self.dropout)
-        check_share("attention_dropout", self.attention_dropout or 0.0)
+        check_fraction("dropout", self.dropout)
+        check_fraction("attention_dropout", self.attention_dropout or 0.0)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -19,8 +20,6 @@ from elmokit.tasks.config import (
     OptimizerConfig,
     TaskTrainingConfig,
     WordsConfig,
-    check_at_least,
-    check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_spans
@@ -62,7 +61,7 @@ class QaModelConfig:
         if self.hidden is not None:
             check_at_least("hidden", self.hidden, 1)
         check_at_least("max_answer", self.max_answer, 1)
-        check_share("dropout", self.dropout)
+        check_fraction("dropout", self.dropout)
 
 
 @dataclass(frozen=True)

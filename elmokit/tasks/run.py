@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.config import config_from
+from elmokit.config import from_dict, read_toml
 from elmokit.embedder import Elmo
 from elmokit.errors import (
     ConfigError,
@@ -27,7 +27,7 @@ from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import recover_interrupted
 from elmokit.nn.devices import usable_device
 from elmokit.tasks.batches import subset
-from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand, read_toml
+from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import Job, Progress, Report, fit, predict_all
@@ -265,7 +265,7 @@ class _Vocabulary:
 
 def inputs_from(content: Mapping[str, Any]) -> Inputs:
     """The vocabularies that ``vocabulary.json`` holds, without a biLM."""
-    tables = {name: config_from(WordTable, table, name) for name, table in content["tables"].items()}
+    tables = {name: from_dict(WordTable, table, name) for name, table in content["tables"].items()}
     return Inputs(tables, content["chars"], content["max_chars"])
 
 

@@ -28,13 +28,13 @@ from typing import Any
 
 import torch
 
-from elmokit.config import config_to
+from elmokit.config import read_toml, to_dict, to_toml
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, TrainingError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import atomic_write
 from elmokit.io.text_files import open_binary
-from elmokit.tasks.config import expand, read_toml, to_toml
+from elmokit.tasks.config import expand
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Task
 from elmokit.tasks.vocabulary import Coverage
@@ -81,9 +81,9 @@ def _checksum(path: str) -> list[int]:
 
 def begin(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
     """Write what a run begins with; refuse to go on with a run that began with something else. Seeds may be added."""
-    content = {"task": task.name, **config_to(config)}
+    content = {"task": task.name, **to_dict(config)}
     if (run / "config.toml").exists():
-        earlier = config_to(config_of(read_toml(run / "config.toml"), str(run / "config.toml"))[1])
+        earlier = to_dict(config_of(read_toml(run / "config.toml"), str(run / "config.toml"))[1])
         changed = changes({"task": task.name, **earlier}, content)
         if changed:
             raise TrainingError(

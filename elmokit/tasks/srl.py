@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -25,8 +26,6 @@ from elmokit.tasks.config import (
     OptimizerConfig,
     TaskTrainingConfig,
     WordsConfig,
-    check_at_least,
-    check_share,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import penalties_of, viterbi
@@ -58,7 +57,7 @@ class SrlModelConfig:
     def __post_init__(self) -> None:
         for name in ("predicate_dim", "hidden", "layers"):
             check_at_least(name, getattr(self, name), 1)
-        check_share("dropout", self.dropout)
+        check_fraction("dropout", self.dropout)
 
 
 @dataclass(frozen=True)

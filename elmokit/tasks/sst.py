@@ -13,18 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.classes import Probabilities, likeliest, probabilities_of
-from elmokit.tasks.config import (
-    CharsConfig,
-    DataConfig,
-    ElmoConfig,
-    MixConfig,
-    TaskTrainingConfig,
-    WordsConfig,
-    check_at_least,
-    check_share,
-)
+from elmokit.tasks.config import CharsConfig, DataConfig, ElmoConfig, MixConfig, TaskTrainingConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.attention import attend, masked_max, masked_mean, masked_min, masked_softmax
 from elmokit.tasks.nn.feedforward import Maxout
@@ -83,7 +75,7 @@ class SstModelConfig:
         for size in self.output_hidden:
             check_at_least("output_hidden", size, 1)
         for share in (self.projection_dropout, self.pooled_dropout, *self.output_dropout, self.input_dropout or 0.0):
-            check_share("A dropout", share)
+            check_fraction("A dropout", share)
         if len(self.output_hidden) != len(self.output_dropout):
             raise ConfigError(
                 f"output_hidden has {len(self.output_hidden)} sizes and output_dropout {len(self.output_dropout)} "

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import config_to
+from elmokit.config import read_toml, to_dict
 from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
 from elmokit.io.lock import file_lock
-from elmokit.tasks.config import ElmoConfig, MixConfig, read_toml
+from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import Progress
 from elmokit.tasks.run import Finetune, refuse_no_input, train_task
 from elmokit.tasks.run_folder import AnyTask, changes, mean_and_deviation, read_json, write_json
@@ -250,8 +250,8 @@ def _refuse_other_settings(cell: Cell, folder: Path) -> None:
     path = cell.run(folder) / "config.toml"
     if not path.exists():
         return
-    earlier = config_to(config_of(read_toml(path), str(path))[1])
-    if differing := changes(earlier, config_to(_config_of(cell, folder))):
+    earlier = to_dict(config_of(read_toml(path), str(path))[1])
+    if differing := changes(earlier, to_dict(_config_of(cell, folder))):
         raise TrainingError(
             f"{folder} is a sweep with other settings: in {cell.variant.name}, {', '.join(differing)}. Go on with the "
             "same, or choose another folder."

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import config_from, config_to
+from elmokit.config import deep_merge, from_dict, read_toml, to_dict
 from elmokit.errors import ConfigError
-from elmokit.tasks.config import deep_merge, read_toml, with_setting, without_false
+from elmokit.tasks.config import with_setting
 from elmokit.tasks.coref import CorefTask
 from elmokit.tasks.ner import NerTask
 from elmokit.tasks.nli import NliTask
@@ -45,15 +45,14 @@ def config_of(content: dict[str, Any], where: str) -> tuple[Task[Any, Any, Any, 
     task = TASKS[_chosen(content.pop("task", None), TASKS, "task", where)]
     preset = task.presets[_chosen(content.pop("preset", DEFAULT_PRESET), task.presets, "preset", where)]
     kind = type(preset)
-    content = without_false(kind, content)
-    base = config_to(preset)
+    base = to_dict(preset)
     if isinstance(content.get("elmo"), dict):
-        base["elmo"] = config_to(task.elmo)
+        base["elmo"] = to_dict(task.elmo)
     for name in task.word_tables:
         given = content.get(name)
         if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
             base[name]["dim"] = None  # the preset's was for words without files; the files say their own
-    return task, config_from(kind, deep_merge(base, content), where)
+    return task, from_dict(kind, deep_merge(base, content), where)
 
 
 def _chosen(name: Any, among: Any, what: str, where: str) -> str:

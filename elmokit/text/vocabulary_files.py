@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError
-from elmokit.io.atomic import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words
@@ -62,8 +62,8 @@ def build_vocabulary(
     if path.suffix in (".xz", ".zst"):
         raise ConfigError(f"A vocabulary is written plain or as .gz; {path} asks for {path.suffix}.")
     check_limits(max_words, min_count)
-    refuse_existing(path, overwrite)
-    refuse_existing(counts_path(path), overwrite)
+    check_output_path(path, overwrite)
+    check_output_path(counts_path(path), overwrite)
     with WordCounts() as counts:
         for text in texts:
             counts.add(text, progress)
@@ -110,7 +110,7 @@ def repair_vocabulary(source: Path, path: Path, overwrite: bool = False) -> list
         ModelNotFoundError, FormatError: it is not there, or no list of words.
         OutputError: the output exists and may not be overwritten, or cannot be written.
     """
-    refuse_existing(path, overwrite)
+    check_output_path(path, overwrite)
     words, mended = repaired_words(read_words(source))
     with _written(path, Vocabulary(words).to_text(), overwrite):
         pass

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.config import described
+from elmokit.config import setting
 from elmokit.errors import ConfigError
 from elmokit.weights.softmaxes import SoftmaxConfig
 
@@ -25,38 +25,36 @@ class TrainingConfig:
 
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
-    epochs: float | None = described(None, "Passes over the text to train for.")
-    tokens: int | None = described(
+    epochs: float | None = setting(None, "Passes over the text to train for.")
+    tokens: int | None = setting(
         None, "Instead: predictions per direction to train for; a sentence of n tokens holds n + 1."
     )
-    hours: float | None = described(None, "Instead: time to train for, at the speed measured before the start.")
-    batch_size: int = described(48, "Rows read side by side, in each process.")
-    n_steps: int = described(20, "Positions per row and window; gradients are cut there (TBPTT).")
-    n_samples: int = described(0, "Words sampled for the training loss of each window; 0 for the full softmax.")
-    optimizer: Literal["adam", "adamw", "adagrad"] = described("adam", "Adagrad as in bilm-tf, or the newer ones.")
-    learning_rate: float = described(5e-3, "At its peak.")
-    weight_decay: float = described(0.0, "Of AdamW.")
-    schedule: Literal["cosine", "trapezoid", "constant"] = described(
+    hours: float | None = setting(None, "Instead: time to train for, at the speed measured before the start.")
+    batch_size: int = setting(48, "Rows read side by side, in each process.")
+    n_steps: int = setting(20, "Positions per row and window; gradients are cut there (TBPTT).")
+    n_samples: int = setting(0, "Words sampled for the training loss of each window; 0 for the full softmax.")
+    optimizer: Literal["adam", "adamw", "adagrad"] = setting("adam", "Adagrad as in bilm-tf, or the newer ones.")
+    learning_rate: float = setting(5e-3, "At its peak.")
+    weight_decay: float = setting(0.0, "Of AdamW.")
+    schedule: Literal["cosine", "trapezoid", "constant"] = setting(
         "cosine", "Course of the learning rate after the warm-up; a trapezoid falls at the end only."
     )
-    warmup_ratio: float = described(0.02, "Share of the training over which the learning rate rises.")
-    decay_ratio: float = described(0.2, "Share of the training over which a trapezoid falls.")
-    max_grad_norm: float = described(1.0, "Bound on the global norm of the gradient.")
-    scale_loss_by_steps: bool = described(
-        False, "Multiply the gradient by n_steps before it is clipped, as in bilm-tf."
-    )
-    accumulate: int = described(1, "Windows whose gradients are averaged for one step of the optimizer.")
-    same_text: bool = described(True, "Both directions read the same text; else each in its own order, as in bilm-tf.")
-    shuffle: bool = described(True, "Shuffle shards and sentences.")
-    precision: Literal["float32", "bfloat16"] = described("float32", "Number type of the matrix products.")
-    frozen_layers: tuple[int, ...] = described((), "Layers that keep their weights: 0 the token layer, then the LSTMs.")
-    freeze_softmax: bool = described(False, "The softmax keeps its weights.")
-    seed: int = described(0, "Of the initial weights, the order of the text, dropout and sampling.")
-    log_every: int = described(50, "Steps between lines of the log.")
-    eval_every: int = described(1000, "Steps between looks at the held-out text.")
-    save_every: int = described(500, "Steps between checkpoints.")
-    patience: int = described(0, "Stop after so many looks without a better held-out perplexity; 0 for never.")
-    tensorboard: bool = described(False, "Write the log for TensorBoard too.")
+    warmup_ratio: float = setting(0.02, "Share of the training over which the learning rate rises.")
+    decay_ratio: float = setting(0.2, "Share of the training over which a trapezoid falls.")
+    max_grad_norm: float = setting(1.0, "Bound on the global norm of the gradient.")
+    scale_loss_by_steps: bool = setting(False, "Multiply the gradient by n_steps before it is clipped, as in bilm-tf.")
+    accumulate: int = setting(1, "Windows whose gradients are averaged for one step of the optimizer.")
+    same_text: bool = setting(True, "Both directions read the same text; else each in its own order, as in bilm-tf.")
+    shuffle: bool = setting(True, "Shuffle shards and sentences.")
+    precision: Literal["float32", "bfloat16"] = setting("float32", "Number type of the matrix products.")
+    frozen_layers: tuple[int, ...] = setting((), "Layers that keep their weights: 0 the token layer, then the LSTMs.")
+    freeze_softmax: bool = setting(False, "The softmax keeps its weights.")
+    seed: int = setting(0, "Of the initial weights, the order of the text, dropout and sampling.")
+    log_every: int = setting(50, "Steps between lines of the log.")
+    eval_every: int = setting(1000, "Steps between looks at the held-out text.")
+    save_every: int = setting(500, "Steps between checkpoints.")
+    patience: int = setting(0, "Stop after so many looks without a better held-out perplexity; 0 for never.")
+    tensorboard: bool = setting(False, "Write the log for TensorBoard too.")
 
     def __post_init__(self) -> None:
         if sum(budget is not None for budget in (self.epochs, self.tokens, self.hours)) > 1:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import config_from, config_to
+from elmokit.config import from_dict, to_dict
 from elmokit.errors import ConfigError, ModelError, TrainingError
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
@@ -68,7 +68,7 @@ class RunSettings:
         """
         path = run / SETTINGS
         try:
-            return config_from(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
+            return from_dict(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
         except FileNotFoundError:
             raise TrainingError(f"{run} is not a run: it has no {SETTINGS}. Start one with --out {run}.") from None
         except (ValueError, ConfigError, ModelError) as error:
@@ -76,7 +76,7 @@ class RunSettings:
 
     def save(self, run: Path) -> None:
         """Write ``settings.json``."""
-        write_json(run / SETTINGS, config_to(self))
+        write_json(run / SETTINGS, to_dict(self))
 
     def check_resumes(self, run: Path, earlier: RunSettings) -> None:
         """Refuse to resume a run whose settings or text differ.
@@ -87,7 +87,7 @@ class RunSettings:
         check_settings(run, earlier._comparable(), self._comparable(), {*MAY_CHANGE, "n_predictions"})
 
     def _comparable(self) -> dict[str, Any]:
-        table = config_to(self)
+        table = to_dict(self)
         table |= table.pop("config")
         # The corpus may have moved to another directory: names and sizes identify its files.
         table["shards"] = [[Path(name).name, size] for name, size in table["shards"]]

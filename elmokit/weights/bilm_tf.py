@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
+from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
-from elmokit.io.hdf5 import created_hdf5
+from elmokit.io.hdf5 import check_dataset, create_hdf5, damage_as_format_error, read_dataset
 from elmokit.text.characters import N_CHARS
-from elmokit.weights.datasets import check_dataset, damage_told, read_dataset
-from elmokit.weights.json_table import read_table
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
 
@@ -159,7 +158,7 @@ def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Pa
         card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # there is no place for it
         content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        with created_hdf5(weights) as (file, _):
+        with create_hdf5(weights) as (file, _):
             extra = {name: _stand_in(name, shape) for name, shape in stand_ins(config).items()}
             for name, tensor in (to_theirs(model.bilm, table(config)) | extra).items():
                 file.create_dataset(name, data=tensor.float().numpy())
@@ -171,7 +170,7 @@ def read_options(path: str | Path) -> dict[str, Any]:
     Raises:
         ModelNotFoundError, FormatError: it is missing, or no options file.
     """
-    options = read_table(path, f"There is no options file {path}.", max_bytes=1 << 24)
+    options = read_json(path, f"There is no options file {path}.", max_bytes=1 << 24)
     if not isinstance(options.get("lstm"), dict):
         raise FormatError(f"{path} is JSON but no ELMo options file: it has no table 'lstm'.")
     return options
@@ -295,14 +294,14 @@ def _shapes(file: h5py.File) -> dict[str, Shape]:
             check_dataset(item, file.filename)
             shapes[name] = item.shape
 
-    with damage_told(file.filename):
+    with damage_as_format_error(file.filename):
         file.visititems(note)
     return shapes
 
 
 def _reader(file: h5py.File, path: str | Path) -> Callable[[str], Tensor]:
     def read(name: str) -> Tensor:
-        with damage_told(path):
+        with damage_as_format_error(path):
             return torch.from_numpy(read_dataset(file[name], path))
 
     return read

@@ -24,12 +24,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from elmokit.bilm import BiLM, BiLMConfig, BiLMState
-from elmokit.config import config_from, config_to
+from elmokit.config import from_dict, read_json, to_dict
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
-from elmokit.weights.json_table import read_table
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.weights.table import fill, same_rows
@@ -46,7 +45,7 @@ _WARM = "warm_state."
 def is_folder(path: Path) -> bool:
     """Whether a model of ours stands at the path."""
     try:
-        return bool(read_table(path / "config.json").get("format") == FORMAT)
+        return bool(read_json(path / "config.json").get("format") == FORMAT)
     except ModelError:
         return False
 
@@ -62,9 +61,9 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "storage": storage,
-        "bilm": config_to(model.bilm.config),
+        "bilm": to_dict(model.bilm.config),
         "lexicon": model.lexicon is not None,
-        **({} if model.softmax is None else {"softmax": config_to(softmax_config(model.softmax))}),
+        **({} if model.softmax is None else {"softmax": to_dict(softmax_config(model.softmax))}),
         "card": model.card,
     }
     tensors = dict(model.bilm.state_dict())
@@ -78,7 +77,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
         if model.lexicon is not None:
-            lexicon = json.dumps(config_to(model.lexicon), indent=0, ensure_ascii=False)
+            lexicon = json.dumps(to_dict(model.lexicon), indent=0, ensure_ascii=False)
             (folder / "lexicon.json").write_text(lexicon + "\n", encoding="utf-8", newline="\n")
 
 
@@ -90,7 +89,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         FormatError, TensorMismatchError, ConfigError: the folder is damaged or of another kind.
     """
     folder = Path(path)
-    content = read_table(folder / "config.json", f"{folder} has no config.json, so it is no elmokit model.")
+    content = read_json(folder / "config.json", f"{folder} has no config.json, so it is no elmokit model.")
     known = {"format": FORMAT, "format_version": FORMAT_VERSION}
     if {name: content.get(name) for name in known} != known:
         raise FormatError(
@@ -100,7 +99,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     card = content.get("card")
     if not isinstance(card, dict | None):
         raise FormatError(f"{folder / 'config.json'}: the card is no table of named values. Take it out.")
-    config = config_from(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
+    config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
     with torch.device("meta"):
         bilm = BiLM(config)
         warm = _Warm(bilm.zero_state(1))
@@ -118,7 +117,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         if vocabulary is None:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
         # Folders of the first version do not say which softmax: theirs are full ones.
-        kind = config_from(SoftmaxConfig, content.get("softmax", {}), f"{folder / 'config.json'}, softmax")
+        kind = from_dict(SoftmaxConfig, content.get("softmax", {}), f"{folder / 'config.json'}, softmax")
         with torch.device("meta"):
             softmax = build_softmax(kind, len(vocabulary), bilm)
         _fill_from(folder / "softmax.safetensors", softmax)
@@ -137,9 +136,9 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
 def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     """The lexicon of a model that has one, checked against the model's tables."""
     missing = f"{path} is missing; without it nothing says which row is which word."
-    content = read_table(path, missing, MAX_BYTES)  # as large as a list of words may be
+    content = read_json(path, missing, MAX_BYTES)  # as large as a list of words may be
     try:
-        lexicon = config_from(Lexicon, content, str(path))
+        lexicon = from_dict(Lexicon, content, str(path))
     except FormatError as error:
         raise FormatError(f"{path} is no readable lexicon: {error}") from None
     words, cnn = config.word_features, config.char_cnn

@@ -8,9 +8,9 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from elmokit.bilm import BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.weights.bilm_tf import WRONG_KINDS, clip_from, filters_from, n_rows
-from elmokit.weights.json_table import read_table
 from elmokit.weights.table import Shape
 
 FAMILY = "ELMoForManyLangs"
@@ -45,7 +45,7 @@ def read_settings(folder: Path) -> Settings:
         ModelNotFoundError: there is no ``config.json``.
         FormatError: a file is damaged, or describes a network that is not supported.
     """
-    run = read_table(folder / "config.json")
+    run = read_json(folder / "config.json")
     named = run.get("config_path")
     if not isinstance(named, str) or not named:
         raise FormatError(f"{folder / 'config.json'} has no 'config_path': it is no configuration of {FAMILY}.")
@@ -53,7 +53,7 @@ def read_settings(folder: Path) -> Settings:
     is_inside = not windows.anchor and ".." not in windows.parts
     places = [folder / named, folder / windows.name] if is_inside else [folder / windows.name]
     place = next((place for place in places if _is_file(place)), None)
-    content = stock_settings(windows.name) if place is None else read_table(place)
+    content = stock_settings(windows.name) if place is None else read_json(place)
     where = f"the stock configuration, as {folder} holds no {windows.name!r}" if place is None else str(place)
     for part in ("encoder", "token_embedder"):
         if not isinstance(content.get(part), dict):

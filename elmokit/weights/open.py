@@ -6,14 +6,14 @@ from pathlib import Path
 
 import h5py
 
+from elmokit.config import read_json
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
-from elmokit.io.atomic import atomic_write, refuse_existing
+from elmokit.io.atomic import atomic_write, check_output_path
+from elmokit.io.hdf5 import HDF5_ERRORS
 from elmokit.io.text_files import expand_user
 from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
-from elmokit.weights.datasets import DAMAGE
 from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_folder
-from elmokit.weights.json_table import read_table
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
 
@@ -205,7 +205,7 @@ def _other_hdf5(path: Path) -> str:
         with h5py.File(path, "r") as file:
             names = set(file)
             is_keras = "keras_version" in file.attrs or "model_weights" in names
-    except DAMAGE:
+    except HDF5_ERRORS:
         return ""
     if names == {"embedding"}:
         return "It looks like cached token embeddings: open the model itself, and give this file as token_embeddings."
@@ -222,7 +222,7 @@ def _other_hdf5(path: Path) -> str:
 
 def _config_hint(path: Path) -> str | None:
     try:
-        kind = read_table(path).get("model_type")
+        kind = read_json(path).get("model_type")
     except ModelError:
         return None
     return None if kind is None else f"a Hugging Face model of type {kind!r}"
@@ -235,10 +235,10 @@ def refuse_target(path: Path, overwrite: bool) -> None:
         OutputError: something stands there and may not be overwritten, or is a folder with what is no part of a model.
     """
     if path.suffix in HDF5_SUFFIXES:
-        refuse_existing(path, overwrite)
-        refuse_existing(named_options(path), overwrite)
+        check_output_path(path, overwrite)
+        check_output_path(named_options(path), overwrite)
     else:
-        refuse_existing(path, overwrite, folder=True, parts=PARTS)
+        check_output_path(path, overwrite, folder=True, parts=PARTS)
 
 
 def save_model(

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
+from elmokit.io.hdf5 import HDF5_ERRORS, read_dataset
 from elmokit.nn.cached import CachedCharCNN
 from elmokit.nn.char_cnn import CharCNN, WordEmbedding
 from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import RowVocabulary, Vocabulary, read_words
-from elmokit.weights.datasets import DAMAGE, read_dataset
-from elmokit.weights.json_table import read_table
 from elmokit.weights.model import PretrainedBiLM
 
 NAMES = ("vocab.txt", "vocab.txt.gz")
@@ -99,7 +99,7 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
 def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
     """A model with the NLPL repository's ``meta.json`` as ``meta`` in its card; a damaged one is passed over."""
     try:
-        content = read_table(folder / "meta.json", max_bytes=1 << 20)
+        content = read_json(folder / "meta.json", max_bytes=1 << 20)
     except ModelError:
         return model
     return dataclasses.replace(model, card={**model.card, "meta": content})
@@ -167,5 +167,5 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
             return read_dataset(dataset, path)
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no file of token embeddings {path}.") from None
-    except DAMAGE as error:
+    except HDF5_ERRORS as error:
         raise FormatError(f"{path} is no readable HDF5 file ({error}). Download or copy it again.") from None

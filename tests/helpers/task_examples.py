@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import config_to
-from elmokit.tasks.config import deep_merge, to_toml
+from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.tasks.table import config_of
 
 NER = """-DOCSTART- -X- -X- O
@@ -116,7 +115,7 @@ def changed(config: Any, **train: Any) -> Any:
 
 def tables_of(config: Any, name: str) -> dict[str, Any]:
     """The config as its file would say it."""
-    return {"task": name, **config_to(config)}
+    return {"task": name, **to_dict(config)}
 
 
 def write_config(name: str = "ner", **tables: Any) -> None:

@@ -1,0 +1,122 @@
+"""Progress of long computations: one callback type for the library, one display for people."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called as ``progress(stage, done, total)``: how much of a stage is done, and how much there is (None if unknown).
+
+Every long function of the library accepts such a callback. :class:`ProgressBar` is one.
+"""
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class ProgressBar:
+    """Shows progress: a bar on a terminal or in a notebook, otherwise a line every 30 seconds, both with the time left.
+
+    Pass it to any function that takes a ``progress`` callback, or count yourself with :meth:`update`. Output goes to
+    standard error.
+
+    Args:
+        unit: What is counted, such as ``"tokens"``; empty if each stage counts something else.
+        total: How much there is, for counting with :meth:`update`; None if unknown. A callback reports its own total.
+        clock: The time in seconds.
+
+    Example:
+        >>> with ProgressBar("tokens") as progress:
+        ...     embed_file(elmo, "in.txt", "out.hdf5", progress=progress)
+    """
+
+    def __init__(self, unit: str, total: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.unit, self.total, self._clock = unit, total, clock
+        self.done = self._first = 0
+        self._stage: str | None = None
+        self._started = self._last_line = clock()
+        self._bar: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Show that ``done`` of ``total`` units of a stage are finished.
+
+        A new name starts a new stage. Its first report says what an earlier, interrupted run has done already, so that
+        is left out when the time left is estimated.
+        """
+        if stage != self._stage:
+            self._started = self._last_line = self._clock()
+            self._start(stage, done)
+        self.done, self.total = done, total
+        self._show()
+
+    def update(self, n: int) -> None:
+        """Show that ``n`` more units are finished."""
+        if self._stage is None:
+            self._start("", 0)
+        self.done += n
+        self._show()
+
+    def write(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self._bar is None:
+            print(line, file=sys.stderr)
+        else:
+            self._bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        """Remove the bar from the screen."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _start(self, stage: str, done: int) -> None:
+        self.close()
+        self._stage, self._first = stage, done
+        if tqdm := _bar_class():
+            self._bar = tqdm(
+                initial=done, desc=stage or None, unit=f" {self.unit or 'it'}", unit_scale=True, leave=False
+            )
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            self._bar.total = self.total
+            self._bar.update(self.done - self._bar.n)
+            return
+        now = self._clock()
+        if now - self._last_line < SECONDS_BETWEEN_LINES:
+            return
+        self._last_line = now
+        line = f"{self.done:,} {self.unit}".rstrip()
+        if self.total:
+            line = f"{min(1, self.done / self.total):4.0%} of {self.total:,} {self.unit}".rstrip()
+            if done_here := self.done - self._first:
+                seconds = (now - self._started) * max(0, self.total - self.done) / done_here
+                line += f", {format_seconds(seconds)} left"
+        print(f"{self._stage}: {line}" if self._stage else line, file=sys.stderr, flush=True)
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as ``hours:minutes:seconds``."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def _bar_class() -> Any:
+    """Return tqdm's class for the place we are in, or None where a bar would be a mess of lines (a file, a pipe)."""
+    if "ipykernel" in sys.modules:
+        from tqdm.auto import tqdm  # widgets; without ipywidgets the plain bar
+
+        return tqdm
+    if sys.stderr.isatty():
+        from tqdm import tqdm as terminal_tqdm
+
+        return terminal_tqdm
+    return None

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from elmokit.io.progress import ProgressBar, format_seconds
+
+
+def test_without_a_terminal_a_line_with_the_time_left_appears_every_half_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    with ProgressBar("B", 1000, clock=lambda: now[0]) as progress:
+        for second in (10, 31, 40, 62):
+            now[0] = second
+            progress.update(100)
+    with ProgressBar("B", clock=lambda: now[0]) as progress:
+        now[0] += 100
+        progress.update(5000)
+    assert capsys.readouterr().err.splitlines() == [
+        " 20% of 1,000 B, 0:02:04 left",
+        " 40% of 1,000 B, 0:01:33 left",
+        "5,000 B",
+    ]
+
+
+def test_each_stage_estimates_its_time_without_what_an_earlier_run_has_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    with ProgressBar("words", clock=lambda: now[0]) as progress:
+        progress("index", 600, 1000)
+        now[0] = 40
+        progress("index", 800, 1000)
+        progress("index", 1000, 1000)  # within the half minute
+        progress("sort", 0, None)
+        now[0] = 80
+        progress("sort", 5, None)
+    assert capsys.readouterr().err.splitlines() == ["index:  80% of 1,000 words, 0:00:40 left", "sort: 5 words"]
+
+
+def test_on_a_terminal_there_is_a_bar_per_stage_and_lines_go_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with ProgressBar("tokens") as progress:
+        progress("embed", 10, 100)
+        progress.write("a line")
+        progress("score", 1, 2)
+    shown = screen.getvalue()
+    assert "embed:  10%" in shown
+    assert "a line\n" in shown
+    assert "score:" in shown
+
+
+def test_durations_read_as_hours_minutes_and_seconds() -> None:
+    assert [format_seconds(seconds) for seconds in (0, 59.6, 3661)] == ["0:00:00", "0:01:00", "1:01:01"]
