@@ -17,6 +17,15 @@ from elmokit.nn.kernels.packed import PackedWeights
 Activation = Literal["relu", "tanh"]
 
 
+def empty_embedding(n_rows: int, dim: int) -> nn.Embedding:
+    """Create a trainable embedding whose weights are not initialized and whose row 0 gets no gradient.
+
+    ``nn.Embedding(n_rows, dim)`` draws its weights with ``normal_``. On the meta device, where models are built before
+    their weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers nobody uses.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(n_rows, dim), freeze=False, padding_idx=0)
+
+
 class Highway(nn.Module):
     """One gated layer: ``g * relu(transform(x)) + (1 - g) * x`` with ``g = sigmoid(gate(x))``.
 
@@ -65,7 +74,7 @@ class CharCNN(nn.Module):
         output_dim: int,
     ) -> None:
         super().__init__()
-        self.char_embedding = nn.Embedding(n_chars + 1, char_dim, padding_idx=0)
+        self.char_embedding = empty_embedding(n_chars + 1, char_dim)
         self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
         self.activation: Activation = activation
         n_features = sum(count for _, count in filters)
@@ -117,7 +126,7 @@ class WordEmbedding(nn.Module):
 
     def __init__(self, n_words: int, output_dim: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(n_words + 1, output_dim, padding_idx=0)
+        self.embedding = empty_embedding(n_words + 1, output_dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: Glorot uniform over the published rows."""
@@ -146,7 +155,7 @@ class WordCharLayer(nn.Module):
 
     def __init__(self, n_words: int, word_dim: int, chars: CharCNN | None, output_dim: int) -> None:
         super().__init__()
-        self.word_embedding = nn.Embedding(n_words + 1, word_dim, padding_idx=0)
+        self.word_embedding = empty_embedding(n_words + 1, word_dim)
         self.chars = chars
         self.projection = nn.Linear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
 
