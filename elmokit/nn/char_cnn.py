@@ -17,13 +17,17 @@ from elmokit.nn.kernels.packed import PackedWeights
 Activation = Literal["relu", "tanh"]
 
 
-def empty_embedding(n_rows: int, dim: int) -> nn.Embedding:
-    """Create a trainable embedding whose weights are not initialized and whose row 0 gets no gradient.
+def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
+    """Create a trainable ``nn.Embedding`` whose row 0 means "no token" and gets no gradient.
 
-    ``nn.Embedding(n_rows, dim)`` draws its weights with ``normal_``. On the meta device, where models are built before
-    their weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers nobody uses.
+    ``nn.Embedding`` itself would draw the weights with ``normal_``. On the meta device, where models are built before
+    their weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never used.
+    Elsewhere the draw stays, so that a seed keeps giving the same model.
     """
-    return nn.Embedding.from_pretrained(torch.empty(n_rows, dim), freeze=False, padding_idx=0)
+    weight = torch.empty(n_rows, dim)
+    if not weight.is_meta:
+        nn.init.normal_(weight)
+    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=0)
 
 
 class Highway(nn.Module):
@@ -74,7 +78,7 @@ class CharCNN(nn.Module):
         output_dim: int,
     ) -> None:
         super().__init__()
-        self.char_embedding = empty_embedding(n_chars + 1, char_dim)
+        self.char_embedding = zero_padded_embedding(n_chars + 1, char_dim)
         self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
         self.activation: Activation = activation
         n_features = sum(count for _, count in filters)
@@ -126,7 +130,7 @@ class WordEmbedding(nn.Module):
 
     def __init__(self, n_words: int, output_dim: int) -> None:
         super().__init__()
-        self.embedding = empty_embedding(n_words + 1, output_dim)
+        self.embedding = zero_padded_embedding(n_words + 1, output_dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: Glorot uniform over the published rows."""
@@ -155,7 +159,7 @@ class WordCharLayer(nn.Module):
 
     def __init__(self, n_words: int, word_dim: int, chars: CharCNN | None, output_dim: int) -> None:
         super().__init__()
-        self.word_embedding = empty_embedding(n_words + 1, word_dim)
+        self.word_embedding = zero_padded_embedding(n_words + 1, word_dim)
         self.chars = chars
         self.projection = nn.Linear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
 
