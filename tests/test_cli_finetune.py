@@ -274,7 +274,7 @@ def _no_words(folder: Path) -> None:
     ("arguments", "message"),
     [
         (("model", "new.txt", "--frozen-layers", "0,7"), "frozen_layers holds 7; the model has layers 0 to 2."),
-        (("model", "new.txt", "--frozen-layers", "top"), "'top' is no list of whole numbers such as 0,1."),
+        (("model", "new.txt", "--frozen-layers", "top"), "'top' is not a list of whole numbers such as 0,1."),
         (("model", "new.txt", "--vocab", "words.txt"), "words.txt: A vocabulary needs the words <S>, </S>, <UNK>"),
         (("model", "new.txt", "--vocab", "words.txt", "--max-words", "5"), "give one of them"),
         (("model", "new.txt", "--max-words", "3"), "max_words is 3"),

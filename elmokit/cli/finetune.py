@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import options_option
-from elmokit.cli.settings import SettingsCommand, flags_of, given_flags
+from elmokit.cli.options import SettingsCommand, given_settings, setting_options
 from elmokit.config import Table, deep_merge, read_toml
 from elmokit.errors import ConfigError, ElmoError, FormatError, OutputError
 
@@ -26,11 +26,11 @@ class FinetuneCommand(SettingsCommand):
     """``finetune`` with a flag for every setting of a training."""
 
     @staticmethod
-    def flags() -> list[click.Option]:
+    def setting_options() -> list[click.Option]:
         """The fields of ``TrainingConfig``, with the defaults of fine-tuning."""
         from elmokit.training.config import TrainingConfig
 
-        return flags_of(TrainingConfig, DEFAULTS)
+        return setting_options(TrainingConfig, DEFAULTS)
 
 
 @click.command(cls=FinetuneCommand, short_help="A trained model, trained further on your text.")
@@ -124,7 +124,7 @@ def _config(stored: PretrainedBiLM, file: Table, settings: Table) -> TrainingCon
     from elmokit.training.config import TrainingConfig
     from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 
-    flags = given_flags(TrainingConfig, settings)
+    flags = given_settings(TrainingConfig, settings)
     if settings["dropout"] is not None:
         flags["model"] = {"dropout": settings["dropout"]}
     budgets = {"epochs", "tokens", "hours"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.settings import SettingsCommand, flags_of, given_flags
+from elmokit.cli.options import SettingsCommand, given_settings, setting_options
 from elmokit.config import Table, deep_merge, read_toml
 from elmokit.errors import ConfigError, ElmoError, OutputError
 
@@ -24,11 +24,11 @@ class TrainCommand(SettingsCommand):
     """``train`` with a flag for every setting of a training."""
 
     @staticmethod
-    def flags() -> list[click.Option]:
+    def setting_options() -> list[click.Option]:
         """The fields of ``TrainingConfig``."""
         from elmokit.training.config import TrainingConfig
 
-        return flags_of(TrainingConfig, {"epochs": 1.0})
+        return setting_options(TrainingConfig, {"epochs": 1.0})
 
 
 @click.command(cls=TrainCommand, short_help="Raw text to a biLM.")
@@ -175,7 +175,7 @@ def _config(table: Table, settings: Table, n_words: int) -> TrainingConfig:
     model = {name: settings[name] for name in MODEL_FLAGS if settings[name] is not None}
     if inputs == "words":
         model |= {"char_cnn": None, "n_words": n_words}
-    flags = given_flags(TrainingConfig, settings)
+    flags = given_settings(TrainingConfig, settings)
     softmax: Table = {"kind": settings["softmax"]} if settings["softmax"] else {}
     if settings["cutoffs"]:
         try:

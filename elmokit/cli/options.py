@@ -1,0 +1,118 @@
+"""Command-line options: derived from the fields of a config, and listed under headings in ``--help``."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import click
+
+DEFAULT_GROUP = "Options"
+
+
+class GroupedOption(click.Option):
+    """A click option that ``--help`` lists under a heading. Use it with :class:`GroupedCommand`.
+
+    Example:
+        >>> @click.option("--out", cls=GroupedOption, group="Output", help="The output directory.")
+    """
+
+    def __init__(self, *args: Any, group: str = DEFAULT_GROUP, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose ``--help`` lists options under headings, in the order in which the headings first appear."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options to ``--help``. Options without a heading come last."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
+                groups.setdefault(getattr(parameter, "group", DEFAULT_GROUP), []).append(record)
+        ungrouped = groups.pop(DEFAULT_GROUP, [])
+        for heading, records in (*groups.items(), (DEFAULT_GROUP, ungrouped)):
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class SettingsCommand(GroupedCommand):
+    """A command that has, besides its own parameters, an option for each setting of a config.
+
+    The options are looked up when the command is used, and not when its module is imported, because the module of the
+    config can be slow to import.
+    """
+
+    setting_options: Callable[[], list[click.Option]]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the command's own parameters, then one option per setting."""
+        if not any(isinstance(parameter, _SettingOption) for parameter in self.params):
+            self.params += type(self).setting_options()
+        return super().get_params(ctx)
+
+
+class _SettingOption(GroupedOption):
+    pass
+
+
+def setting_options(
+    cls: type, defaults: Mapping[str, Any] = types.MappingProxyType({}), names: Collection[str] | None = None
+) -> list[click.Option]:
+    """Make an option for each field of a config that was declared with :func:`elmokit.config.setting`.
+
+    An option that is not given on the command line has the value None, so that a config file or a preset can decide.
+
+    Args:
+        cls: The config's dataclass.
+        defaults: Defaults to show in ``--help`` instead of the fields' own. None shows no default.
+        names: The fields to make options for; None for all.
+    """
+    hints = typing.get_type_hints(cls)
+    options: list[click.Option] = []
+    for field in dataclasses.fields(cls):
+        if "help" not in field.metadata or (names is not None and field.name not in names):
+            continue
+        default, value_type = defaults.get(field.name, field.default), _click_type(hints[field.name])
+        flag, shown = f"--{field.name.replace('_', '-')}", "" if default in (None, ()) else str(default)
+        if value_type is click.BOOL:
+            flag, shown = f"{flag}/--no-{flag[2:]}", "yes" if default else "no"
+        text = field.metadata["help"] + (f"  [default: {shown}]" if shown else "")
+        group = field.metadata["group"] or DEFAULT_GROUP
+        options.append(_SettingOption([flag, field.name], type=value_type, default=None, help=text, group=group))
+    return options
+
+
+def given_settings(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a config's settings that were given on the command line."""
+    names = [field.name for field in dataclasses.fields(cls) if "help" in field.metadata]
+    return {name: values[name] for name in names if values.get(name) is not None}
+
+
+class CommaSeparated(click.ParamType[list[int]]):
+    """Whole numbers separated by commas, such as ``0,1``."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """Parse the text of an option."""
+        try:
+            return [int(part) for part in value.split(",") if part]
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 0,1.", param, ctx)
+
+
+def _click_type(hint: Any) -> click.ParamType[Any]:
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    if typing.get_origin(hint) is typing.Literal:
+        return click.Choice(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return CommaSeparated()
+    param_type: click.ParamType[Any] = click.types.convert_type(hint)
+    return param_type
