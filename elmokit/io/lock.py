@@ -12,7 +12,7 @@ from elmokit.errors import LockedError, OutputError
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, message: str | None = None) -> Iterator[None]:
+def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Iterator[None]:
     """Hold an exclusive lock while the block runs; the operating system releases it when the process ends.
 
     File systems without locks (some network mounts) grant every lock.
@@ -20,6 +20,7 @@ def file_lock(path: Path, message: str | None = None) -> Iterator[None]:
     Args:
         path: The lock file. It is created with its directory if missing, and left in place afterwards.
         message: The error text if another process holds the lock.
+        wait: Wait for another process that holds the lock, instead of raising an error.
 
     Raises:
         LockedError: Another process holds the lock.
@@ -30,7 +31,7 @@ def file_lock(path: Path, message: str | None = None) -> Iterator[None]:
         path.touch()
     except OSError as error:
         raise OutputError(f"Cannot write to {path.parent}: {error.strerror}. Choose another directory.") from None
-    lock = filelock.FileLock(path, timeout=0)
+    lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     granted_without_lock = False
     try:
         lock.acquire()

@@ -1,0 +1,477 @@
+"""Files that grow on disk so that an interrupted run can be resumed.
+
+A :class:`ResumableStore` is a directory of data files and a journal, ``journal.json``, which records how much of each
+file is complete, and what the owner of the data needs to continue (its *progress*). A commit first flushes the data to
+disk and then replaces the journal. After an interruption (SIGKILL, power loss, a full disk) the journal therefore
+describes a valid prefix of every file. On resume the files are truncated to these prefixes, so an interruption costs at
+most the work since the last commit.
+
+Three things are built on it: the vectors of ``elmokit embed``, the index of word occurrences, and the cache of layers
+for training tasks.
+
+Why not one HDF5 file or a database? An HDF5 file whose process dies while it is open often cannot be read again, and
+vectors that lie consecutively in a flat file can be memory-mapped by any number of readers while one process appends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from elmokit.errors import OutputError
+from elmokit.io.lock import file_lock
+
+JOURNAL = "journal.json"
+COMMIT_SECONDS = 2.0
+"""The least time between two timed commits: an fsync takes about 10 ms, a batch of sentences about 100 ms."""
+
+IfExists = Literal["resume", "restart", "refuse"]
+"""What to do with a store that holds committed data: continue it, discard it, or raise an error."""
+
+_LOCK = "lock"
+_NEW_JOURNAL = "journal.new"
+_OLD_INDEX_JOURNAL = "record.json"  # of an index of occurrences made before stores had a common journal
+_Progress = TypeVar("_Progress")
+
+
+@dataclass(frozen=True)
+class _Journal:
+    settings: dict[str, Any]
+    progress: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    finished: bool = False
+    state_file: str | None = None
+    published: str | None = None
+
+
+@dataclass(frozen=True)
+class StoreContents(_Journal):
+    """The committed contents of a store, for reading.
+
+    Get them from :func:`read_store` or from :attr:`ResumableStore.committed`. They stay valid while another process
+    appends to the store, because committed data never changes.
+
+    Attributes:
+        settings: What the store was made from.
+        progress: The record of the last commit; empty if nothing was committed.
+        sizes: The committed length of each file in bytes.
+        finished: Whether the owner declared the store complete.
+        folder: The directory of the store.
+    """
+
+    folder: Path = Path()
+
+    def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
+        """Map a file of numbers into memory, read-only.
+
+        Args:
+            name: Name of the file. A file that was never written counts as empty.
+            dtype: Type of the numbers.
+            width: Numbers per row; None for a one-dimensional array.
+
+        Returns:
+            ``(rows, width)`` or ``(rows,)``.
+
+        Raises:
+            OutputError: The file is missing or shorter than recorded.
+        """
+        n_bytes = self.sizes.get(name, 0)
+        shape: tuple[int, ...] = (n_bytes // np.dtype(dtype).itemsize,)
+        if width is not None:
+            shape = (shape[0] // width, width)
+        if not n_bytes:
+            return np.zeros(shape, dtype)
+        try:
+            return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
+        except (OSError, ValueError):
+            raise OutputError(
+                f"{self.folder / name} is missing or cut short. Delete the directory {self.folder} and create it again."
+            ) from None
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the committed contents of a file; empty if it was never written.
+
+        Raises:
+            OutputError: The file is missing or shorter than recorded.
+        """
+        return self.memory_map(name, np.uint8).tobytes()
+
+    def read_state(self) -> bytes | None:
+        """Return the bytes that the last commit was given as ``state``.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        return None if self.state_file is None else (self.folder / self.state_file).read_bytes()
+
+    def progress_as(self, kind: type[_Progress]) -> _Progress:
+        """Return the progress as a dataclass whose fields all have defaults.
+
+        Raises:
+            OutputError: The record does not fit the dataclass.
+        """
+        try:
+            return msgspec.convert(self.progress, kind)
+        except msgspec.ValidationError as error:
+            raise _damaged(self.folder / JOURNAL, error) from None
+
+
+def read_store(folder: str | Path) -> StoreContents:
+    """Return what is committed in a store, without locking it.
+
+    Raises:
+        OutputError: There is no store, or its journal is damaged.
+    """
+    contents = _read_journal(Path(folder))
+    if contents is None:
+        raise OutputError(f"{folder} has no {JOURNAL}: it was not created by elmokit, or its creation never started.")
+    return contents
+
+
+class ResumableStore:
+    """A directory of growing files that survives interruption.
+
+    Use it as a context manager. Call :meth:`append` or :meth:`write_at` for new data, and :meth:`commit` whenever the
+    data written so far should survive an interruption. One process can have a store open at a time; others can read
+    what is committed with :func:`read_store`.
+
+    An ``OSError`` inside the ``with`` block (a full disk, for example) becomes an ``OutputError`` that says what is
+    kept. If the block ends before anything was committed, the directory is removed.
+
+    Args:
+        folder: The directory. It is created if missing.
+        settings: JSON values that identify the contents, such as the fingerprint of the model. A store with different
+            settings is rejected, because its data would not match the data still to come.
+        if_exists: What to do if the directory already holds committed data.
+        resume_hint: What the user should do to continue, for error messages.
+        restart_hint: What the user should do to start from scratch, for error messages.
+        locked_message: The error text if another process is writing to the store.
+        wait: Wait for another process that is writing, instead of raising an error.
+
+    Raises:
+        LockedError: Another process is writing to the store.
+        OutputError: The directory holds other files; or committed data although ``if_exists`` is "refuse"; or data of
+            other settings; or damaged data.
+
+    Example:
+        >>> with ResumableStore(folder, {"model": fingerprint}) as store:
+        ...     n_done = store.progress.get("n_done", 0)
+        ...     for sentence in sentences[n_done:]:
+        ...         store.append("vectors", embed(sentence))
+        ...         n_done += 1
+        ...         if store.commit_is_due():
+        ...             store.commit({"n_done": n_done})
+        ...     store.commit({"n_done": n_done}, finished=True)
+        >>> vectors = read_store(folder).memory_map("vectors", np.float32, width=1024)
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        settings: Mapping[str, Any],
+        *,
+        if_exists: IfExists = "resume",
+        resume_hint: str = "run the same command again",
+        restart_hint: str | None = None,
+        locked_message: str | None = None,
+        wait: bool = False,
+    ) -> None:
+        self.folder = Path(folder)
+        self.committed = StoreContents(json.loads(json.dumps(dict(settings))), folder=self.folder)
+        self.if_exists = if_exists
+        self.resume_hint = resume_hint
+        self.restart_hint = restart_hint or f"delete {self.folder}"
+        self._locked_message, self._wait = locked_message, wait
+        self._files: dict[str, IO[bytes]] = {}
+        self._names: set[str] = set()
+        self._n_commits = 0
+        self._committed_at = time.monotonic()
+        self._open = contextlib.ExitStack()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the store is made from."""
+        return self.committed.settings
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """The record of the last commit; empty if nothing is committed."""
+        return self.committed.progress
+
+    @property
+    def finished(self) -> bool:
+        """Whether the store was declared complete."""
+        return self.committed.finished
+
+    def __enter__(self) -> ResumableStore:
+        if self.if_exists != "restart":
+            self._refuse_other_files()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(file_lock(self.folder / _LOCK, self._locked_message, wait=self._wait))
+            stack.callback(self._close)
+            try:
+                self._load()
+            except OSError as error:
+                raise self._failure(error) from error
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._open:
+            self._close()
+            if not self.progress:
+                self._remove()
+        if isinstance(error, OSError):
+            raise self._failure(error) from error
+
+    def append(self, name: str, data: bytes | NDArray[Any]) -> None:
+        """Write data at the end of a file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        file = self._file(name)
+        file.seek(0, os.SEEK_END)
+        _write(file, data)
+
+    def write_at(self, name: str, offset: int, data: bytes | NDArray[Any]) -> None:
+        """Write data at an offset, which may be beyond the end of the file.
+
+        Use it for parts that are complete in another order than that of the file. Data that is already committed must
+        not be overwritten, except where the progress says that it does not count.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        file = self._file(name)
+        file.seek(offset)
+        _write(file, data)
+
+    def size(self, name: str) -> int:
+        """Return the length of a file in bytes, data that is not yet committed included."""
+        return os.fstat(self._file(name).fileno()).st_size
+
+    def commit_is_due(self) -> bool:
+        """Return whether the last commit is ``COMMIT_SECONDS`` ago or more."""
+        return time.monotonic() - self._committed_at >= COMMIT_SECONDS
+
+    def commit(self, progress: Mapping[str, Any], *, state: bytes | None = None, finished: bool = False) -> None:
+        """Flush everything written so far to disk and record it. From here on it survives an interruption.
+
+        Args:
+            progress: JSON values that the owner needs to continue after this point; not empty.
+            state: Bytes that belong to this point, such as a serialized LSTM state.
+            finished: Declare the store complete.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
+        # old journal still describes valid prefixes, because committed data is never overwritten.
+        for file in self._files.values():
+            os.fsync(file.fileno())
+        state_file = None
+        if state is not None:
+            # Never the name in the journal: that file must stay intact until the journal is replaced.
+            self._n_commits += 1 + (self.committed.state_file == f"state-{self._n_commits + 1}")
+            state_file = f"state-{self._n_commits}"
+            with (self.folder / state_file).open("wb") as file:
+                file.write(state)
+                file.flush()
+                os.fsync(file.fileno())
+        # fstat, not seek: another thread may be about to write at the file's current position.
+        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
+        self._write_journal(
+            replace(
+                self.committed,
+                progress=dict(progress),
+                sizes=self.committed.sizes | sizes,
+                finished=finished,
+                state_file=state_file,
+            )
+        )
+        for old in self.folder.glob("state-*"):
+            if old.name != state_file:
+                old.unlink()
+        self._committed_at = time.monotonic()
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file to a size, and commit that.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        # Journal first: a file longer than recorded is truncated on resume, a shorter one is an error.
+        self._write_journal(replace(self.committed, sizes=self.committed.sizes | {name: size}))
+        self._file(name).truncate(size)
+
+    def publish(self, name: str, target: Path) -> None:
+        """Move a file to its final place, and delete the rest of the store.
+
+        Raises:
+            OSError: It cannot be moved.
+        """
+        os.fsync(self._file(name).fileno())
+        # If the process dies between the move and the removal, the journal shows that the leftovers are not a partial
+        # output.
+        self._write_journal(replace(self.committed, published=name))
+        self._close()
+        (self.folder / name).replace(target)
+        _sync_folder(target.parent)
+        self.committed = replace(self.committed, progress={})
+
+    def _load(self) -> None:
+        """Read the journal and bring the files to the sizes it records."""
+        found = None if self.if_exists == "restart" else _read_journal(self.folder)
+        if found is not None and found.published is not None and not (self.folder / found.published).exists():
+            found = None
+        if found is None or not found.progress:
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / JOURNAL).unlink()
+            self._write_journal(self.committed)
+            return
+        if self.if_exists == "refuse":
+            raise OutputError(
+                f"{self.folder} holds the partial output of an interrupted run. To continue it, {self.resume_hint}; "
+                f"to start from scratch, {self.restart_hint}."
+            )
+        for name in sorted(found.settings.keys() | self.settings.keys()):
+            old, new = found.settings.get(name), self.settings.get(name)
+            if old != new:
+                raise OutputError(
+                    f"{self.folder} was created with {name} {old!r}, but this run has {name} {new!r}. Use the same, "
+                    f"or start from scratch: {self.restart_hint}."
+                )
+        self.committed = found
+        for name in found.sizes:
+            self._file(name)
+
+    def _refuse_other_files(self) -> None:
+        """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
+        if not self.folder.exists() or any((self.folder / name).exists() for name in (JOURNAL, _OLD_INDEX_JOURNAL)):
+            return
+        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {_LOCK, _NEW_JOURNAL}:
+            return
+        raise OutputError(f"{self.folder} exists and holds something else. Choose another name.")
+
+    def _file(self, name: str) -> IO[bytes]:
+        """Open a file when it is first needed, truncated to what is committed of it."""
+        if name not in self._files:
+            path, size = self.folder / name, self.committed.sizes.get(name, 0)
+            self._names.add(name)
+            path.touch()
+            file = self._files[name] = path.open("r+b", buffering=0)
+            found = os.fstat(file.fileno()).st_size
+            if found < size:
+                raise OutputError(
+                    f"{path} is cut short: it has {found:,} bytes, but {size:,} were recorded. "
+                    f"To start from scratch, {self.restart_hint}."
+                )
+            file.truncate(size)
+        return self._files[name]
+
+    def _write_journal(self, contents: StoreContents) -> None:
+        content = asdict(contents)
+        del content["folder"]
+        beside = self.folder / _NEW_JOURNAL
+        with beside.open("w", encoding="utf-8") as text:
+            json.dump(content, text, indent=1)
+            text.flush()
+            os.fsync(text.fileno())
+        beside.replace(self.folder / JOURNAL)
+        _sync_folder(self.folder)
+        self.committed = contents
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _remove(self) -> None:
+        """Remove the files of the store, and its directory if nothing else is in it."""
+        with contextlib.suppress(OSError):
+            names = [*self._names, JOURNAL, _NEW_JOURNAL, _LOCK]
+            for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
+                path.unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def _failure(self, error: OSError) -> OutputError:
+        kept = "Nothing was committed; existing outputs are unchanged."
+        if self.progress:
+            kept = f"Completed work is kept there. Fix the cause, then {self.resume_hint}."
+        return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
+
+
+def _read_journal(folder: Path) -> StoreContents | None:
+    """Return what a journal records; None if there is none.
+
+    Raises:
+        OutputError: It is damaged, or was written by an incompatible version.
+    """
+    try:
+        content = (folder / JOURNAL).read_bytes()
+    except FileNotFoundError:
+        return _read_old_index_journal(folder)
+    except OSError as error:
+        raise _damaged(folder / JOURNAL, error) from None
+    try:
+        journal = msgspec.json.decode(content, type=_Journal)
+    except msgspec.DecodeError as error:
+        raise _damaged(folder / JOURNAL, error) from None
+    return _checked(StoreContents(**vars(journal), folder=folder), folder / JOURNAL)
+
+
+def _read_old_index_journal(folder: Path) -> StoreContents | None:
+    """Read an index of occurrences that was made before stores had a common journal."""
+    try:
+        content = json.loads((folder / _OLD_INDEX_JOURNAL).read_text(encoding="utf-8"))
+        progress = {"n_done": content["done"]} if content["done"] else {}
+        contents = StoreContents(content["about"], progress, content["sizes"], content["finished"], folder=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(folder / _OLD_INDEX_JOURNAL, error) from None
+    return _checked(contents, folder / _OLD_INDEX_JOURNAL)
+
+
+def _checked(contents: StoreContents, path: Path) -> StoreContents:
+    for name, size in contents.sizes.items():
+        if not isinstance(size, int) or size < 0 or Path(name).name != name:
+            raise _damaged(path, f"{name!r} has size {size!r}")
+    return contents
+
+
+def _damaged(path: Path, reason: object) -> OutputError:
+    return OutputError(
+        f"{path} is damaged, or was written by another version of elmokit ({reason}). "
+        f"Delete the directory {path.parent} and start from scratch."
+    )
+
+
+def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> None:
+    """Write everything: an unbuffered file may take only a part at a time."""
+    content = data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a renamed file survive a power loss; Windows, which cannot open directories, does without."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

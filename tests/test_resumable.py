@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit.errors import LockedError, OutputError
+from elmokit.io import resumable
+from elmokit.io.resumable import JOURNAL, ResumableStore, read_store
+
+SETTINGS = {"what": "numbers", "layers": (0, 2)}
+
+
+class Interrupted(BaseException):
+    """Ends a run in the middle."""
+
+
+def interrupted_run(folder: Path) -> None:
+    with contextlib.suppress(Interrupted), ResumableStore(folder, SETTINGS) as store:
+        store.append("rows", np.arange(4, dtype="<i4"))
+        store.commit({"n_done": 2}, state=b"after two")
+        store.append("rows", np.arange(99, dtype="<i4"))
+        store.append("other", b"never committed")
+        raise Interrupted
+
+
+def test_an_interrupted_run_resumes_at_the_last_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    interrupted_run(folder)
+    with ResumableStore(folder, SETTINGS) as store:
+        assert (store.progress, store.finished, store.committed.read_state()) == ({"n_done": 2}, False, b"after two")
+        assert (store.size("rows"), store.size("other")) == (16, 0)
+        store.append("rows", np.array([4, 5], dtype="<i4"))
+        store.append("words", b"new\n")
+        store.commit({"n_done": 3}, finished=True)
+    contents = read_store(folder)
+    assert (contents.progress, contents.finished, contents.read_state()) == ({"n_done": 3}, True, None)
+    assert contents.settings == {"what": "numbers", "layers": [0, 2]}
+    np.testing.assert_array_equal(contents.memory_map("rows", "<i4", 2), [[0, 1], [2, 3], [4, 5]])
+    assert contents.memory_map("nothing", "<i4", 2).shape == (0, 2)
+    assert contents.read_bytes("words") == b"new\n"
+    assert not list(folder.glob("state-*"))
+
+
+def test_data_can_be_written_in_any_order(tmp_path: Path) -> None:
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        store.write_at("rows", 8, np.array([2, 3], dtype="<i4"))
+        store.commit({"n_done": 1})
+        store.write_at("rows", 0, np.array([0, 1], dtype="<i4"))
+        store.append("rows", np.array([4], dtype="<i4"))
+        store.truncate("rows", 12)
+    np.testing.assert_array_equal(read_store(tmp_path / "store").memory_map("rows", "<i4"), [0, 1, 2])
+
+
+def test_readers_see_what_is_committed_while_a_writer_appends(tmp_path: Path) -> None:
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        store.append("rows", np.arange(3, dtype="<i4"))
+        store.commit({"n_done": 1})
+        before = read_store(tmp_path / "store").memory_map("rows", "<i4")
+        store.append("rows", np.arange(3, 6, dtype="<i4"))
+        assert len(read_store(tmp_path / "store").memory_map("rows", "<i4")) == 3
+        store.commit({"n_done": 2})
+        assert len(read_store(tmp_path / "store").memory_map("rows", "<i4")) == 6
+        assert before.tolist() == [0, 1, 2]
+
+
+def test_a_run_without_commits_leaves_nothing_behind(tmp_path: Path) -> None:
+    with contextlib.suppress(Interrupted), ResumableStore(tmp_path / "store", SETTINGS) as store:
+        store.append("rows", b"1234")
+        raise Interrupted
+    assert not list(tmp_path.iterdir())
+
+
+def test_commits_are_due_after_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        assert not store.commit_is_due()
+        monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+        assert store.commit_is_due()
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    interrupted_run(tmp_path / "store")
+    with (
+        pytest.raises(OutputError, match="was created with what 'numbers', but this run has what 'letters'"),
+        ResumableStore(tmp_path / "store", SETTINGS | {"what": "letters"}),
+    ):
+        pass
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        assert store.progress == {"n_done": 2}
+
+
+def test_committed_data_is_kept_or_discarded_on_request(tmp_path: Path) -> None:
+    interrupted_run(tmp_path / "store")
+    with (
+        pytest.raises(OutputError, match=r"holds the partial output of an interrupted run\. To continue it, say so"),
+        ResumableStore(tmp_path / "store", SETTINGS, if_exists="refuse", resume_hint="say so"),
+    ):
+        pass
+    with ResumableStore(tmp_path / "store", {"what": "letters"}, if_exists="restart") as store:
+        assert (store.progress, store.size("rows")) == ({}, 0)
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    for path in (folder, folder / "thesis.txt"):
+        with pytest.raises(OutputError, match="holds something else"), ResumableStore(path, SETTINGS):
+            pass
+    assert [file.name for file in folder.iterdir()] == ["thesis.txt"]
+    with pytest.raises(OutputError, match="Cannot write to"), ResumableStore(folder / "thesis.txt" / "f", SETTINGS):
+        pass
+
+
+def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+    with ResumableStore(tmp_path / "store", SETTINGS) as first:
+        first.commit({"n_done": 1})
+        with pytest.raises(LockedError, match="Another process is writing"), ResumableStore(first.folder, SETTINGS):
+            pass
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        assert store.progress == {"n_done": 1}
+
+
+def test_a_second_writer_can_wait_for_the_first(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from elmokit.io.resumable import ResumableStore\n"
+        "with ResumableStore(sys.argv[1], {}) as store:\n"
+        "    store.commit({'n_done': 1}); print('ready', flush=True); time.sleep(0.5); store.commit({'n_done': 2})"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        with ResumableStore(tmp_path / "store", {}, wait=True) as store:
+            assert store.progress == {"n_done": 2}
+
+
+def test_a_published_file_leaves_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> dict[str, object]:
+        with ResumableStore(tmp_path / "store", SETTINGS) as store:
+            before = store.progress
+            store.append("rows", b"1234")
+            store.commit({"n_done": 1})
+            store.publish("rows", tmp_path / "out")
+        return before
+
+    with monkeypatch.context() as patch:  # the process dies between the move and the removal
+        patch.setattr(ResumableStore, "_remove", lambda self: None)
+        run()
+    assert (tmp_path / "store" / JOURNAL).exists()
+    assert run() == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out").read_bytes() == b"1234"
+
+
+def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
+    interrupted_run(tmp_path / "store")
+    for content in (b"12", None):
+        if content is None:
+            (tmp_path / "store" / "rows").unlink()
+        else:
+            (tmp_path / "store" / "rows").write_bytes(content)
+        with pytest.raises(OutputError, match="missing or cut short"):
+            read_store(tmp_path / "store").memory_map("rows", "<i4")
+        with pytest.raises(OutputError, match="rows is cut short"), ResumableStore(tmp_path / "store", SETTINGS):
+            pass
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"settings": {}, "done": 0, "sizes": "many"}', "\xff", '{"settings": {}, "sizes": {"../a": 1}}'],
+)
+def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / JOURNAL).write_text(content, encoding="latin-1")
+    with pytest.raises(OutputError, match="is damaged"):
+        read_store(tmp_path)
+    with pytest.raises(OutputError, match="is damaged"), ResumableStore(tmp_path, SETTINGS):
+        pass
+    with pytest.raises(OutputError, match=r"has no journal\.json"):
+        read_store(tmp_path / "nowhere")
+
+
+def test_an_index_from_before_the_common_journal_can_be_read(tmp_path: Path) -> None:
+    record = {"about": SETTINGS, "done": 5, "finished": True, "sizes": {"rows": 4}}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    (tmp_path / "rows").write_bytes(b"1234")
+    contents = read_store(tmp_path)
+    assert (contents.progress, contents.finished, contents.read_bytes("rows")) == ({"n_done": 5}, True, b"1234")
+    with ResumableStore(tmp_path, SETTINGS) as store:
+        assert store.finished
+    (tmp_path / "record.json").write_text('{"about": {}}')
+    with pytest.raises(OutputError, match="is damaged"):
+        read_store(tmp_path)
+
+
+def test_a_disk_error_says_what_is_kept(tmp_path: Path) -> None:
+    def fail(commit: bool) -> None:
+        with ResumableStore(tmp_path / "store", SETTINGS) as store:
+            store.append("rows", b"1")
+            if commit:
+                store.commit({"n_done": 1})
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OutputError, match=r"failed: No space left on device\. Nothing was committed"):
+        fail(commit=False)
+    with pytest.raises(OutputError, match=r"Completed work is kept there\. Fix the cause, then run the same command"):
+        fail(commit=True)
+
+
+@pytest.mark.slow
+def test_a_process_killed_at_any_moment_leaves_a_valid_prefix(tmp_path: Path) -> None:
+    code = (
+        "import sys; from elmokit.io import resumable; resumable.COMMIT_SECONDS = 0.0\n"
+        "with resumable.ResumableStore(sys.argv[1], {}) as store:\n"
+        "    for n in range(store.progress.get('n_done', 0), 10**9):\n"
+        "        store.append('rows', n.to_bytes(4, 'little')); store.commit({'n_done': n + 1}, state=b'%d' % n)"
+    )
+    n_done = 0
+    for seconds in (0.4, 0.5, 0.6, 0.7):
+        run = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "store")])
+        time.sleep(seconds)
+        run.kill()
+        run.wait()
+        if not (tmp_path / "store" / JOURNAL).exists():
+            continue
+        contents = read_store(tmp_path / "store")
+        rows = contents.memory_map("rows", "<i4")
+        assert rows.tolist() == list(range(contents.progress.get("n_done", 0)))
+        assert len(rows) >= n_done
+        n_done = len(rows)
+    assert n_done
