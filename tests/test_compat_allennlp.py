@@ -150,7 +150,7 @@ def test_a_module_can_stand_in_for_the_files(files: Files) -> None:
     assert [part.shape for part in elmo(batch_to_ids(SENTENCES))["elmo_representations"]] == [(2, 7, DIM)] * 2
     with pytest.raises(ConfigurationError, match="or a module"):
         Elmo(files.options, files.weights, 2, module=bilm)
-    with pytest.raises(ConfigurationError, match="Which model"):
+    with pytest.raises(ConfigurationError, match="No model given"):
         Elmo(None, None, 2)
 
 
@@ -244,12 +244,12 @@ def test_a_word_outside_the_cache_is_read_by_its_characters(files: Files) -> Non
     expected = Elmo(files.options, files.weights, 1, dropout=0)(ids)["elmo_representations"][0]
     words[1, 2] = len(VOCABULARY)
     torch.testing.assert_close(elmo(ids, words)["elmo_representations"][0], expected)
-    with pytest.raises(ValueError, match="Give inputs"):
+    with pytest.raises(ValueError, match="Pass inputs"):
         elmo(None, words)
     elmo.reset_states()
     words[1, 2] = -1
     torch.testing.assert_close(elmo(ids, words)["elmo_representations"][0], expected)
-    with pytest.raises(ValueError, match="Give inputs"):
+    with pytest.raises(ValueError, match="Pass inputs"):
         elmo(None, words)
 
 
@@ -272,14 +272,14 @@ def test_a_cache_that_begins_with_a_word_is_refused(files: Files) -> None:
 
 
 def test_only_the_cached_vectors_train_and_that_is_said(files: Files) -> None:
-    with pytest.warns(UserWarning, match="cached vectors train"):
+    with pytest.warns(UserWarning, match="cached vectors are trained"):
         model = _ElmoBiLm(files.options, files.weights, requires_grad=True, vocab_to_cache=VOCABULARY)
     for _ in range(2):
         sum(layer.sum() for layer in model(*with_word_ids(VOCABULARY, SENTENCES))["activations"]).backward()
     assert model._word_embedding is not None
     assert model._word_embedding.weight.grad is not None
     assert all(parameter.grad is None for parameter in model._token_embedder.parameters())
-    with pytest.warns(UserWarning, match="not looked at"):
+    with pytest.warns(UserWarning, match="is ignored"):
         Elmo(files.options, files.weights, 1)(*with_word_ids(VOCABULARY, SENTENCES))
 
 

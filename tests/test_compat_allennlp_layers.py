@@ -74,9 +74,9 @@ def test_scalar_mix_weighs_by_softmax_and_gamma() -> None:
 
 
 def test_scalar_mix_refuses_wrong_counts() -> None:
-    with pytest.raises(ConfigurationError, match="mixes 3 tensors; given 2"):
+    with pytest.raises(ConfigurationError, match="Expected 3 tensors to mix, but got 2"):
         ScalarMix(3)([torch.zeros(1), torch.zeros(1)])
-    with pytest.raises(ConfigurationError, match="given 4 initial parameters"):
+    with pytest.raises(ConfigurationError, match="but got 4"):
         ScalarMix(3, initial_scalar_parameters=[0.0] * 4)
     with pytest.raises(ConfigurationError, match="needs the mask"):
         ScalarMix(1, do_layer_norm=True)([torch.zeros(1, 1, 1)])

@@ -366,7 +366,7 @@ def test_embedding_files_that_do_not_fit_are_refused(files: tuple[Path, Path], t
     with h5py.File(tmp_path / "outside.hdf5", "w") as file:
         places = [(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)]
         file.create_dataset("embedding", (3, 32), "f4", external=places)
-    with pytest.raises(FormatError, match="points to another file"):
+    with pytest.raises(FormatError, match="refers to another file"):
         opened(tmp_path / "outside.hdf5")
 
 

@@ -1,4 +1,10 @@
-"""AllenNLP's LSTM with a projection: one cell and direction, and the stack of both, with its carried state."""
+"""AllenNLP's LSTM with a projection: one layer in one direction, and the stack of both directions with its state.
+
+AllenNLP keeps an LSTM layer as three linear layers, with the gates in the order i, f, g, o and 1 added to the stored
+forget bias. elmokit's kernels read one matrix in the order i, g, f, o. A strided view cannot express that permutation,
+so the matrix is derived from AllenNLP's parameters: once per batch while the biLM is trained, with gradients flowing
+back to them; otherwise only when the weights are packed for a kernel, which is repeated only after they change.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +14,75 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.compat.allennlp_layers import Source, fill, lengths_of, opened
-from elmokit.nn.lstm import STEPS_AT_ONCE
+from elmokit.bilm import BiLMState, stack_states
+from elmokit.compat.allennlp_layers import Source, fill, lengths_of, open_files
+from elmokit.nn.kernels.packed import CompiledLayer, PackedWeights, TorchLayer
+from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from elmokit.weights.allennlp import DIRECTIONS, lstm_to_allennlp
+from elmokit.weights.table import GATE_BIAS, GATES
 
 State = tuple[Tensor, Tensor]
 
 
-class LstmCellWithProjection(nn.Module):
-    """One LSTM layer in one direction with a projected, clipped recurrent state; clips of 0 or None are none.
+class _CellLayer(ProjectedLSTM):
+    """The LSTM layer over the parameters of an ``LstmCellWithProjection``, which are shared, not copied."""
 
-    A new layer's gate blocks (i, f, g, o) are orthogonal, its biases 0 and 1 for the forget gate.
+    def __init__(self, cell: LstmCellWithProjection) -> None:
+        nn.Module.__init__(self)  # ProjectedLSTM's own would create parameters
+        self.input_linearity, self.state_linearity = cell.input_linearity, cell.state_linearity
+        self.state_projection = cell.state_projection
+        self.input_dim, self.hidden_dim, self.projection_dim = cell.input_size, cell.cell_size, cell.hidden_size
+        self.cell_clip = cell.memory_cell_clip_value or None
+        self.projection_clip = cell.state_projection_clip_value or None
+        self._packed = cell._packed
+        self.recurrent_dropout = cell.recurrent_dropout_probability if cell.training else 0.0
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The matrix for inputs and recurrent state side by side."""
+        return GATES.to_ours(torch.cat([self.input_linearity.weight, self.state_linearity.weight], dim=1))
+
+    @property
+    def bias(self) -> Tensor:  # type: ignore[override]
+        """The bias without the offset of the forget gate."""
+        return GATE_BIAS.to_ours(self.state_linearity.bias)
+
+    @property
+    def projection(self) -> Tensor:  # type: ignore[override]
+        """The projection; AllenNLP has one even where the sizes are equal."""
+        return self.state_projection.weight
+
+    def forward(
+        self, inputs: Tensor, state: LSTMState, mask: Tensor | None = None, reverse: bool = False
+    ) -> tuple[Tensor, LSTMState]:
+        """As ``ProjectedLSTM.forward``, but the same units are dropped at every step if there is recurrent dropout."""
+        if not self.recurrent_dropout:
+            return super().forward(inputs, state, mask, reverse)
+        mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
+        dropout = F.dropout(torch.ones_like(state.hidden), self.recurrent_dropout)
+        outputs = list(inputs.new_zeros(*inputs.shape[:2], self.projection_dim).unbind(1))
+        steps = range(inputs.shape[1])
+        for step in reversed(steps) if reverse else steps:
+            here = slice(step, step + 1)
+            output, after = super().forward(inputs[:, here], state, mask[:, here], reverse)
+            outputs[step] = output[:, 0] * dropout
+            state = LSTMState(torch.where(mask[:, here], after.hidden * dropout, state.hidden), after.cell)
+        return torch.stack(outputs, dim=1), state
+
+
+class LstmCellWithProjection(nn.Module):
+    """One LSTM layer in one direction with a projected, clipped recurrent state.
+
+    In a new layer the gate blocks (i, f, g, o) are orthogonal and the biases 0, except 1 for the forget gate.
+
+    Args:
+        input_size: Size of the inputs.
+        hidden_size: Size of the outputs and of the recurrent state.
+        cell_size: Size of the memory cell.
+        go_forward: Read from the first token to the last, else from the last to the first.
+        recurrent_dropout_probability: Dropout on the outputs and the recurrent state, the same at every step.
+        memory_cell_clip_value, state_projection_clip_value: Bounds on the memory cell and on the outputs; 0 or None for
+            no bound.
     """
 
     def __init__(
@@ -40,12 +104,13 @@ class LstmCellWithProjection(nn.Module):
         self.input_linearity = nn.Linear(input_size, 4 * cell_size, bias=False)
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
-        if not self.state_projection.weight.is_meta:  # a cell that a file is going to fill
+        self._packed: PackedWeights[TorchLayer | CompiledLayer] = PackedWeights()
+        if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the weights."""
+        """Initialize the weights."""
         for linear in (self.input_linearity, self.state_linearity):
             for block in linear.weight.chunk(4):
                 nn.init.orthogonal_(block)
@@ -58,59 +123,54 @@ class LstmCellWithProjection(nn.Module):
 
         Args:
             inputs: ``(batch, time, input_size)``, longest row first.
-            batch_lengths: tokens of each row.
+            batch_lengths: Number of tokens of each row.
             initial_state: ``(1, batch, hidden_size)`` and ``(1, batch, cell_size)``; zeros if None.
 
         Returns:
-            outputs ``(batch, time, hidden_size)``, zero beyond a row's length, and each row's state after its last
-            step, shaped as ``initial_state``.
+            Outputs ``(batch, time, hidden_size)``, zero beyond a row's length, and each row's state after its last
+            step, shaped like ``initial_state``.
 
         Raises:
-            ValueError: rows are not sorted by length.
+            ValueError: The rows are not sorted by length.
         """
         if list(batch_lengths) != sorted(batch_lengths, reverse=True):
-            raise ValueError(f"Rows go longest first; given lengths {list(batch_lengths)}.")
+            raise ValueError(f"Rows must be sorted longest first, but the lengths are {list(batch_lengths)}.")
         n_rows, n_steps = inputs.shape[:2]
         if initial_state is None:
             initial_state = inputs.new_zeros(1, n_rows, self.hidden_size), inputs.new_zeros(1, n_rows, self.cell_size)
-        hidden, memory = initial_state[0][0], initial_state[1][0]
-        dropout = F.dropout(torch.ones_like(hidden), self.recurrent_dropout_probability, self.training)
-        outputs: list[Tensor] = []
-        steps = range(n_steps) if self.go_forward else range(n_steps)[::-1]
-        for start in range(0, n_steps, STEPS_AT_ONCE):
-            chunk = steps[start : start + STEPS_AT_ONCE]
-            first = min(chunk)
-            from_input = self.input_linearity(inputs[:, first : max(chunk) + 1])
-            for step in chunk:
-                n = sum(length > step for length in batch_lengths)  # rows that are still, or already, being read
-                gates = from_input[:n, step - first] + self.state_linearity(hidden[:n])
-                new_hidden, new_memory = self._step(gates, memory[:n])
-                new_hidden = new_hidden * dropout[:n]
-                hidden, memory = torch.cat([new_hidden, hidden[n:]]), torch.cat([new_memory, memory[n:]])
-                outputs.append(F.pad(new_hidden, (0, 0, 0, n_rows - n)))
-        if not self.go_forward:
-            outputs.reverse()
-        stacked = torch.stack(outputs, dim=1) if outputs else inputs.new_zeros(n_rows, 0, self.hidden_size)
-        return stacked, (hidden[None], memory[None])
+        lengths = torch.tensor(list(batch_lengths), device=inputs.device)
+        mask = torch.arange(n_steps, device=inputs.device) < lengths[:, None]
+        state = LSTMState(initial_state[0][0], initial_state[1][0])
+        (outputs,), (after,) = read_direction([self], inputs, [state], mask)
+        return outputs, (after.hidden[None], after.cell[None])
 
-    def _step(self, gates: Tensor, memory: Tensor) -> State:
-        i, f, g, o = gates.chunk(4, dim=-1)
-        memory = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * memory
-        if self.memory_cell_clip_value:
-            memory = memory.clamp(-self.memory_cell_clip_value, self.memory_cell_clip_value)
-        hidden: Tensor = self.state_projection(torch.sigmoid(o) * torch.tanh(memory))
-        if self.state_projection_clip_value:
-            hidden = hidden.clamp(-self.state_projection_clip_value, self.state_projection_clip_value)
-        return hidden, memory
+
+def read_direction(
+    cells: Sequence[LstmCellWithProjection], inputs: Tensor, states: list[LSTMState], mask: Tensor
+) -> tuple[list[Tensor], list[LSTMState]]:
+    """Read a batch through the layers of one direction; arguments and results as of ``LSTMStack``."""
+    first = cells[0]
+    stack = LSTMStack(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
+    stack.layers.extend(_CellLayer(cell) for cell in cells)
+    if not (first.training and first.recurrent_dropout_probability):
+        return stack(inputs, states, mask, not first.go_forward)  # type: ignore[no-any-return]
+    # The kernels of a stack know no recurrent dropout, so its layers are called one by one.
+    outputs, after = [], []
+    for index, (layer, state) in enumerate(zip(stack.layers, states, strict=True)):
+        output, new_state = layer(inputs, state, mask, not first.go_forward)
+        inputs = output if index == 0 else output + inputs
+        outputs.append(inputs)
+        after.append(new_state)
+    return outputs, after
 
 
 class ElmoLstm(nn.Module):
-    """The LSTM layers of both directions, AllenNLP's ``ElmoLstm``.
+    """AllenNLP's ``ElmoLstm``: the LSTM layers of both directions.
 
-    As there, row r of a batch goes on from the state that row r of the batch before left (``_states``); unlike
-    there, ``stateful=False`` starts every batch from zeros, the state follows the inputs to another device or
-    number type, a row that went to infinity or NaN is not carried, and a batch of padding alone gives zeros.
-    New weights train; ``requires_grad`` speaks of those that ``load_weights`` reads.
+    As in AllenNLP, row r of a batch starts from the state in which row r of the previous batch ended (``_states``).
+    Unlike there, ``stateful=False`` starts every batch from zeros, the state follows the inputs to another device or
+    dtype, a state with NaN or infinity is not kept, and a batch without tokens gives zeros. New weights are trainable;
+    ``requires_grad`` applies to those that ``load_weights`` reads.
     """
 
     def __init__(
@@ -146,54 +206,46 @@ class ElmoLstm(nn.Module):
                 self.add_module(f"{direction}_layer_{k}", cell)
 
     def load_weights(self, weight_file: Source, options_file: Source = None) -> None:
-        """Take the LSTM weights of a published model; as told by ``requires_grad`` they train or not.
+        """Load the LSTM weights of a published model; ``requires_grad`` decides whether they are trained.
 
         Raises:
-            ModelError: the files cannot be opened.
+            ModelError: The files cannot be opened.
         """
-        fill(self, lstm_to_allennlp(opened(options_file, weight_file).bilm), self._requires_grad)
+        fill(self, lstm_to_allennlp(open_files(options_file, weight_file).bilm), self._requires_grad)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """All LSTM layers of a batch.
+        """Compute all LSTM layers of a batch.
 
         Args:
             inputs: ``(batch, time, input_size)``.
-            mask: ``(batch, time)``, not 0 on a real token, padded on the right.
+            mask: ``(batch, time)``, nonzero on a real token, padded on the right.
 
         Returns:
             ``(layers, batch, time, 2 * hidden_size)``, the forward half first; zero on padding.
 
         Raises:
-            ValueError: there is padding before or between tokens.
+            ValueError: There is padding before or between tokens.
         """
-        lengths, rows = lengths_of(mask).sort(descending=True, stable=True)
-        sizes = [length for length in lengths.tolist() if length]
-        rows, longest = rows[: len(sizes)], max(sizes, default=0)
-        before = self._states_for(inputs)
-        hidden, memory = (part.clone() for part in before)
-        layers: list[Tensor] = []
-        read = [inputs[rows, :longest]] * 2  # what each direction's next layer reads
-        for k in range(self.num_layers):
-            for d, (h, m) in enumerate(zip(hidden.chunk(2, dim=-1), memory.chunk(2, dim=-1), strict=True)):
-                cell = getattr(self, f"{DIRECTIONS[d]}_layer_{k}")
-                output, last = cell(read[d], sizes, (h[k : k + 1, rows], m[k : k + 1, rows]))
-                h[k, rows], m[k, rows] = (part[0].detach().to(inputs.dtype) for part in last)
-                read[d] = output if k == 0 else output + read[d]
-            layers.append(torch.cat(read, dim=-1))
+        lengths_of(mask)
+        mask = mask != 0
+        stored = self._stored_state(inputs)
+        start = stored.first_rows(len(inputs))
+        outputs: list[list[Tensor]] = []
+        states: list[list[LSTMState]] = []
+        for d, direction in enumerate(DIRECTIONS):
+            cells = [getattr(self, f"{direction}_layer_{k}") for k in range(self.num_layers)]
+            of_layers, after = read_direction(cells, inputs, start.of_direction(d), mask)
+            outputs.append(of_layers)
+            states.append(after)
         if self.stateful:
-            finite = hidden.isfinite().all(dim=-1).all(dim=0) & memory.isfinite().all(dim=-1).all(dim=0)
-            kept = finite[None, :, None]
-            self._states = torch.where(kept, hidden, before[0]), torch.where(kept, memory, before[1])
-        stacked = torch.stack(layers)
-        every_row = stacked.new_zeros(self.num_layers, *inputs.shape[:2], 2 * self.hidden_size)
-        every_row[:, rows, :longest] = stacked
-        return every_row
+            self._store(stored, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
+        return torch.stack([torch.cat(halves, dim=-1) for halves in zip(*outputs, strict=True)])
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """Forget all states, or those of the rows where ``mask`` ``(rows,)`` is not 0.
+        """Reset the states of all rows, or of the rows where ``mask`` ``(rows,)`` is nonzero.
 
         Raises:
-            ValueError: the mask is not as long as there are states.
+            ValueError: The mask has another length than the states.
         """
         if mask is None or self._states is None:
             self._states = None
@@ -204,12 +256,17 @@ class ElmoLstm(nn.Module):
         hidden, memory = (torch.where(kept.to(part.device), part, 0.0) for part in self._states)
         self._states = hidden, memory
 
-    def _states_for(self, inputs: Tensor) -> State:
-        """A copy of the stored states that is as large as the batch and lies where the batch does."""
-        stored = self._states if self.stateful else None
-        n_rows = max(len(inputs), 0 if stored is None else stored[0].shape[1])
-        hidden = inputs.new_zeros(self.num_layers, n_rows, 2 * self.hidden_size)
-        memory = inputs.new_zeros(self.num_layers, n_rows, 2 * self.cell_size)
-        if stored is not None:
-            hidden[:, : stored[0].shape[1]], memory[:, : stored[1].shape[1]] = stored
-        return hidden, memory
+    def _stored_state(self, inputs: Tensor) -> BiLMState:
+        """Return the stored states on the device and in the dtype of the inputs, without rows if there are none."""
+        if self._states is None or not self.stateful:
+            shape = (len(DIRECTIONS), self.num_layers, 0)
+            return BiLMState(inputs.new_zeros(*shape, self.hidden_size), inputs.new_zeros(*shape, self.cell_size))
+        hidden, memory = (torch.stack(part.chunk(2, dim=-1)) for part in self._states)
+        return BiLMState(hidden, memory).to(inputs.device, inputs.dtype)
+
+    def _store(self, stored: BiLMState, start: BiLMState, after: BiLMState) -> None:
+        """Keep the state after a batch; rows beyond the batch, and rows that became NaN or infinite, keep theirs."""
+        finite = torch.stack([part.isfinite().all(dim=-1).all(dim=0).all(dim=0) for part in after]).all(dim=0)
+        kept = BiLMState(*(torch.where(finite[:, None], new, old) for new, old in zip(after, start, strict=True)))
+        hidden, memory = (torch.cat(list(part), dim=-1) for part in stored.with_first_rows(kept))
+        self._states = hidden, memory

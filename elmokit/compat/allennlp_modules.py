@@ -16,7 +16,7 @@ from elmokit.compat.allennlp_layers import (
     _ElmoCharacterEncoder,
     add_sentence_boundary_token_ids,
     fill,
-    opened,
+    open_files,
     remove_sentence_boundaries,
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm
@@ -25,23 +25,23 @@ from elmokit.weights.allennlp import from_allennlp, lstm_to_allennlp
 from elmokit.weights.model import PretrainedBiLM
 
 DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway
-TOKENS_AT_ONCE = 1024  # through the char CNN, when the cache is made
+TOKENS_AT_ONCE = 1024  # bounds the memory for the char CNN while the cache is created
 _PADDING_ENTRY = re.compile(r"(@@.*pad.*@@|<.*pad.*>|\[.*pad.*\]|\(.*pad.*\)|\{.*pad.*\})?", re.IGNORECASE)
 
 
 class _ElmoBiLm(nn.Module):
-    """All layers of a batch, boundaries still in: AllenNLP's ``_ElmoBiLm``.
+    """AllenNLP's ``_ElmoBiLm``: all layers of a batch, boundaries included.
 
     Args:
-        options_file, weight_file: as for ``Elmo``.
-        requires_grad: whether the biLM trains.
-        vocab_to_cache: words whose context-free vectors are computed once. The first entry stands for padding and
-            gets a zero vector; unlike there, a list that begins with a token is refused.
-        stateful: carry the LSTM's state from batch to batch.
+        options_file, weight_file: As for ``Elmo``.
+        requires_grad: Whether the biLM is trained.
+        vocab_to_cache: Words whose context-free vectors are computed once. The first entry stands for padding and has a
+            zero vector. In AllenNLP, a word in that place lost its vector; here it raises an error.
+        stateful: Carry the LSTM state from batch to batch.
 
     Raises:
-        ModelError: the files cannot be opened.
-        ConfigurationError: the model has no skip connections, or AllenNLP's ELMo has no place for it.
+        ModelError: The files cannot be opened.
+        ConfigurationError: The model has no skip connections, or is of a kind that AllenNLP's ELMo cannot represent.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class _ElmoBiLm(nn.Module):
         stateful: bool = True,
     ) -> None:
         super().__init__()
-        bilm = opened(options_file, weight_file).bilm
+        bilm = open_files(options_file, weight_file).bilm
         self.config = config = bilm.config
         if not config.skip_connections:
             raise ConfigurationError(
@@ -63,10 +63,16 @@ class _ElmoBiLm(nn.Module):
             )
         if requires_grad and vocab_to_cache:
             warnings.warn(
-                "With vocab_to_cache the cached vectors train, and the char CNN that made them does not.", stacklevel=2
+                "With vocab_to_cache, the cached vectors are trained and the char CNN that made them is not.",
+                stacklevel=2,
             )
+        # The order of the modules is that of AllenNLP: the state of an optimizer knows parameters by their position.
         self._token_embedder = _ElmoCharacterEncoder(None, None, requires_grad, bilm=bilm)
-        # Without a projection there is no second clip, and the identity that stands for it needs none.
+        self._requires_grad = requires_grad
+        self._word_embedding: nn.Embedding | None = None
+        if vocab_to_cache:
+            self.create_cached_cnn_embeddings(vocab_to_cache)
+        # A model without a projection has no second clip. AllenNLP multiplies with the identity there.
         clip = config.projection_clip if config.hidden_dim != config.projection_dim else None
         with torch.device("meta"):
             self._elmo_lstm = ElmoLstm(
@@ -80,53 +86,50 @@ class _ElmoBiLm(nn.Module):
             )
         fill(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
         self.num_layers = config.n_layers + 1
-        self._requires_grad = requires_grad
-        self._word_embedding: nn.Embedding | None = None
-        if vocab_to_cache:
-            self.create_cached_cnn_embeddings(vocab_to_cache)
 
     def get_output_dim(self) -> int:
-        """Size of a vector: both directions side by side."""
+        """Return the size of a vector, both directions together."""
         return self.config.output_dim
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """Forget the carried state, of all rows or of those in ``mask``."""
+        """Reset the carried state, of all rows or of those in ``mask``."""
         self._elmo_lstm.reset_states(mask)
 
     @torch.no_grad()
     def create_cached_cnn_embeddings(self, tokens: list[str]) -> None:
-        """Compute the context-free vectors of a list of words, whose places become their word ids.
+        """Compute the context-free vectors of a list of words. A word's position in the list is its word id.
 
         Raises:
-            ConfigurationError: the first entry is a token, and would lose its vector to padding; what stands for
-                padding is empty, or named so between brackets or ``@@``.
+            ConfigurationError: The first entry is a word. An entry for padding is empty, or contains "pad" between
+                brackets or ``@@``.
         """
         if not _PADDING_ENTRY.fullmatch(tokens[0]):
             raise ConfigurationError(
-                f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding and gets a zero vector: put "
-                "'@@PADDING@@' in front, and count word ids from there."
+                f"vocab_to_cache begins with {tokens[0]!r}. Word id 0 means padding and gets a zero vector: insert "
+                "'@@PADDING@@' before it, and count word ids from there."
             )
         device = self._token_embedder._char_embedding_weights.device
         ids = torch.from_numpy(encode_tokens(tokens, self._token_embedder.max_chars)).to(device)
-        parts = [ids[start : start + TOKENS_AT_ONCE] for start in range(0, len(ids), TOKENS_AT_ONCE)]
+        parts = torch.split(ids, TOKENS_AT_ONCE)
         vectors = torch.cat([self._token_embedder.token_vectors(part) for part in parts])
         vectors[0] = 0.0
         self._word_embedding = nn.Embedding(len(vectors), vectors.shape[1], padding_idx=0, _weight=vectors)
         self._word_embedding.requires_grad_(self._requires_grad)
 
     def forward(self, inputs: Tensor | None, word_inputs: Tensor | None = None) -> dict[str, Any]:
-        """All layers of a batch.
+        """Compute all layers of a batch.
 
         Args:
-            inputs: character ids ``(batch, time, chars)``; None where the cache holds every word.
-            word_inputs: places in the cached list, ``(batch, time)``, 0 on padding. If one lies outside the list,
-                the whole batch is read by its characters, on every device.
+            inputs: Character ids ``(batch, time, chars)``; may be None if the cache holds every word.
+            word_inputs: Positions in the cached list, ``(batch, time)``, 0 on padding. If one of them is outside the
+                list, the whole batch is computed from its characters, on every device.
 
         Returns:
             ``activations``: a list of ``(batch, time + 2, 2 * dim)``, layer 0 first; ``mask``: ``(batch, time + 2)``.
 
         Raises:
-            ValueError: ids of another shape, padding before or between tokens, or neither kind of ids is of use.
+            ValueError: The ids have another shape, there is padding before or between tokens, or neither kind of ids
+                can be used.
         """
         cached = None if word_inputs is None else self._cached_vectors(word_inputs)
         if cached is not None:
@@ -135,13 +138,16 @@ class _ElmoBiLm(nn.Module):
             encoded = self._token_embedder(inputs)
             vectors, mask = encoded["token_embedding"], encoded["mask"]
         else:
-            raise ValueError("Give inputs, the character ids: there is no cache, or it does not hold every word.")
-        lstm_layers = self._elmo_lstm(vectors, mask)
-        layer_0 = torch.cat([vectors, vectors], dim=-1) * mask[..., None]
-        return {"activations": [layer_0, *lstm_layers], "mask": mask}
+            raise ValueError("Pass inputs, the character ids: there is no cache, or it does not hold every word.")
+        return {"activations": self.contextualize(vectors, mask), "mask": mask}
+
+    def contextualize(self, vectors: Tensor, mask: Tensor) -> list[Tensor]:
+        """Compute all layers from token vectors ``(batch, time, dim)`` with boundaries; see ``forward``."""
+        vectors = vectors * mask[..., None]
+        return [torch.cat([vectors, vectors], dim=-1), *self._elmo_lstm(vectors, mask)]
 
     def _cached_vectors(self, word_inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Vectors and mask with boundaries; None where the cache does not hold all words."""
+        """Return vectors and mask with boundaries, or None if the cache does not hold all words."""
         table = self._word_embedding
         if table is None:
             return None
@@ -151,32 +157,33 @@ class _ElmoBiLm(nn.Module):
         return add_sentence_boundary_token_ids(table(word_inputs), word_inputs > 0, begin, end)
 
     def to_model(self) -> PretrainedBiLM:
-        """The biLM as it is now, for ``elmokit.save_model`` (our folder, or HDF5 and options) and ``elmokit.Elmo``.
+        """Return the biLM in its present state, for ``elmokit.save_model`` and ``elmokit.Elmo``.
 
         Raises:
-            TensorMismatchError: training has made something of it that the formats have no place for.
+            TensorMismatchError: Training has changed a projection that the file formats cannot represent.
         """
         return PretrainedBiLM(from_allennlp(self.state_dict(), self.config), "allennlp")
 
 
 class Elmo(nn.Module):
-    """Learned mixes of a biLM's layers: AllenNLP's ``Elmo``, in train mode and with dropout 0.5, as there.
+    """AllenNLP's ``Elmo``: learned mixes of a biLM's layers. As there, it starts in training mode with dropout 0.5.
 
     Args:
-        options_file, weight_file: a published model's two files; or None and whatever else elmokit opens.
-        num_output_representations: mixes.
-        requires_grad: whether the biLM trains; the mixes do.
-        do_layer_norm: normalise layers before mixing, over the whole batch.
-        dropout: on each mix.
-        vocab_to_cache: as in ``_ElmoBiLm``.
-        keep_sentence_boundaries: leave ``<S>`` and ``</S>`` in (unlike there, for inputs of more dimensions too).
-        scalar_mix_parameters: the weights of every mix before the softmax; they are frozen then, and gamma too.
-        module: in place of the files, a module with ``num_layers`` that gives ``activations`` and ``mask``.
-        stateful: carry the LSTM's state from batch to batch, row by row.
+        options_file, weight_file: A published model's two files; or None and any other model that elmokit opens.
+        num_output_representations: Number of mixes.
+        requires_grad: Whether the biLM is trained; the mixes always are.
+        do_layer_norm: Normalize layers before mixing, over the whole batch.
+        dropout: Dropout on each mix.
+        vocab_to_cache: As in ``_ElmoBiLm``.
+        keep_sentence_boundaries: Keep ``<S>`` and ``</S>`` in the output (here also for inputs of more dimensions).
+        scalar_mix_parameters: The weights of every mix before the softmax; they and gamma are then not trained.
+        module: In place of the files, a module with ``num_layers`` that returns ``activations`` and ``mask``.
+        stateful: Carry the LSTM state from batch to batch, row by row.
 
     Raises:
-        ModelError: the files cannot be opened.
-        ConfigurationError: files and a module, no output, or a model that AllenNLP's ELMo has no place for.
+        ModelError: The files cannot be opened.
+        ConfigurationError: Both files and a module are given, there is no output, or the model is of a kind that
+            AllenNLP's ELMo cannot represent.
     """
 
     def __init__(
@@ -196,11 +203,11 @@ class Elmo(nn.Module):
     ) -> None:
         super().__init__()
         if num_output_representations < 1:
-            raise ConfigurationError(f"num_output_representations is {num_output_representations}; at least 1.")
+            raise ConfigurationError(f"num_output_representations is {num_output_representations}; pass at least 1.")
         if module is None:
             module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache, stateful=stateful)
         elif options_file is not None or weight_file is not None:
-            raise ConfigurationError("Give options_file and weight_file, or a module and None for both files.")
+            raise ConfigurationError("Pass either options_file and weight_file, or a module and None for both files.")
         self._elmo_lstm = module
         self._has_cached_vocab = vocab_to_cache is not None
         self._keep_sentence_boundaries = keep_sentence_boundaries
@@ -212,32 +219,34 @@ class Elmo(nn.Module):
             self.add_module(f"scalar_mix_{k}", mix)
 
     def get_output_dim(self) -> int:
-        """Size of a vector."""
+        """Return the size of a vector."""
         return int(self._elmo_lstm.get_output_dim())  # type: ignore[operator]
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """Forget the carried state, of all rows or of those in ``mask``."""
+        """Reset the carried state, of all rows or of those in ``mask``."""
         self._elmo_lstm.reset_states(mask)  # type: ignore[operator]
 
     def forward(self, inputs: Tensor | None, word_inputs: Tensor | None = None) -> dict[str, Any]:
-        """Mixes of a batch.
+        """Compute the mixes of a batch.
 
         Args:
-            inputs: character ids ``(batch, ..., time, chars)``; None where the cache holds every word.
-            word_inputs: places in ``vocab_to_cache``, ``(batch, ..., time)``.
+            inputs: Character ids ``(batch, ..., time, chars)``; may be None if the cache holds every word.
+            word_inputs: Positions in ``vocab_to_cache``, ``(batch, ..., time)``.
 
         Returns:
             ``elmo_representations``: a list of ``(batch, ..., time, 2 * dim)``, zero on padding; ``mask``:
             ``(batch, ..., time)``.
 
         Raises:
-            ValueError: ids of another shape, or padding before or between tokens.
+            ValueError: The ids have another shape, or there is padding before or between tokens.
         """
         if word_inputs is not None and not self._has_cached_vocab:
-            warnings.warn("word_inputs are not looked at: this Elmo was built without vocab_to_cache.", stacklevel=2)
+            warnings.warn("word_inputs is ignored: this Elmo was built without vocab_to_cache.", stacklevel=2)
             word_inputs = None
         if inputs is not None and inputs.dim() < 3:
-            raise ValueError(f"Character ids are (batch, ..., time, chars); given {tuple(inputs.shape)}.")
+            raise ValueError(
+                f"Expected character ids of shape (batch, ..., time, chars), but got {tuple(inputs.shape)}."
+            )
         leading = word_inputs.shape[:-1] if inputs is None and word_inputs is not None else None
         if inputs is not None:
             leading, inputs = inputs.shape[:-2], inputs.flatten(0, -3)
@@ -256,7 +265,7 @@ class Elmo(nn.Module):
 
 
 class ElmoTokenEmbedder(nn.Module):
-    """One mix as a tensor, projected if asked for: AllenNLP's ``ElmoTokenEmbedder``; arguments as in ``Elmo``."""
+    """AllenNLP's ``ElmoTokenEmbedder``: one mix as a tensor, with an optional projection; arguments as in ``Elmo``."""
 
     def __init__(
         self,
@@ -288,10 +297,10 @@ class ElmoTokenEmbedder(nn.Module):
         self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
 
     def get_output_dim(self) -> int:
-        """Size of a vector."""
+        """Return the size of a vector."""
         return self.output_dim
 
     def forward(self, elmo_tokens: Tensor | None, word_inputs: Tensor | None = None) -> Tensor:
-        """``(batch, ..., time, chars)`` to ``(batch, ..., time, output_dim)``."""
+        """Embed character ids ``(batch, ..., time, chars)`` as ``(batch, ..., time, output_dim)``."""
         mixed: Tensor = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
         return mixed if self._projection is None else self._projection(mixed)

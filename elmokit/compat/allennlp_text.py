@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, opened
+from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, open_files
 from elmokit.errors import OutputError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.text_files import read_lines
@@ -196,7 +196,7 @@ def create_elmo_embeddings_from_vocab(
         raise ConfigurationError(f"Line {words.index('') + 1} of {vocab_path} is blank. Take it out.")
     if (output_dir / vocab_path.name).resolve() == vocab_path.resolve():
         raise OutputError(f"The new vocabulary would replace {vocab_path}. Choose another output folder.")
-    model = opened(elmo_config_path, elmo_weights_path)
+    model = open_files(elmo_config_path, elmo_weights_path)
     char_cnn_of(model.bilm.config)
     bilm = on_cuda_device(model.bilm, device)
     words = [words[0], BEGIN_SENTENCE, END_SENTENCE, *words[1:]]
