@@ -39,9 +39,9 @@ class Pair(NamedTuple):
 
 def pairs(folder: Path, batch_size: int) -> list[Pair]:
     """Build both sides of every pair; the old ones read the published format from ``folder``."""
-    from elmokit.weights.pretrained import open_pretrained
+    from elmokit.weights.open import open_model
 
-    model = open_pretrained(None)
+    model = open_model(None)
     options, weights, vocabulary = folder / "elmo_options.json", folder / "elmo_weights.hdf5", folder / "vocab.txt"
     save_model(model, weights)
     vocabulary.write_text("<S>\n</S>\n<UNK>\n", encoding="utf-8")  # the character batcher only checks it

@@ -23,7 +23,7 @@ from elmokit import Elmo
 from elmokit.corpus.embed import embed_file
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
-from elmokit.weights.pretrained import open_pretrained
+from elmokit.weights.open import open_model
 
 BATCH_TOKENS = 2048
 
@@ -41,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    model = open_pretrained(arguments.model)
+    model = open_model(arguments.model)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         text = Path(folder) / "text.txt"
         lines = list(islice(read_lines(arguments.text), arguments.lines))

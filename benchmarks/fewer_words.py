@@ -20,7 +20,7 @@ from elmokit.io.text_files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.scoring.perplexity import perplexity
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.pretrained import open_with_softmax
+from elmokit.weights.open import open_model
 
 
 class FewerWords(FullSoftmax):
@@ -46,7 +46,7 @@ class FewerWords(FullSoftmax):
 def main() -> None:
     """Score and print."""
     name, n_words, texts = sys.argv[1], int(sys.argv[2]), [Path(text) for text in sys.argv[3:]]
-    model = open_with_softmax(name)
+    model = open_model(name)
     if not isinstance(model.softmax, FullSoftmax) or model.vocabulary is None:
         raise SystemExit(f"{name} has no full softmax.")
     vocabulary = Vocabulary(model.vocabulary.words[:n_words])

@@ -21,7 +21,7 @@ from elmokit.text.batching import check_sentence, is_long, make_batch, map_in_ba
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.token_cache import MIB, TokenCache
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.pretrained import open_pretrained
+from elmokit.weights.open import open_model
 
 Start = Literal["warm", "zero", "stateful"]
 Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
@@ -132,7 +132,7 @@ class Elmo(nn.Module):
         """
         where = None if device is None else usable_device(device)
         elmo = cls(
-            open_pretrained(path_or_name, options, token_embeddings, vocabulary),
+            open_model(path_or_name, options=options, token_embeddings=token_embeddings, vocabulary=vocabulary),
             start=start,
             n_mixes=n_mixes,
             layer_norm=layer_norm,

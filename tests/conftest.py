@@ -15,7 +15,7 @@ from hypothesis import settings
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.weights import download
+from elmokit.weights import fetch
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import save_model
 from tests.helpers.http_server import Server
@@ -111,8 +111,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server on this machine, an empty cache, and no waiting between tries."""
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download, "_WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 5.0)
+    monkeypatch.setattr(fetch, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 5.0)
     with Server() as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -36,7 +36,7 @@ def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: 
         opened = open_model(tmp_path / path)
         assert (opened.family, same(model, opened)) == ("bilm-tf", True)
     (tmp_path / "a" / "options.json").rename(tmp_path / "elsewhere.json")
-    assert same(model, open_model(tmp_path / "a" / "weights.hdf5", tmp_path / "elsewhere.json"))
+    assert same(model, open_model(tmp_path / "a" / "weights.hdf5", options=tmp_path / "elsewhere.json"))
 
 
 def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -65,13 +65,13 @@ def test_what_is_no_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
         open_model(bert)
     with zipfile.ZipFile(tmp_path / "x.bin", "w") as archive:
         archive.writestr("a", "b")
-    with pytest.raises(FormatError, match="is no model that elmokit knows"):
+    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
         open_model(tmp_path / "x.bin")
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(FormatError, match="looks like a Python pickle"):
         open_model(tmp_path / "x.pkl")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FormatError, match="is no model that elmokit knows"):
+    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
         open_model(tmp_path / "empty")
 
 
@@ -84,7 +84,7 @@ def test_several_weight_files_ask_which(model: PretrainedBiLM, tmp_path: Path) -
 
 def test_a_configuration_nested_without_end_is_no_hint_and_no_crash(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[" * 200_000)
-    with pytest.raises(FormatError, match="is no model that elmokit knows"):
+    with pytest.raises(FormatError, match="is not a model that elmokit can open"):
         open_model(tmp_path)
 
 
@@ -98,11 +98,11 @@ def test_every_path_that_is_given_may_start_at_home(
     with h5py.File(tmp_path / "table.hdf5", "w") as file:
         file["embedding"] = np.ones((len(words), model.bilm.config.projection_dim), np.float32)
     monkeypatch.setenv("HOME", str(tmp_path))
-    opened = open_model("~/model", "~/options.json", token_embeddings="~/table.hdf5", vocabulary="~/words")
+    opened = open_model("~/model", options="~/options.json", token_embeddings="~/table.hdf5", vocabulary="~/words")
     assert isinstance(opened, CachedModel)
-    assert open_model("~/model", "~/options.json", vocabulary="~/words").vocabulary is not None
+    assert open_model("~/model", options="~/options.json", vocabulary="~/words").vocabulary is not None
 
 
 def test_nothing_at_the_path_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="There is no model at"):
+    with pytest.raises(ModelNotFoundError, match="No model found for"):
         open_model(tmp_path / "nowhere")

@@ -15,25 +15,25 @@ from elmokit.initial_state import boundary_state
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.neighbours import nearest_tokens
 from elmokit.scoring.perplexity import perplexity
-from elmokit.weights.pretrained import DEFAULT_MODEL, open_pretrained
+from elmokit.weights.open import DEFAULT_MODEL, open_model
 
 ROOT = Path(__file__).parents[1]
 SENTENCES = [split_tokens(line) for line in read_lines(ROOT / "examples" / "sentences.txt")]
 
 
 def test_it_is_small_and_says_where_it_comes_from() -> None:
-    model = open_pretrained()
+    model = open_model()
     assert model.source is not None
     assert sum(file.stat().st_size for file in model.source.iterdir()) < 16_000_000
     assert {"corpus", "command", "n_steps", "held_out", "warm_state"} <= set(model.card)
     assert model.softmax is not None
     assert model.warm_state is not None
     assert all(file.stat().st_mode & 0o044 for file in model.source.iterdir())
-    assert open_pretrained(DEFAULT_MODEL).bilm.config == model.bilm.config
+    assert open_model(DEFAULT_MODEL).bilm.config == model.bilm.config
 
 
 def test_it_predicts_english_and_less_well_scrambled_english() -> None:
-    model = open_pretrained()
+    model = open_model()
     scores = [
         perplexity(model, text, start=model.warm_state)
         for text in (SENTENCES, [sorted(sentence) for sentence in SENTENCES])
@@ -43,7 +43,7 @@ def test_it_predicts_english_and_less_well_scrambled_english() -> None:
 
 
 def test_it_predicts_from_the_boundary_state_nearly_as_well_as_from_its_own() -> None:
-    model = open_pretrained()
+    model = open_model()
     own, boundary = (perplexity(model, SENTENCES, start=start) for start in (model.warm_state, boundary_state(model)))
     for ours, other in zip(own.per_direction, boundary.per_direction, strict=True):
         assert other < 1.1 * ours  # after sixteen empty sentences the backward one is at 1.7 times its own

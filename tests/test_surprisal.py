@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
 from elmokit.scoring.perplexity import perplexity
-from elmokit.scoring.surprisal import open_predicting, surprisals
+from elmokit.scoring.surprisal import predicting, surprisals
 from elmokit.text import batching
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
@@ -64,20 +66,42 @@ def test_a_model_without_softmax_is_refused_by_name(tmp_path: Path) -> None:
     model.softmax = None
     save_folder(model, tmp_path / "model")
     with pytest.raises(ModelNotFoundError, match="model has no softmax and vocabulary"):
-        open_predicting(str(tmp_path / "model"))
+        predicting(open_model(tmp_path / "model"))
 
 
-def test_beside_its_own_dump_the_checkpoint_is_opened(tmp_path: Path) -> None:
+def test_an_export_gets_its_softmax_from_the_checkpoint_next_to_it(tmp_path: Path) -> None:
     run = trace_b.write_checkpoint(tmp_path, trace_b.CHARS)
-    save_model(open_predicting(str(run)), run / "dump_weights.hdf5")
-    assert open_model(run).softmax is None
-    assert open_predicting(str(run)).softmax is not None
+    checkpoint = open_model(run)
+    save_model(checkpoint, run / "dump_weights.hdf5")
+    opened = open_model(run)
+    assert opened.family == "bilm-tf"
+    assert "softmax" not in vars(opened)  # not read yet
+    assert opened.vocabulary is not None
+    assert perplexity(opened, TEXT) == perplexity(checkpoint, TEXT)
     with pytest.raises(ModelNotFoundError, match="has no softmax"):
-        open_predicting(str(run / "dump_weights.hdf5"))
+        predicting(open_model(run / "dump_weights.hdf5"))
+
+
+def test_an_export_from_another_point_of_the_training_gets_no_softmax(tmp_path: Path) -> None:
+    run = trace_b.write_checkpoint(tmp_path, trace_b.CHARS)
+    model = open_model(run)
+    next(p for name, p in model.bilm.named_parameters() if name.endswith("bias")).data += 1
+    save_model(model, run / "dump_weights.hdf5")
+    with pytest.raises(ModelNotFoundError, match="another point of the training"):
+        predicting(open_model(run))
+
+
+def test_a_deferred_softmax_survives_pickling_and_is_read_before_an_archive_is_gone(tmp_path: Path) -> None:
+    run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
+    checkpoint = open_model(run)
+    save_model(checkpoint, run / "dump_weights.hdf5")
+    assert perplexity(pickle.loads(pickle.dumps(open_model(run))), TEXT) == perplexity(checkpoint, TEXT)
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", run)
+    assert perplexity(open_model(archive), TEXT) == perplexity(checkpoint, TEXT)
 
 
 def test_the_working_folder_opens_by_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(random_model(), tmp_path / "their_weights.hdf5")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNotFoundError, match="has no softmax"):
-        open_predicting(".")
+        predicting(open_model("."))

@@ -77,7 +77,7 @@ def test_options_beside_the_module_tell_what_variables_do_not(tmp_path: Path) ->
     folder = write_module(tmp_path / "module", module_tensors(model, zero_row=True))
     (tmp_path / "options.json").write_text(json.dumps(bilm_tf.options_from_config(config)))
     assert open_model(folder).bilm.config != config
-    assert_same(open_model(folder, tmp_path / "options.json"), model)
+    assert_same(open_model(folder, options=tmp_path / "options.json"), model)
     (tmp_path / "options.json").rename(folder / "options.json")
     assert_same(open_model(folder), model)
 

@@ -264,9 +264,9 @@ def test_token_embeddings_opened_as_a_model_say_what_they_are(tmp_path: Path) ->
 def test_the_published_run_gives_the_same_vectors_from_its_own_cached_table(shared: Path, tmp_path: Path) -> None:
     golden = shared / "golden" / "bilm-tf-tiny"
     weights, options = golden / "lm_weights.hdf5", golden / "options.json"
-    plain = open_model(weights, options)
+    plain = open_model(weights, options=options)
     table = write_table(tmp_path / "table.hdf5", plain, read_words(golden / "vocab_test.txt"))
-    cached = open_model(weights, options, token_embeddings=table)
+    cached = open_model(weights, options=options, token_embeddings=table)
     sentences = [["the", "zebraish", "words"], ["Pierre", "Vinken"]]
     for ours, theirs in zip(all_layers(cached, sentences), all_layers(plain, sentences), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)

@@ -42,8 +42,7 @@ def convert(
     """
     from elmokit.initial_state import store_warm_state
     from elmokit.io.text_files import read_sentences
-    from elmokit.weights.open import HDF5_SUFFIXES, refuse_target, save_model
-    from elmokit.weights.pretrained import open_pretrained, open_with_softmax
+    from elmokit.weights.open import HDF5_SUFFIXES, open_model, refuse_target, save_model
 
     is_hdf5 = target.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage != "float32":
@@ -52,7 +51,7 @@ def convert(
             "files. Leave it out, or name a folder."
         )
     refuse_target(target, overwrite)
-    model = (open_pretrained if is_hdf5 else open_with_softmax)(source, options)
+    model = open_model(source, options=options)
     if calibrate is not None:
         sentences = list(read_sentences(calibrate))
         store_warm_state(model, sentences, calibrate.name)

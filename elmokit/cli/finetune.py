@@ -86,7 +86,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     """Open the model, count the text, and write down all that the run is begun with."""
     from elmokit.cli.training import begin_run, counted_corpus, read_held_out, tell_word_order
     from elmokit.training.finetune import with_dropout, with_softmax_over
-    from elmokit.weights.pretrained import open_with_softmax
+    from elmokit.weights.open import open_model
 
     if run.exists():
         raise OutputError(f"{run} exists already. Go on with a run by train --resume {run}, or choose another folder.")
@@ -96,7 +96,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     if vocab is not None and max_words is not None:
         raise ConfigError("The words come from --vocab or from --max-words of the text: give one of them.")
     file = {} if settings["file"] is None else read_toml(settings["file"])
-    stored = open_with_softmax(name, settings["options"])
+    stored = open_model(name, options=settings["options"])
     config = _config(stored, file, settings)  # what cannot be is refused before the text is counted
     if config.freeze_softmax and stored.softmax is None and config.softmax.kind != "tied":
         raise ConfigError(f"{name} has no softmax, and --freeze-softmax would keep one drawn at random. Leave it out.")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def info(model: str | None, options: str | None, as_json: bool) -> None:
     """Say what MODEL is: format, sizes, parameters, vocabulary, where from (default: the one inside the package)."""
-    from elmokit.weights.pretrained import open_pretrained
+    from elmokit.weights.open import open_model
 
-    facts = describe(open_pretrained(model, options))
+    facts = describe(open_model(model, options=options))
     if as_json:
         click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return

@@ -74,7 +74,8 @@ def perplexity(
     from elmokit.scoring.bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
     from elmokit.scoring.perplexity import perplexity as score
     from elmokit.scoring.perplexity import spelling_of
-    from elmokit.scoring.surprisal import open_predicting
+    from elmokit.scoring.surprisal import predicting
+    from elmokit.weights.open import open_model
 
     if batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; at least 1.")
@@ -85,7 +86,8 @@ def perplexity(
     if per_token is not None:
         check_output_path(per_token, overwrite)
     found = find_text_files(texts)
-    opened = open_predicting(model, options, vocabulary)
+    opened = open_model(model, options=options, vocabulary=vocabulary)
+    predicting(opened)
     if device is not None:
         where = usable_device(device)
         for part in (opened.bilm, opened.softmax):

@@ -21,7 +21,7 @@ from elmokit.training.distributed import World
 from elmokit.training.finetune import with_softmax_over
 from elmokit.training.run import SETTINGS
 from elmokit.weights.folder import load_folder, save_folder
-from elmokit.weights.pretrained import open_with_softmax
+from elmokit.weights.open import open_model
 from elmokit.weights.softmaxes import softmax_config
 
 HELD_OUT_EVERY = 20  # every so many sentences one is kept to judge by
@@ -63,7 +63,7 @@ def _begin(
     config: FinetuneConfig,
     run: Path,
 ) -> None:
-    stored = open_with_softmax(name)
+    stored = open_model(name)
     counts = Counter(token for sentence in training for token in sentence)
     vocabulary = own_words(stored) or Vocabulary.from_counts(counts, MAX_WORDS)
     corpus = TrainingCorpus([text], held_out, vocabulary, len(training), counts.total())

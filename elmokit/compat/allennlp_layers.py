@@ -24,7 +24,7 @@ from elmokit.nn.kernels.packed import PackedWeights
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 from elmokit.weights.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.pretrained import open_pretrained
+from elmokit.weights.open import open_model
 
 ConfigurationError = ConfigError  # AllenNLP's name
 
@@ -45,7 +45,7 @@ def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
     """
     if weight_file is None:
         raise ConfigError(f"No model given: weight_file is None (options_file is {options_file!r}).")
-    return open_pretrained(weight_file, options_file)
+    return open_model(weight_file, options=options_file)
 
 
 def on_cuda_device(module: Module, number: int) -> Module:

@@ -29,7 +29,7 @@ from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.io.text_files import expand_user, split_tokens
 from elmokit.nn.softmax import ROWS_AT_ONCE
 from elmokit.text.batching import check_sentence
-from elmokit.weights.pretrained import open_pretrained
+from elmokit.weights.open import open_model
 
 Layers = Literal["average", "top", "all"]
 
@@ -78,7 +78,7 @@ class ElmoModel:
         """
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; a batch holds at least 1 sentence.")
-        model = open_pretrained(_wanted_file(directory, full))
+        model = open_model(_wanted_file(directory, full))
         if full and (model.softmax is None or model.vocabulary is None):
             raise ModelNotFoundError(
                 f"{directory} has no softmax with its vocabulary, which full=True asks for. Load a TensorFlow "

@@ -25,7 +25,7 @@ from elmokit.embedder import Elmo, Start
 from elmokit.errors import ConfigError, TextError
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.pretrained import open_pretrained
+from elmokit.weights.open import open_model
 from elmokit.weights.tf_hub import MIX
 
 SIGNATURES = ("default", "tokens")
@@ -69,7 +69,7 @@ class Module(nn.Module):
         start: Start = "zero",
     ) -> None:
         super().__init__()
-        model = spec if isinstance(spec, PretrainedBiLM) else open_pretrained(spec)
+        model = spec if isinstance(spec, PretrainedBiLM) else open_model(spec)
         self.elmo = Elmo(model, start=start)
         self.mix.requires_grad_(trainable)
         self.elmo.bilm.directions.requires_grad_(trainable_lstm)

@@ -16,7 +16,6 @@ from elmokit.errors import ModelNotFoundError
 from elmokit.text.batching import map_in_batches
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.pretrained import open_with_softmax
 
 BATCH_TOKENS = 2048
 
@@ -72,20 +71,6 @@ def surprisals(
     yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
 
-def open_predicting(source: str, options: str | None = None, vocabulary: str | None = None) -> PretrainedBiLM:
-    """Open a model that predicts words, by whatever names it.
-
-    Args:
-        source, options, vocabulary: as in ``open_with_softmax``.
-
-    Raises:
-        ModelError: as in ``open_pretrained``; or it came without its softmax or vocabulary.
-    """
-    model = open_with_softmax(source, options, vocabulary)
-    predicting(model)
-    return model
-
-
 def predicting(model: PretrainedBiLM) -> tuple[WordScorer, Vocabulary]:
     """The softmax and the vocabulary of a model that predicts words.
 
@@ -93,9 +78,8 @@ def predicting(model: PretrainedBiLM) -> tuple[WordScorer, Vocabulary]:
         ModelNotFoundError: it came without one of them.
     """
     if model.softmax is None or model.vocabulary is None:
-        raise ModelNotFoundError(
-            f"{model.source} has no softmax and vocabulary, so it predicts no words: old exports threw them away."
-        )
+        reason = model.card.get("softmax", "most exported models dropped them")
+        raise ModelNotFoundError(f"{model.source} has no softmax and vocabulary, so it cannot predict words: {reason}.")
     return model.softmax, model.vocabulary
 
 

@@ -45,7 +45,7 @@ from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
 from elmokit.training.run_folder import run_lock
-from elmokit.weights.pretrained import DEFAULT_MODEL
+from elmokit.weights.open import DEFAULT_MODEL
 
 Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
 """Train a biLM (path or name) on sentences, on a device, and write the result to the folder: what ``train/`` offers."""

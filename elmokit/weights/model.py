@@ -1,11 +1,11 @@
-"""A model as it stands on disk, whatever the format."""
+"""A pretrained model: the biLM with everything that its files hold, whatever their format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,49 +24,67 @@ from elmokit.token_cache import TokenCache
 
 @dataclass
 class PretrainedBiLM:
-    """A biLM with all that its files hold beside it."""
+    """A biLM with its vocabulary, softmax and model card, as ``open_model`` reads and ``save_model`` writes them."""
 
     bilm: BiLM
     family: str
     """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub" or "ELMoForManyLangs";
     "allennlp" for one that ``_ElmoBiLm.to_model`` made."""
     source: Path | None = None
-    softmax: Softmax | None = None
-    """For perplexity and further training; old exports threw it away."""
+    softmax: Softmax | None = field(default_factory=lambda: None)
+    """The output layer, for perplexity and further training. None if the files have none: most exports dropped it."""
     vocabulary: Vocabulary | None = None
     """The words of the softmax, and of a word-input model's table."""
     warm_state: BiLMState | None = None
-    """The state of one row from which ``Elmo`` starts every sentence, where one was calibrated."""
+    """The fixed initial state from which ``Elmo`` reads every sentence (one batch row), if one was calibrated."""
     card: dict[str, Any] = field(default_factory=dict)
     """The model card: corpus, tokens seen, perplexities, command; free in form."""
     lexicon: Lexicon | None = None
-    """The rows of a model with word and character tables of its own; None where characters are UTF-8 bytes."""
+    """The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes."""
+
+    def defer_softmax(self, read: Callable[[], Softmax]) -> None:
+        """Read the softmax when it is first used, for a file that takes long to read.
+
+        Args:
+            read: Reads the softmax. To keep the model picklable, pass a ``functools.partial`` of a module's function.
+        """
+        del self.softmax  # so that its next use finds no attribute and reaches __getattr__
+        self._read_softmax = read
+
+    if not TYPE_CHECKING:  # a type checker would otherwise accept every attribute name
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "softmax" or "_read_softmax" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self.softmax = self._read_softmax()
+            del self._read_softmax
+            return self.softmax
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """What the token layer reads.
+        """Convert tokens to the ids that the token layer reads.
 
         Returns:
-            char ids ``(tokens, chars)``; word ids ``(tokens,)`` for a word-input model; with a lexicon, a word id and
+            Char ids ``(tokens, chars)``; word ids ``(tokens,)`` for a word-input model; with a lexicon, a word id and
             char ids ``(tokens, 1 + chars)``, or those of the two that the model has.
 
         Raises:
-            ModelNotFoundError: a word-input model came without its vocabulary, or a word table without its lexicon.
+            ModelNotFoundError: A word-input model came without its vocabulary, or a word table without its lexicon.
         """
         config = self.bilm.config
         if self.lexicon is not None:
             return self.lexicon.encode(tokens)
         if config.word_features is not None:
-            raise ModelNotFoundError(f"{self.source} has a word table and no lexicon that says which row is which.")
+            raise ModelNotFoundError(f"{self.source} has a word table but no lexicon that assigns words to its rows.")
         if config.char_cnn is not None:
             return encode_tokens(tokens, config.char_cnn.max_chars)
         if self.vocabulary is None:
             raise ModelNotFoundError(
-                f"{self.source} takes word ids and has no vocabulary. Put its vocab.txt beside the weights."
+                f"{self.source} reads word ids and has no vocabulary. Put its vocab.txt next to the weights."
             )
         return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
 
     def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Tensor:
-        """Context-free vectors of distinct tokens, ``(words, projection_dim)``; kept ones from the cache, if given."""
+        """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
 
         def compute(missing: Sequence[str]) -> Tensor:
             vectors: Tensor = self.bilm.token_layer(torch.from_numpy(self.encode(missing)).to(self.bilm.device))
@@ -80,10 +98,10 @@ class PretrainedBiLM:
     def token_vectors(
         self, sentences: Sequence[Sequence[str]], cache: TokenCache | None = None
     ) -> tuple[Tensor, PaddedBatch]:
-        """Context-free vectors of a batch of sentences, boundaries included, each distinct token computed once.
+        """Compute the context-free vectors of a batch of sentences with boundaries, each distinct token once.
 
         Args:
-            cache: vectors computed before, without gradient.
+            cache: Vectors computed before, without gradient.
 
         Returns:
             ``(batch, time, projection_dim)``, and the batch.
@@ -95,6 +113,6 @@ class PretrainedBiLM:
     def contextualize(
         self, sentences: Sequence[Sequence[str]], state: BiLMState, cache: TokenCache | None = None
     ) -> tuple[BiLMOutput, PaddedBatch]:
-        """All layers of a batch of sentences, boundaries included, and the batch."""
+        """Compute all layers of a batch of sentences with boundaries. Returns them and the batch."""
         vectors, batch = self.token_vectors(sentences, cache)
         return self.bilm.contextualize(vectors, torch.from_numpy(batch.mask).to(vectors.device), state), batch

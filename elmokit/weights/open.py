@@ -1,74 +1,190 @@
-"""One door for every format: look at what stands at a path, and open it as what it is."""
+"""Open and save models: ``open_model`` finds the model that a source names, and ``save_model`` writes one.
+
+``open_model`` works in two steps. A source (a name, a URL, a Hub id) becomes a path on this machine; then the format
+is recognized by the files at that path, and the module of that format reads it. To add a format, write a module
+that returns a ``PretrainedBiLM`` and recognize its files in ``_open_path`` or ``_open_folder``.
+"""
 
 from __future__ import annotations
 
+import difflib
+import os
+from importlib import resources
 from pathlib import Path
 
 import h5py
 
-from elmokit.config import read_json
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
 from elmokit.io.atomic import atomic_write, check_output_path
-from elmokit.io.hdf5 import HDF5_ERRORS
 from elmokit.io.text_files import expand_user
-from elmokit.weights import bilm_tf, many_langs, tf_checkpoint, tf_hub
+from elmokit.weights import bilm_tf, many_langs, published, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
+from elmokit.weights.fetch import (
+    HUB_PREFIX,
+    fetch,
+    hub_folder,
+    is_hub_id,
+    is_url,
+    local_path,
+    normalize_url,
+    sibling_url,
+    url_file_name,
+)
 from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_folder
+from elmokit.weights.guess import guess_archive, guess_format, guess_hdf5
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
 
+DEFAULT_MODEL = "en-mini"
+"""The small English model inside the package."""
 HDF5_SUFFIXES = (".hdf5", ".h5")
-RUN_MODEL = "model"  # where the folder of a training run keeps the best model
+RUN_MODEL = "model"
+"""The subfolder in which a training run keeps its best model."""
+
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _KNOWN = (
-    "a folder of elmokit, options.json and HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a folder "
+    "an elmokit folder, options.json with HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a folder "
     "of ELMoForManyLangs, or an archive of one of these"
 )
 
 
 def open_model(
-    path: str | Path,
-    options: str | Path | None = None,
+    source: str | Path | None = None,
     *,
+    options: str | Path | None = None,
     token_embeddings: str | Path | None = None,
     vocabulary: str | Path | None = None,
 ) -> PretrainedBiLM:
-    """Open a model by its path.
+    """Open a model in any known format, from a path, a URL or a name.
+
+    The model has its softmax wherever there is one. In a directory with HDF5 weights and the bilm-tf checkpoint that
+    they were exported from, the weights are read from the HDF5 file, and the softmax from the checkpoint when it is
+    first used, so that it costs nothing if you only embed.
 
     Args:
-        path: a folder of ours, or of a training run; a folder with an options file and an HDF5 file, or the HDF5 file
-            itself; a folder with a TensorFlow checkpoint, its ``.index`` file, or what stands before ``.index``; a
-            TF-Hub module; a folder of ELMoForManyLangs; or an archive (zip, tar, tar.gz) of one of these, as the NLPL
-            repository has them.
-        options: the options file of weights, where it does not stand beside them.
-        token_embeddings: an HDF5 file of bilm-tf's with token vectors computed before, one row a word; tokens that
-            are not in it are computed from their characters.
-        vocabulary: the words of those rows, of a word-input model's, or of a checkpoint's softmax, where they do not
-            stand beside as ``vocab.txt`` or ``vocab.txt.gz``. Given with ``token_embeddings``, of the rows alone.
+        source: What to open. In this order:
+
+            - None or "en-mini": the small English model inside the package.
+            - A path to an elmokit folder or training run; a directory with an options file and HDF5 weights, or the
+              HDF5 file; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name without
+              ``.index``; a TF-Hub module; an ELMoForManyLangs directory; or an archive (zip, tar, tar.gz) of one of
+              these.
+            - An http, https or file URL of one of these files.
+            - The name of a published model, such as "original" or "many-langs:german".
+            - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.
+        options: Path or URL of the options file, if it is not next to the weights.
+        token_embeddings: Path or URL of an HDF5 file of token vectors that bilm-tf computed, one row per word. Tokens
+            that are not in it are computed from their characters.
+        vocabulary: Path or URL of the words of ``token_embeddings``, if given; otherwise of a word-input model, or of a
+            checkpoint's softmax. Needed if there is no ``vocab.txt`` or ``vocab.txt.gz`` next to them.
 
     Raises:
-        ModelNotFoundError: nothing stands at the path, or a part of the model is missing.
-        FormatError, TensorMismatchError, ConfigError: it is damaged or of another kind, or is of other words.
+        ModelNotFoundError: Nothing was found, it cannot be downloaded, or a file of the model is missing.
+        FormatError, TensorMismatchError: A file is damaged or of another format, or the files are not of one model.
+        ConfigError: The options cannot be used, or do not belong to the model.
+        MissingExtraError: A model on the Hub needs ``huggingface_hub``, which is not installed.
+
+    Example:
+        >>> model = open_model("original")
+        >>> model.bilm.config.output_dim
+        1024
     """
-    path = expand_user(path, ModelNotFoundError)
+    if source is None or str(source) == DEFAULT_MODEL:
+        source = Path(str(resources.files("elmokit"))) / "models" / DEFAULT_MODEL
+    name = normalize_url(source)
     options, table, listed = (
-        None if file is None else expand_user(file, ModelNotFoundError)
-        for file in (options, token_embeddings, vocabulary)
+        None if file is None else local_path(normalize_url(file)) for file in (options, token_embeddings, vocabulary)
     )
     words = listed if table is None else None
-    if tf_checkpoint.is_named_by(path):
-        model = tf_checkpoint.load(path, options, vocabulary=words)
-    elif not path.exists():
-        raise ModelNotFoundError(f"There is no model at {path}: no such file or folder.")
-    elif path.is_file() and is_archive(path):
-        model = _open_archive(path, options, words)
-    elif path.is_file():
-        if not _starts_with(path, _HDF5_MAGIC) and path.suffix not in HDF5_SUFFIXES:
-            raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
-        model = _open_hdf5(path, options, words)
+    if is_url(name):
+        model = _open_url(name, options, words)
+    elif _exists(path := expand_user(source, ModelNotFoundError)):
+        model = _open_path(path, options, words)
+    elif (known := published.find(name)) is not None:
+        if options is not None:
+            raise ConfigError(f"{name} is the name of a published model, which has its own options; leave them out.")
+        model = _open_published(known, words)
+    elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not name.endswith(HDF5_SUFFIXES)):
+        model = _open_path(_download_from_hub(name), options, words)
     else:
-        model = _open_folder(path, options, words)
+        nearest = difflib.get_close_matches(name.lower(), published.names(), n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ModelNotFoundError(
+            f"No model found for {str(source)!r}: there is no such file or folder, and no published model of that "
+            f"name.{hint}"
+        )
     return model if table is None else with_token_embeddings(model, table, listed)
+
+
+def _exists(path: Path) -> bool:
+    """Check for a file, a directory, or a checkpoint that is named without its ``.index``.
+
+    ``os.path.exists`` is used because ``Path.exists`` raises if the name is too long, as any text may be.
+    """
+    return os.path.exists(path) or os.path.exists(f"{path}{tf_checkpoint.INDEX_SUFFIX}")  # noqa: PTH110
+
+
+def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
+    """Download and open a model. The options of an HDF5 file are looked for next to it on the server."""
+    file_name = url_file_name(url)
+    if options is None and not url.startswith("file:") and file_name.endswith(HDF5_SUFFIXES):
+        expected = named_options(Path(file_name)).name
+        try:
+            options = fetch(sibling_url(url, expected))
+        except ModelNotFoundError:
+            if expected == "options.json":
+                raise
+            options = fetch(sibling_url(url, "options.json"))
+    return _open_path(fetch(url), options, words)
+
+
+def _open_published(model: published.PublishedModel, words: Path | None) -> PretrainedBiLM:
+    """Download a published model from the first location that has it, and open it.
+
+    A location may be gone or, worse, answer with something else (a parked domain); then the next one is tried.
+    """
+    failures: list[str] = []
+    for location in model.locations:
+        try:
+            options = None if location.options is None else fetch(location.options)
+            path = fetch(location.weights)
+        except ModelNotFoundError as error:
+            failures.append(str(error).split(". If the URL is dead")[0])
+            continue
+        try:
+            opened = _open_path(path, options, words)
+        except (FormatError, ModelNotFoundError) as error:
+            failures.append(f"{location.weights}: {error} (Delete {path.parent} to download it again.)")
+            continue
+        opened.card = {"name": model.name, "about": model.about, "from": location.weights, **opened.card}
+        return opened
+    raise ModelNotFoundError(
+        f"{model.name} ({model.about}) could not be downloaded from any known location. Tried: {'; '.join(failures)}. "
+        f"Download {model.files} by hand, from a mirror or from someone who has it, and give the path instead of the "
+        "name (on the command line, --options names an options file that is elsewhere)."
+    )
+
+
+def _download_from_hub(name: str) -> Path:
+    """Download a model from the Hub. A name without ``hf:`` may also have been meant as a path, so say both."""
+    try:
+        return hub_folder(name)
+    except (MissingExtraError, ModelNotFoundError) as error:
+        if name.startswith(HUB_PREFIX):
+            raise
+        raise ModelNotFoundError(f"No such file or folder here, and {error}") from None
+
+
+def _open_path(path: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
+    if tf_checkpoint.is_named_by(path):
+        return tf_checkpoint.load(path, options, vocabulary=words)
+    if path.is_dir():
+        return _open_folder(path, options, words)
+    if is_archive(path):
+        return _open_archive(path, options, words)
+    if not _starts_with(path, _HDF5_MAGIC) and path.suffix not in HDF5_SUFFIXES:
+        raise FormatError(f"{path} is not a model that elmokit can open ({_KNOWN}).{guess_format(path)}")
+    return _open_hdf5(path, options, words)
 
 
 def _open_folder(path: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
@@ -80,47 +196,52 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Pretra
         return with_words(many_langs.load(path), words)
     if tf_hub.is_module(path):
         return with_words(tf_hub.load(path, options), words)
+    has_checkpoint = tf_checkpoint.find(path) is not None
     found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
     if found:
         named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
         if len(found) > 1 and len(named_weights) != 1:
             names = ", ".join(file.name for file in found)
             raise FormatError(f"{path} holds several HDF5 files ({names}). Name the one to open.")
-        return _open_hdf5(found[0] if len(found) == 1 else named_weights[0], options, words)
-    if tf_checkpoint.find(path) is not None:
+        model = _open_hdf5(found[0] if len(found) == 1 else named_weights[0], options, words)
+        if has_checkpoint:
+            tf_checkpoint.attach_softmax(model, path, words)
+        return model
+    if has_checkpoint:
         return tf_checkpoint.load(path, options, vocabulary=words)
-    if kept := sorted(path.glob("fta/*weight_file")):  # what AllenNLP's archives of task models keep of an ELMo
+    if kept := sorted(path.glob("fta/*weight_file")):  # the ELMo inside an archive of an AllenNLP task model
         weights = kept[0]
         options = options or weights.with_name(f"{weights.name.removesuffix('weight_file')}options_file")
         return _open_hdf5(weights, options, words)
-    raise FormatError(f"{path} is no model that elmokit knows ({_KNOWN}).{_looks_like(path)}")
+    raise FormatError(f"{path} is not a model that elmokit can open ({_KNOWN}).{guess_format(path)}")
 
 
 def _open_archive(path: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
     with unpacked(path) as archive:
         try:
             model = _open_folder(archive.folder, options, words)
+            _ = model.softmax  # read it now: the unpacked files are about to be deleted
         except ModelError as error:
-            hint = _names_look_like(archive.names) if isinstance(error, FormatError) else ""
+            hint = guess_archive(archive.names) if isinstance(error, FormatError) else ""
             raise type(error)(str(error).replace(str(archive.folder), str(path)) + hint) from None
     model.source = path
     return model
 
 
 def _open_hdf5(weights: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
-    """An HDF5 file of weights, and what stands beside it: words and what the NLPL repository says of it."""
-    if not h5py.is_hdf5(weights) and (hint := _looks_like(weights)):
-        raise FormatError(f"{weights} is no HDF5 file.{hint}")
-    if hint := _other_hdf5(weights):
-        raise FormatError(f"{weights} is an HDF5 file but no ELMo. {hint}")
+    """Open HDF5 weights with the files next to them: options, words, and the NLPL repository's ``meta.json``."""
+    if not h5py.is_hdf5(weights) and (hint := guess_format(weights)):
+        raise FormatError(f"{weights} is not an HDF5 file.{hint}")
+    if hint := guess_hdf5(weights):
+        raise FormatError(f"{weights} is an HDF5 file but not an ELMo. {hint}")
     model = bilm_tf.load(options or options_beside(weights), weights)
     return with_meta(with_words(model, words or words_beside(weights.parent)), weights.parent)
 
 
 def options_beside(weights: Path) -> Path:
-    """Where a weight file's options stand: ``X_options.json`` for ``X_weights.hdf5``, or ``options.json``.
+    """Return the options file of a weight file: ``X_options.json`` for ``X_weights.hdf5``, or ``options.json``.
 
-    Where neither is there, the only file beside it that calls itself options.
+    If there is neither, it is the only other file there with "options" in its name.
     """
     named, plain = named_options(weights), weights.with_name("options.json")
     others = sorted(weights.parent.glob("*options*.json"))
@@ -130,7 +251,7 @@ def options_beside(weights: Path) -> Path:
 
 
 def named_options(weights: Path) -> Path:
-    """The options file that a weight file's name asks for: ``X_options.json`` for ``X_weights.hdf5``."""
+    """Return the options file that corresponds to a weight file's name: ``X_options.json`` for ``X_weights.hdf5``."""
     stem = weights.stem
     return weights.with_name(
         stem.removesuffix("weights") + "options.json" if stem.endswith("_weights") else "options.json"
@@ -142,97 +263,11 @@ def _starts_with(path: Path, magic: bytes) -> bool:
         return file.read(len(magic)) == magic
 
 
-def _looks_like(path: Path) -> str:
-    """A hint at what something that is no ELMo looks like instead."""
-    if path.is_dir():
-        names = {file.name for file in path.iterdir()}
-        hints = {
-            "pytorch_model.bin": "a Hugging Face transformer",
-            "config.json": _config_hint(path / "config.json"),
-            "encoder.pkl": "an ELMoForManyLangs model",
-            "checkpoint": "a TensorFlow checkpoint",
-            "settings.json": _run_hint(path),
-            "saved_model.pb": "a TensorFlow SavedModel",
-        }
-        found = next((hint for name, hint in hints.items() if name in names and hint), None)
-        return f" It looks like {found}." if found else ""
-    for magic, hint in _MAGICS:
-        if _starts_with(path, magic):
-            return f" It looks like {hint}."
-    with path.open("rb") as file:
-        start = file.read(512).lstrip().lower()
-    if start.startswith((b"<!doctype html", b"<html", b"<?xml", b"<error")):
-        return " It looks like a web page: a download that failed."
-    return ""
-
-
-def _run_hint(path: Path) -> str | None:
-    """Of a training run that has not kept a model yet."""
-    steps = sorted(path.glob("checkpoints/step-*/model"))
-    return f"a training run that has kept no model yet; its newest checkpoint is {steps[-1]}" if steps else None
-
-
-_MAGICS = (
-    (b"\x1f\x8b", "a gzip file that holds no tar archive"),
-    (b"\x80", "a Python pickle"),
-    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded (git lfs pull)"),
-    (b"GGUF", "a GGUF language model"),
-    (b"\x93NUMPY", "a NumPy array"),
-)
-
-
-def _names_look_like(names: list[str]) -> str:
-    """A hint at what an archive that holds no ELMo is instead, by the names in it."""
-    ends = {name.rsplit("/", 1)[-1] for name in names}
-    if "data.pkl" in ends:
-        return " It looks like a PyTorch checkpoint."
-    if "weights.th" in ends:
-        return (
-            " It looks like an AllenNLP model that keeps its ELMo, if it has one, among its own weights; "
-            "open the ELMo that it was made with."
-        )
-    if names and all(name.endswith(".npy") for name in names):
-        return " It looks like NumPy arrays (npz)."
-    return ""
-
-
-_ELMO_GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
-
-
-def _other_hdf5(path: Path) -> str:
-    """What an HDF5 file that is no ELMo looks like; nothing if it may be one, or cannot be read at all."""
-    try:
-        with h5py.File(path, "r") as file:
-            names = set(file)
-            is_keras = "keras_version" in file.attrs or "model_weights" in names
-    except HDF5_ERRORS:
-        return ""
-    if names == {"embedding"}:
-        return "It looks like cached token embeddings: open the model itself, and give this file as token_embeddings."
-    if names & _ELMO_GROUPS:
-        return ""
-    if "sentence_to_index" in names or (names and all(name.isdecimal() for name in names)):
-        return "It looks like vectors that elmokit embed or allennlp elmo wrote."
-    if is_keras:
-        return "It looks like a Keras model."
-    if names == {"softmax"}:
-        return "It looks like the softmax of an ELMo, without the rest."
-    return f"It holds {', '.join(sorted(names)[:5]) or 'nothing'}."
-
-
-def _config_hint(path: Path) -> str | None:
-    try:
-        kind = read_json(path).get("model_type")
-    except ModelError:
-        return None
-    return None if kind is None else f"a Hugging Face model of type {kind!r}"
-
-
 def refuse_target(path: Path, overwrite: bool) -> None:
-    """Say before any work is done that ``save_model`` could not write there.
+    """Check before any work is done that ``save_model`` may write to a path.
 
     Raises:
-        OutputError: something stands there and may not be overwritten, or is a folder with what is no part of a model.
+        OutputError: The path exists and may not be overwritten, or is a folder that holds other files.
     """
     if path.suffix in HDF5_SUFFIXES:
         check_output_path(path, overwrite)
@@ -244,26 +279,32 @@ def refuse_target(path: Path, overwrite: bool) -> None:
 def save_model(
     model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False
 ) -> list[Path]:
-    """Write a model in the format that the path asks for: HDF5 with options beside it, or a folder of ours.
+    """Save a model in the format that the path asks for.
 
-    Beside the HDF5 of a word-input model stands ``vocab.txt`` too, which names the rows of its table.
+    A path that ends in ``.hdf5`` or ``.h5`` becomes HDF5 weights as bilm-tf and AllenNLP read them, with the options
+    file next to it, and ``vocab.txt`` for a word-input model. Any other path becomes an elmokit folder, the only
+    format that also keeps the softmax and the initial state.
+
+    Args:
+        storage: The dtype of the tensors in an elmokit folder.
+        overwrite: Replace what exists at the path.
 
     Returns:
-        what was written.
+        The paths that were written.
 
     Raises:
-        OutputError: something stands there and may not be overwritten, or it cannot be written.
+        OutputError: The path exists and may not be overwritten, or cannot be written.
     """
     path = expand_user(path, OutputError)
     refuse_target(path, overwrite)
-    if path.suffix in HDF5_SUFFIXES:
-        options = named_options(path)
-        if model.bilm.config.n_words is None or model.vocabulary is None:
-            bilm_tf.save(model, options, path, overwrite)
-            return [path, options]
-        with atomic_write(path.with_name("vocab.txt"), overwrite) as words:
-            words.write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
-            bilm_tf.save(model, options, path, overwrite)
-        return [path, options, path.with_name("vocab.txt")]
-    save_folder(model, path, storage, overwrite)
-    return [path]
+    if path.suffix not in HDF5_SUFFIXES:
+        save_folder(model, path, storage, overwrite)
+        return [path]
+    options = named_options(path)
+    if model.bilm.config.n_words is None or model.vocabulary is None:
+        bilm_tf.save(model, options, path, overwrite)
+        return [path, options]
+    with atomic_write(path.with_name("vocab.txt"), overwrite) as words:
+        words.write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
+        bilm_tf.save(model, options, path, overwrite)
+    return [path, options, path.with_name("vocab.txt")]

@@ -1,4 +1,4 @@
-"""Whatever names a model: paths, addresses, published names, ids on the Hub."""
+"""Open a model from every kind of source: paths, URLs, published names, ids on the Hub."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from elmokit.bilm import PRESETS, BiLM
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
-from elmokit.weights import published, source
-from elmokit.weights.open import save_model
-from elmokit.weights.pretrained import open_pretrained
-from elmokit.weights.published import MANY_LANGUAGES, TABLE, Place, Published, find
+from elmokit.weights import published
+from elmokit.weights.fetch import local_path
+from elmokit.weights.open import open_model, save_model
+from elmokit.weights.published import ModelLocation, PublishedModel, find, many_languages, models
 from tests.conftest import random_model
 from tests.helpers.http_server import Server
 
@@ -41,11 +41,11 @@ def assert_is_the_model(model: object) -> None:
 
 def test_an_address_opens_with_the_options_that_stand_beside_it(server: Server, files: dict[str, bytes]) -> None:
     there = serve(server, "/named", files)
-    assert_is_the_model(open_pretrained(f"{there}/elmo_weights.hdf5"))
+    assert_is_the_model(open_model(f"{there}/elmo_weights.hdf5"))
     plain = {"elmo_weights.hdf5": files["elmo_weights.hdf5"], "options.json": files["elmo_options.json"]}
-    assert_is_the_model(open_pretrained(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"))
+    assert_is_the_model(open_model(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"))
     with pytest.raises(ModelNotFoundError, match=r"options\.json"):
-        open_pretrained(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
+        open_model(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
 
 
 def test_two_addresses_open_and_so_does_one_that_a_path_has_folded(server: Server, files: dict[str, bytes]) -> None:
@@ -60,16 +60,16 @@ def test_an_archive_at_an_address_opens(server: Server, files: dict[str, bytes],
         for name, content in files.items():
             archive.writestr(name, content)
     there = serve(server, "/20", {"210.zip": (tmp_path / "210.zip").read_bytes()})
-    assert_is_the_model(open_pretrained(f"{there}/210.zip"))
+    assert_is_the_model(open_model(f"{there}/210.zip"))
 
 
 def test_a_file_address_and_a_home_path_open(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_is_the_model(open_pretrained((tmp_path / "made" / "elmo_weights.hdf5").as_uri()))
-    assert_is_the_model(open_pretrained((tmp_path / "made").as_uri()))
+    assert_is_the_model(open_model((tmp_path / "made" / "elmo_weights.hdf5").as_uri()))
+    assert_is_the_model(open_model((tmp_path / "made").as_uri()))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert_is_the_model(open_pretrained("~/made", options="~/made/elmo_options.json"))
+    assert_is_the_model(open_model("~/made", options="~/made/elmo_options.json"))
 
 
 def test_a_published_name_opens_from_the_first_place_that_has_it(
@@ -78,9 +78,11 @@ def test_a_published_name_opens_from_the_first_place_that_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dead, alive = server.address("/dead"), serve(server, "/mirror", files)
-    places = tuple(Place(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (dead, alive))
-    monkeypatch.setattr(published, "TABLE", (Published("tiny-test", "nothing", places, "this test"),))
-    model = open_pretrained("Tiny-Test")
+    locations = tuple(
+        ModelLocation(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (dead, alive)
+    )
+    monkeypatch.setattr(published, "models", lambda: (PublishedModel("tiny-test", "nothing", locations, "this test"),))
+    model = open_model("Tiny-Test")
     assert_is_the_model(model)
     assert model.card["name"] == "tiny-test"
     assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
@@ -94,26 +96,32 @@ def test_a_published_name_opens_from_a_mirror_where_the_first_place_is_parked(
     page: bytes,
 ) -> None:
     parked, alive = serve(server, "/parked", dict.fromkeys(files, page)), serve(server, "/mirror", files)
-    places = tuple(Place(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (parked, alive))
-    monkeypatch.setattr(published, "TABLE", (Published("tiny-test", "nothing", places, "this test"),))
+    locations = tuple(
+        ModelLocation(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (parked, alive)
+    )
+    monkeypatch.setattr(published, "models", lambda: (PublishedModel("tiny-test", "nothing", locations, "this test"),))
     for _ in range(2):
-        model = open_pretrained("tiny-test")
+        model = open_model("tiny-test")
         assert_is_the_model(model)
         assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
-    monkeypatch.setattr(published, "TABLE", (Published("tiny-test", "nothing", places[:1], "this test"),))
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("tiny-test", "nothing", locations[:1], "this test"),)
+    )
     with pytest.raises(ModelNotFoundError, match=r"Tried: .*/parked/"):
-        open_pretrained("tiny-test")
+        open_model("tiny-test")
 
 
 def test_a_dead_published_name_says_what_was_tried_and_what_to_do(
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    places = tuple(Place(server.address(f"/{there}.hdf5"), server.address(f"/{there}.json")) for there in "ab")
-    monkeypatch.setattr(published, "TABLE", (Published("gone", "nothing", places, "this test"),))
+    locations = tuple(
+        ModelLocation(server.address(f"/{there}.hdf5"), server.address(f"/{there}.json")) for there in "ab"
+    )
+    monkeypatch.setattr(published, "models", lambda: (PublishedModel("gone", "nothing", locations, "this test"),))
     with pytest.raises(ModelNotFoundError, match=r"Download the weights .* by hand") as error:
-        open_pretrained("gone")
-    assert all(place.options in str(error.value) for place in places if place.options)
+        open_model("gone")
+    assert all(location.options in str(error.value) for location in locations if location.options)
     assert "--options" in str(error.value)
 
 
@@ -122,30 +130,30 @@ def test_a_path_comes_before_a_published_name(
 ) -> None:
     (tmp_path / "made").rename(tmp_path / "original")
     monkeypatch.chdir(tmp_path)
-    assert_is_the_model(open_pretrained("original"))
+    assert_is_the_model(open_model("original"))
 
 
 def test_an_unknown_name_says_so_and_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"no such file or folder.*Did you mean 'portuguese'"):
-        open_pretrained("portugese")
+        open_model("portugese")
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
-        open_pretrained(tmp_path / "none")
+        open_model(tmp_path / "none")
 
 
 def test_a_published_name_takes_no_options() -> None:
     with pytest.raises(ConfigError, match="its own options"):
-        open_pretrained("original", "options.json")
+        open_model("original", options="options.json")
 
 
 def test_the_table_is_whole() -> None:
     taken = published.names()
     assert len(taken) == len(set(taken))
-    for model in TABLE:
+    for model in models():
         assert find(model.name) is model
         assert all(find(name) is model for name in model.also)
         assert model.about
         assert model.read_on
-        for place in model.places:
+        for place in model.locations:
             addresses = [place.weights, *([place.options] if place.options else [])]
             assert all(address.startswith(("https://", "http://")) for address in addresses)
             assert place.options or place.weights.endswith((".zip", ".tar.gz"))
@@ -161,20 +169,20 @@ def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
     assert model is not None
     with torch.device("meta"):
         n_parameters = BiLM(PRESETS[name]).n_parameters
-    assert model.n_megabytes == pytest.approx(n_parameters * 4 / 1e6, abs=1)
-    assert f"hdf5 ({model.n_megabytes} MB) and the options" in model.by_hand
+    assert model.megabytes == pytest.approx(n_parameters * 4 / 1e6, abs=1)
+    assert f"hdf5 ({model.megabytes} MB) and the options" in model.files
 
 
 def test_models_of_the_nlpl_repository_have_names() -> None:
-    assert (MANY_LANGUAGES["arabic"], MANY_LANGUAGES["dutch"], MANY_LANGUAGES["chinese"]) == (136, 164, 179)
+    assert (many_languages()["arabic"], many_languages()["dutch"], many_languages()["chinese"]) == (136, 164, 179)
     found = find("nlpl:210")
     assert found is not None
-    assert found.places == (Place("http://vectors.nlpl.eu/repository/20/210.zip"),)
+    assert found.locations == (ModelLocation("http://vectors.nlpl.eu/repository/20/210.zip"),)
     finnish, number = find("many-langs:finnish"), find("nlpl:149")
     assert finnish is not None
     assert number is not None
-    assert finnish.places == number.places
-    assert len(finnish.places) == 2
+    assert finnish.locations == number.locations
+    assert len(finnish.locations) == 2
     assert find("nlpl:x") is find("many-langs:klingon") is find("nothing") is None
 
 
@@ -200,36 +208,38 @@ def test_a_hub_id_opens_the_folder_that_huggingface_hub_gives(
 ) -> None:
     asked = fake_hub(monkeypatch, tmp_path / "made")
     for name in ("hf:owner/name", "owner/name", "hf:owner/name@v1"):
-        assert_is_the_model(open_pretrained(name))
+        assert_is_the_model(open_model(name))
     assert asked == [("owner/name", None), ("owner/name", None), ("owner/name", "v1")]
 
 
 def test_a_hub_id_that_cannot_be_had_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_hub(monkeypatch, OSError("401 Client Error.\nRepository Not Found"))
     with pytest.raises(ModelNotFoundError, match=r"401 Client Error\. .*download its files by hand"):
-        open_pretrained("hf:owner/name")
+        open_model("hf:owner/name")
 
 
 def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[hub\]'"):
-        open_pretrained("hf:owner/name")
+        open_model("hf:owner/name")
 
 
 def test_a_mistyped_path_says_first_that_there_is_no_such_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelNotFoundError, match=r"^No such file or folder here, and .*pip install 'elmokit\[hub\]'"):
-        open_pretrained("models/foo")
+        open_model("models/foo")
     fake_hub(monkeypatch, OSError("404 Client Error"))
-    with pytest.raises(ModelNotFoundError, match=r"^No such file or folder here, and models/foo cannot be had .* 404"):
-        open_pretrained("models/foo")
+    with pytest.raises(
+        ModelNotFoundError, match=r"^No such file or folder here, and models/foo cannot be downloaded .* 404"
+    ):
+        open_model("models/foo")
 
 
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("http://[x", ConfigError, "no address that can be read"),
-        ("http://[x/w.hdf5", ConfigError, "no address that can be read"),
+        ("http://[x", ConfigError, "not a valid URL"),
+        ("http://[x/w.hdf5", ConfigError, "not a valid URL"),
         ("//[x/y", ModelNotFoundError, "no such file or folder"),
         ("~nosuchuser/m", ModelNotFoundError, "no such user's home folder"),
         ("x" * 300, ModelNotFoundError, "no such file or folder"),
@@ -237,10 +247,10 @@ def test_a_mistyped_path_says_first_that_there_is_no_such_file(monkeypatch: pyte
 )
 def test_a_name_that_cannot_be_read_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        open_pretrained(name)
+        open_model(name)
 
 
 def test_local_path_leaves_a_path_alone(tmp_path: Path) -> None:
-    assert source.local_path(tmp_path / "a") == tmp_path / "a"
+    assert local_path(tmp_path / "a") == tmp_path / "a"
     with pytest.raises(ModelNotFoundError, match="no such user's home folder"):
-        source.local_path("~nosuchuser/options.json")
+        local_path("~nosuchuser/options.json")

@@ -14,8 +14,8 @@ import pytest
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
 from elmokit.io.cache import cache_dir
-from elmokit.weights import download
-from elmokit.weights.download import fetch, is_address, name_in, unfolded
+from elmokit.weights import fetch as fetching
+from elmokit.weights.fetch import fetch, is_url, normalize_url, url_file_name
 from tests.helpers.http_server import BODY, Answer, Handler, Server
 
 
@@ -47,7 +47,7 @@ def test_the_checksum_is_remembered_and_checked(server: Server) -> None:
     assert note["sha256"] == hashlib.sha256(BODY).hexdigest()
     assert note["n_bytes"] == len(BODY)
     path.write_bytes(BODY[:-1] + b"!")
-    with pytest.raises(FormatError, match=r"changed since it was downloaded\. Delete the folder"):
+    with pytest.raises(FormatError, match=r"has changed since it was downloaded\. Delete the folder"):
         fetch(server.address("/w"))
     (path.parent / "download.json").write_text("{")
     with pytest.raises(FormatError, match="cannot be read"):
@@ -80,7 +80,7 @@ def test_a_dead_address_says_so_and_leaves_nothing(server: Server, status: int) 
     server.answers["/w"] = lambda handler: handler.send_error(status)
     with pytest.raises(ModelNotFoundError, match=f"answers {status}.*by hand"):
         fetch(server.address("/w"))
-    assert len(server.seen) == (1 if status < 500 else download.N_TRIES)
+    assert len(server.seen) == (1 if status < 500 else fetching.N_TRIES)
     assert files_in_cache() == []
 
 
@@ -93,7 +93,7 @@ def test_a_server_that_is_not_there_says_so(server: Server) -> None:
 
 def test_what_cannot_get_better_is_not_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(download.time, "sleep", waits.append)
+    monkeypatch.setattr(fetching.time, "sleep", waits.append)
     with Server() as other:
         refused = other.address("/w")
     for address in (refused, "http:///w", "http://ho st/w", "http://host:1\x7f0/w"):
@@ -120,7 +120,7 @@ def test_what_cannot_get_better_is_not_tried_again(server: Server, monkeypatch: 
 )
 def test_a_web_page_in_the_place_of_a_file_is_not_kept(server: Server, page: bytes) -> None:
     server.answers["/weights.hdf5"] = lambda handler: handler.give(page)
-    with pytest.raises(ModelNotFoundError, match=r"sends a web page\. If the address is dead"):
+    with pytest.raises(ModelNotFoundError, match=r"sends a web page\. If the URL is dead"):
         fetch(server.address("/weights.hdf5"))
     assert len(server.seen) == 1
     assert files_in_cache() == []
@@ -135,9 +135,9 @@ def test_what_the_server_calls_a_web_page_is_not_kept(server: Server) -> None:
 
 def test_a_truncated_answer_is_never_kept(server: Server) -> None:
     server.answers["/w"] = lambda handler: handler.give(BODY[:1000], length=len(BODY))
-    with pytest.raises(ModelNotFoundError, match="cannot be downloaded whole: 1,000 of 256,000 bytes"):
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded completely: 1,000 of 256,000 bytes"):
         fetch(server.address("/w"))
-    assert len(server.seen) == download.N_TRIES
+    assert len(server.seen) == fetching.N_TRIES
     assert files_in_cache() == []
 
 
@@ -151,7 +151,7 @@ def test_an_answer_of_chunks_that_breaks_off_is_never_kept(server: Server) -> No
         handler.close_connection = True
 
     server.answers["/w"] = answer
-    with pytest.raises(ModelNotFoundError, match="cannot be downloaded whole"):
+    with pytest.raises(ModelNotFoundError, match="cannot be downloaded completely"):
         fetch(server.address("/w"))
     assert files_in_cache() == []
 
@@ -223,7 +223,7 @@ def test_a_length_that_no_model_has_is_refused_before_a_byte_is_read(server: Ser
 
 
 def test_a_length_that_there_is_no_room_for_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     server.answers["/w"] = Handler.give
     with pytest.raises(OutputError, match="room for 1,000"):
         fetch(server.address("/w"))
@@ -233,7 +233,7 @@ def test_a_length_that_there_is_no_room_for_is_refused(server: Server, monkeypat
 def test_an_answer_without_a_length_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answers["/w"] = lambda handler: handler.give(with_length=False)
     assert fetch(server.address("/w")).read_bytes() == BODY
-    monkeypatch.setattr(download, "MAX_BYTES", 1000)
+    monkeypatch.setattr(fetching, "MAX_BYTES", 1000)
     server.answers["/v"] = server.answers["/w"]
     with pytest.raises(FormatError, match="more than 1,000 bytes"):
         fetch(server.address("/v"))
@@ -244,7 +244,7 @@ def test_an_interrupt_leaves_nothing_behind(server: Server, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     server.answers["/w"] = Handler.give
-    monkeypatch.setattr(download, "_receive", interrupt)
+    monkeypatch.setattr(fetching, "_receive", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fetch(server.address("/w"))
     assert files_in_cache() == []
@@ -270,7 +270,7 @@ def test_a_redirection_is_followed_but_not_to_a_file(server: Server, tmp_path: P
 @pytest.mark.parametrize("to", ["http://[x/w", "http://127.0.0.1:99999/w", "http://a..b/w"])
 def test_a_redirection_to_what_is_no_address_is_one_clear_error(server: Server, to: str) -> None:
     server.answers["/old"] = lambda handler: handler.give(b"", status=302, Location=to)
-    with pytest.raises(ModelNotFoundError, match="address"):
+    with pytest.raises(ModelNotFoundError, match="URL"):
         fetch(server.address("/old"))
     assert len(server.seen) == 1
 
@@ -305,9 +305,9 @@ def test_an_address_with_letters_beyond_ascii_is_quoted(server: Server) -> None:
 
 @pytest.mark.parametrize("address", ["http://[x", "http://[x/a.hdf5", "http://host:port/a", "http://host:99999/a"])
 def test_an_address_that_cannot_be_read_is_an_error_of_configuration(address: str) -> None:
-    assert is_address(address)
-    for read in (fetch, name_in):
-        with pytest.raises(ConfigError, match="no address that can be read"):
+    assert is_url(address)
+    for read in (fetch, url_file_name):
+        with pytest.raises(ConfigError, match="not a valid URL"):
             read(address)
 
 
@@ -334,27 +334,27 @@ def test_a_file_address_is_the_file_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1/w", "data:,x", "/a/path"])
 def test_other_kinds_of_address_are_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="http, https or file"):
+    with pytest.raises(ConfigError, match="http, https or file URL"):
         fetch(address)
 
 
 def test_an_address_that_went_through_a_path_is_mended() -> None:
-    assert unfolded(Path("https://host/a/b")) == "https://host/a/b"
-    assert is_address(Path("http://host/a"))
-    assert is_address("file:///a")
-    assert is_address("HTTPS://host/a")
-    assert not is_address("a/b")
-    assert not is_address("//[x/y")
-    assert not is_address("https")
-    assert not is_address("C:\\models\\a")
+    assert normalize_url(Path("https://host/a/b")) == "https://host/a/b"
+    assert is_url(Path("http://host/a"))
+    assert is_url("file:///a")
+    assert is_url("HTTPS://host/a")
+    assert not is_url("a/b")
+    assert not is_url("//[x/y")
+    assert not is_url("https")
+    assert not is_url("C:\\models\\a")
 
 
 def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
-    assert name_in("https://host/a/en_weights.hdf5?dl=1") == "en_weights.hdf5"
-    assert name_in("https://host/%2e%2e%2fetc%2fpasswd") == "passwd"
-    assert name_in("https://host/") == "download"
-    assert name_in("https://host/..") == "download"
-    assert name_in("https://host/a%20b%00.json") == "a_b_.json"
+    assert url_file_name("https://host/a/en_weights.hdf5?dl=1") == "en_weights.hdf5"
+    assert url_file_name("https://host/%2e%2e%2fetc%2fpasswd") == "passwd"
+    assert url_file_name("https://host/") == "download"
+    assert url_file_name("https://host/..") == "download"
+    assert url_file_name("https://host/a%20b%00.json") == "a_b_.json"
 
 
 def test_the_environment_chooses_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
