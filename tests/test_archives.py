@@ -304,5 +304,5 @@ def test_a_gzip_file_that_is_no_tar_is_no_archive(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt.gz"
     path.write_bytes(gzip.compress(b"the\n" * 1000))
     assert not is_archive(path)
-    with pytest.raises(FormatError, match="gzip file that holds no tar"):
+    with pytest.raises(FormatError, match="gzip file without a tar archive"):
         open_model(path)

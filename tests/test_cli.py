@@ -192,7 +192,7 @@ BAD_CALLS = {
     "There is no layer 5": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
     "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
     "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],
-    "is no model that elmokit knows": ["info", "text.txt"],
+    "is not a model that elmokit can open": ["info", "text.txt"],
     "no readable HDF5 file": ["info", "broken.hdf5"],
     "There is no options file": ["info", "lonely.hdf5"],
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],

@@ -198,8 +198,8 @@ def test_options_that_are_no_options_are_refused(folder: Path, content: str) -> 
         (b"GGUF\x03\x00", "GGUF"),
         (b"\x93NUMPY\x01\x00", "NumPy array"),
         (pickle.dumps({"a": 1}), "Python pickle"),
-        (struct.pack("<Q", 10**18) + b"{}", "no model that elmokit knows"),
-        (b"", "no model that elmokit knows"),
+        (struct.pack("<Q", 10**18) + b"{}", "not a model that elmokit can open"),
+        (b"", "not a model that elmokit can open"),
     ],
 )
 def test_a_file_that_is_no_elmo_says_what_it_looks_like(tmp_path: Path, content: bytes, hint: str) -> None:

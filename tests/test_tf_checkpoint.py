@@ -248,7 +248,7 @@ def test_a_compressed_vocabulary_is_read_beside_and_where_it_is_given(tmp_path: 
         (WORDS[:-1], f"has {len(WORDS) - 1} words and softmax/b {len(WORDS)} rows|softmax/W {len(WORDS)} rows"),
         ([*WORDS, "more"], f"has {len(WORDS) + 1} words"),
         ([*WORDS[:-1], "the"], "stands in it more than once"),
-        (WORDS[3:], "take the file away"),
+        (WORDS[3:], "remove the file"),
     ],
 )
 def test_a_vocabulary_that_does_not_belong_is_an_error(tmp_path: Path, words: list[str], message: str) -> None:

@@ -130,9 +130,9 @@ def elmo_model(given: Given) -> Content:
     weights, options = given.take("weight_file", str, ""), given.take("options_file", str, "")
     if not weights:
         return {}
-    for model in published.TABLE:
-        for place in model.places:
-            if place.weights == weights and place.options in (options, None):
+    for model in published.models():
+        for location in model.locations:
+            if location.weights == weights and location.options in (options, None):
                 return {"model": model.name}
     if options and options != _beside(weights):
         given.findings.without.append(

@@ -33,6 +33,7 @@ from elmokit.weights.fetch import (
 from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_folder
 from elmokit.weights.guess import guess_archive, guess_format, guess_hdf5
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.tf_bundle import INDEX_SUFFIX
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
 
 DEFAULT_MODEL = "en-mini"
@@ -121,7 +122,7 @@ def _exists(path: Path) -> bool:
 
     ``os.path.exists`` is used because ``Path.exists`` raises if the name is too long, as any text may be.
     """
-    return os.path.exists(path) or os.path.exists(f"{path}{tf_checkpoint.INDEX_SUFFIX}")  # noqa: PTH110
+    return os.path.exists(path) or os.path.exists(f"{path}{INDEX_SUFFIX}")  # noqa: PTH110
 
 
 def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
