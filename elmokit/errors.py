@@ -1,33 +1,33 @@
-"""Every error that a user's file, folder, text or flag can cause.
+"""Exceptions for everything that a user's file, directory, text or option can cause.
 
 The tree::
 
-    ElmoError                    the shell prints it as one line and exits with 2
-    |-- ConfigError              a size, switch, key or flag that cannot be
-    |-- TextError                text that cannot be read: not UTF-8, a string where a list of tokens belongs
-    |   `-- UnknownLabelError    a gold label that a trained model does not know
-    |-- ModelError               a model that cannot be opened
-    |   |-- ModelNotFoundError   no such file, folder or name
-    |   |-- FormatError          a damaged file, or one of another kind
-    |   `-- TensorMismatchError  tensors that do not fit the sizes in the configuration
-    |-- OutputError              an output that exists, cannot be written, or does not fit on the disk
-    |-- LockedError              an output that another process is writing to
-    |-- TrainingError            training that cannot start or go on
-    `-- MissingExtraError        an optional dependency that is not installed
+    ElmoError                    The command line prints it as one line and exits with code 2
+    |-- ConfigError              An invalid size, key or option
+    |-- TextError                Text that cannot be read, such as a file that is not UTF-8
+    |   `-- UnknownLabelError    A gold label that a trained model does not know
+    |-- ModelError               A model that cannot be opened
+    |   |-- ModelNotFoundError   No file, directory or published model has the given name
+    |   |-- FormatError          A damaged file, or one in another format
+    |   `-- TensorMismatchError  Tensors whose shapes differ from those in the configuration
+    |-- OutputError              An output that exists already, cannot be written, or does not fit on the disk
+    |-- LockedError              An output that another process is writing to
+    |-- TrainingError            Training that cannot start or continue
+    `-- MissingExtraError        An optional dependency that is not installed
 
-A slip of the programmer (a tensor of the wrong shape, a mask with holes) stays a ``ValueError``.
-Each message says what was given, what was expected, and how to mend it.
+A mistake in the calling code (a tensor of the wrong shape, a mask with holes) is a ``ValueError`` instead.
+Each message says what was given, what was expected, and how to fix it.
 """
 
 from __future__ import annotations
 
 
 class ElmoError(Exception):
-    """The root: whatever elmokit raises for a reason that the user can mend."""
+    """Base class of the errors that a user can fix."""
 
 
 class ConfigError(ElmoError):
-    """A size, switch, key or flag that cannot be."""
+    """An invalid size, key or option."""
 
 
 class TextError(ElmoError):
@@ -35,7 +35,7 @@ class TextError(ElmoError):
 
 
 class UnknownLabelError(TextError):
-    """A gold label that a trained model does not know, and so cannot give."""
+    """A gold label that a trained model does not know, so it can never predict it."""
 
 
 class ModelError(ElmoError):
@@ -43,19 +43,19 @@ class ModelError(ElmoError):
 
 
 class ModelNotFoundError(ModelError):
-    """No model stands at the path or under the name that was given."""
+    """No file, directory or published model has the given name."""
 
 
 class FormatError(ModelError):
-    """A damaged model file, or one of another kind."""
+    """A damaged model file, or one in another format."""
 
 
 class TensorMismatchError(ModelError):
-    """Tensors that do not fit the sizes in the configuration."""
+    """Tensors whose shapes differ from those in the configuration."""
 
 
 class OutputError(ElmoError):
-    """An output that exists, cannot be written, or does not fit on the disk."""
+    """An output that exists already, cannot be written, or does not fit on the disk."""
 
 
 class LockedError(ElmoError):
@@ -63,16 +63,21 @@ class LockedError(ElmoError):
 
 
 class TrainingError(ElmoError):
-    """Training that cannot start or go on."""
+    """Training that cannot start or continue."""
 
 
 class MissingExtraError(ElmoError):
-    """An optional dependency that is not installed."""
+    """An optional dependency that is not installed.
+
+    Args:
+        needed_for: What needs it, at the start of a sentence.
+        extra: The extra of this package that installs it.
+    """
 
     def __init__(self, needed_for: str, extra: str) -> None:
         self.needed_for, self.extra = needed_for, extra
         super().__init__(f"{needed_for} needs an optional dependency. Install it with: pip install 'elmokit[{extra}]'")
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        # The process that leads a training sends its error to the others.
+        # Makes it picklable: in distributed training the main process sends its error to the others.
         return MissingExtraError, (self.needed_for, self.extra)

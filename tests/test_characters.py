@@ -55,5 +55,5 @@ def test_any_text_becomes_ids_in_range_with_begin_and_end(tokens: list[str], max
 
 
 def test_a_token_that_is_no_string_is_refused() -> None:
-    with pytest.raises(TextError, match="A token is a string; given 7 of type int"):
+    with pytest.raises(TextError, match="Expected a token to be a string, but got 7 of type int"):
         encode_tokens(["a", 7], 50)  # type: ignore[list-item]

@@ -104,7 +104,7 @@ def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> Non
     ran = shell("vocab", "texts", "-", "new/vocab.txt", "--max-words", "5")
     expected = "3 sentences, 11 tokens, 7 types; 45.45% of the tokens are outside the vocabulary of 5\n"
     assert (ran.code, ran.out) == (0, expected)
-    assert "The text holds <S> or </S> 1 times" in ran.err
+    assert "The text contains <S> or </S> 1 times" in ran.err
     assert Path("new/vocab.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n.\n"
     assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
 
@@ -113,9 +113,9 @@ def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-de
     Path("old.txt").write_text("<s>\n</s>\n<unk>\nthe\nthe\n")
     ran = shell("vocab", "--repair", "old.txt", "new.txt")
     assert ran.code == 0
-    assert ran.out.splitlines()[-2] == "line 5: the stood on line 4 already and is gone"
+    assert ran.out.splitlines()[-2] == "line 5: removed the, which is on line 4 already"
     assert Path("new.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n"
-    assert shell("vocab", "--repair", "new.txt", "again.txt").out == "nothing to mend\n"
+    assert shell("vocab", "--repair", "new.txt", "again.txt").out == "nothing to repair\n"
 
 
 def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ignore[no-untyped-def]
@@ -156,7 +156,7 @@ def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-
     ran = shell("perplexity", "model", "text.txt", "--per-token", "-")
     assert [line.split("\t") for line in ran.out.splitlines()] == rows
     assert "geometric mean" in ran.err
-    assert "table.tsv exists already" in shell("perplexity", "model", "text.txt", "--per-token", "table.tsv").err
+    assert "table.tsv already exists" in shell("perplexity", "model", "text.txt", "--per-token", "table.tsv").err
 
 
 def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore[no-untyped-def]
@@ -181,7 +181,7 @@ def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytes
 BAD_CALLS = {
     "no such file or folder": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
     "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
-    "exists already": ["embed", "text.txt", "text.txt", "--model", "model"],
+    "already exists": ["embed", "text.txt", "text.txt", "--model", "model"],
     "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],
     "both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "0", "--top"],
     "leaves out the map": [
@@ -200,11 +200,11 @@ BAD_CALLS = {
     "No such command 'embde'": ["embde"],
     "No file matches no*.txt.": ["vocab", "no*.txt", "vocab.txt"],
     "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
-    "empty.txt holds no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
+    "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
     "max_words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
-    "text.txt is to be written and is among": ["vocab", ".", "text.txt", "--overwrite"],
-    "text.txt exists already": ["vocab", "latin.txt", "text.txt"],
+    "text.txt is both the output and one of": ["vocab", ".", "text.txt", "--overwrite"],
+    "text.txt already exists": ["vocab", "latin.txt", "text.txt"],
     "weights.hdf5 has no softmax and vocabulary": ["perplexity", "lone/weights.hdf5", "text.txt"],
     "gives one number": ["perplexity", "model", "text.txt", "--as-bilm-tf", "2", "--per-token", "table.tsv"],
     "latin.txt, line 1: not": ["perplexity", "model", "text.txt", "latin.txt"],

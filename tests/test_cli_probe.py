@@ -80,7 +80,7 @@ def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
     assert Path("answers/one.layer-0.key.txt").exists()
     assert Path("means").exists()
     assert Path("wsd.svg").exists()
-    assert "exists already" in shell(*WSD, *flags).err
+    assert "already exists" in shell(*WSD, *flags).err
 
 
 def test_neighbours_are_found_in_an_index(shell: Shell) -> None:
@@ -113,7 +113,7 @@ BAD_CALLS = {
     "text.txt is no *.data.xml file": ["probe", "wsd", "text.txt", "one.data.xml"],
     "Missing argument 'TEST...'": ["probe", "wsd", "train.data.xml"],
     "tags.txt, line 1: expected lemma": [*WSD, "--inventory", "tags.txt"],
-    "model exists already": [*WSD, "--answers", "model"],
+    "model already exists": [*WSD, "--answers", "model"],
     "text.txt is no file of sense means": [*WSD, "--senses", "text.txt"],
     "model holds something else": ["neighbours", "index", "text.txt", "model", "--model", "model"],
     "No file matches nowhere": ["neighbours", "index", "nowhere", "index"],

@@ -164,8 +164,8 @@ BAD_CALLS = {
     "No file matches no*.txt": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
     "No file matches held.txt": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
     "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
-    "blank.txt holds no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
-    "empty.txt holds no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),
+    "blank.txt contains no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
+    "empty.txt contains no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),
     "latin.txt, line 1: not UTF-8": ("train", "latin.txt", "--held-out", "text.txt", "--out", "run"),
     "has 1 sentences, but a batch reads 48": ("train", "one.txt", "--held-out", "text.txt", "--out", "run"),
     "fewer than one window of 1 x 20": (

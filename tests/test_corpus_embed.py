@@ -73,7 +73,7 @@ def test_a_bad_line_leaves_earlier_output_untouched(elmo: Elmo, tmp_path: Path) 
     (tmp_path / "bad.txt").write_bytes(b"the cat\n\xe9t\xe9\n")
     with pytest.raises(TextError, match=r"bad\.txt, line 2: not UTF-8"):
         embed_file(elmo, tmp_path / "bad.txt", output, overwrite=True)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         embed_file(elmo, tmp_path / "bad.txt", output)
     assert output.read_text() == "earlier"
     assert {path.name for path in tmp_path.iterdir()} == {"out.hdf5", "bad.txt"}

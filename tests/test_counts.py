@@ -26,22 +26,22 @@ WORDS = st.text(st.characters(exclude_characters=" \t\n", exclude_categories=["C
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
-@given(lines=st.lists(st.lists(WORDS, min_size=1), min_size=1, max_size=12), most_types=st.integers(1, 5))
-def test_counts_that_were_set_aside_are_exact(lines: list[list[str]], most_types: int, tmp_path: Path) -> None:
+@given(lines=st.lists(st.lists(WORDS, min_size=1), min_size=1, max_size=12), max_types=st.integers(1, 5))
+def test_counts_that_were_spilled_to_disk_are_exact(lines: list[list[str]], max_types: int, tmp_path: Path) -> None:
     lines = [[word for word in line if word.strip("\r")] or ["x"] for line in lines]
     lines = [[word.strip("\r") for word in line] for line in lines]
     text = tmp_path / "text.txt"
     text.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8", newline="\n")
-    with WordCounts(most_types) as counts:
+    with WordCounts(max_types) as counts:
         counts.add(text)
         found = list(counts.items())
-        assert len(counts.words) <= most_types
+        assert len(counts.words) <= max_types
     expected = Counter(word for line in lines for word in line)
     assert dict(found) == expected
     assert len(found) == len(expected)
 
 
-def test_what_was_set_aside_is_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_are_removed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a b\nc d\ne f\n")
     aside = tmp_path / "aside"
@@ -53,7 +53,7 @@ def test_what_was_set_aside_is_gone_in_the_end(tmp_path: Path, monkeypatch: pyte
     assert not list(aside.iterdir())
 
 
-def test_a_full_temporary_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_temporary_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a b\n")
 
@@ -63,12 +63,12 @@ def test_a_full_temporary_folder_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     with WordCounts(1) as counts:
         counts.add(text)
         monkeypatch.setattr(Path, "open", fails)
-        with pytest.raises(OutputError, match=r"No space left on device\. Point TMPDIR"):
-            counts._put_aside()
+        with pytest.raises(OutputError, match=r"No space left on device\. Set TMPDIR"):
+            counts._spill()
 
 
-def test_an_empty_shard_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_empty_shard_is_named(tmp_path: Path) -> None:
     text = tmp_path / "empty.txt"
     text.write_text("")
-    with pytest.raises(TextError, match=r"empty\.txt holds no sentence"):
+    with pytest.raises(TextError, match=r"empty\.txt contains no sentence"):
         WordCounts().add(text)

@@ -61,15 +61,15 @@ def test_a_compressed_file_reads_the_same(proteins: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (">a\nMK\n>b\nM\n>a x\nM\n", r"bad\.fasta, line 5: the identifier a stands in line 1 already"),
+        (">a\nMK\n>b\nM\n>a x\nM\n", r"bad\.fasta, line 5: the identifier a is already used in line 1"),
         (">a\n>b\nM\n", "line 1: a has no residues"),
         (">a\nM\n>b\n*\n", "line 3: b has no residues"),
         (">a\nM\n>\nM\n", "line 3: a header without an identifier"),
         ("MKT\n", "line 1: a sequence without a header"),
-        (">a\nMK-T\n", "line 2: '-' in a is no residue"),
-        (">a\nMK*T\n", r"line 2: '\*' in a is no residue"),
-        (">a\nMK*\nT\n", r"line 3: a goes on after the '\*' in line 2"),
-        (">a\nMKÄ\n", "line 2: 'Ä' in a is no residue"),
+        (">a\nMK-T\n", "line 2: '-' in a is not a residue"),
+        (">a\nMK*T\n", r"line 2: '\*' in a is not a residue"),
+        (">a\nMK*\nT\n", r"line 3: a continues after the '\*' in line 2"),
+        (">a\nMKÄ\n", "line 2: 'Ä' in a is not a residue"),
         ("", "no FASTA record in 0 lines"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_path_may_carry_either_ending_or_none_and_keeps_its_dots() -> None:
 
 def test_an_existing_figure_is_not_replaced_unless_allowed(tmp_path: Path) -> None:
     (tmp_path / "curve.svg").write_text("mine")
-    with pytest.raises(OutputError, match=r"curve\.svg exists already"):
+    with pytest.raises(OutputError, match=r"curve\.svg already exists"):
         drawn(tmp_path / "curve.png")
     assert [path.name for path in tmp_path.iterdir()] == ["curve.svg"]
     assert (tmp_path / "curve.svg").read_text() == "mine"

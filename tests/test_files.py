@@ -29,7 +29,7 @@ else:
 OPENERS = {"": open, ".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open}
 
 
-def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path) -> None:
+def test_nothing_is_left_when_writing_fails(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     target.write_text("old")
     with contextlib.suppress(ZeroDivisionError), atomic_write(target, overwrite=True) as path:
@@ -39,7 +39,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_file_or_folder_appears_whole(tmp_path: Path) -> None:
+def test_a_file_or_directory_appears_complete(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "new" / "out.txt") as path:
         path.write_text("new")
         assert not (tmp_path / "new" / "out.txt").exists()
@@ -50,17 +50,20 @@ def test_a_file_or_folder_appears_whole(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "file").read_text() == "second"
 
 
-def test_an_existing_output_is_refused_and_untouched(tmp_path: Path) -> None:
+def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     target.write_text("old")
-    with pytest.raises(OutputError, match="exists already"), atomic_write(target):
+    with pytest.raises(OutputError, match="already exists"), atomic_write(target):
         pytest.fail("the block must not run")
-    with pytest.raises(OutputError, match="is a file, and a folder"), atomic_write(target, True, folder=True):
+    with (
+        pytest.raises(OutputError, match="is a file, but the output is a directory"),
+        atomic_write(target, True, folder=True),
+    ):
         pytest.fail("the block must not run")
     assert target.read_text() == "old"
 
 
-def test_a_place_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+def test_a_location_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write to"), atomic_write(tmp_path / "file" / "out.txt"):
         pytest.fail("the block must not run")
@@ -76,7 +79,7 @@ def test_compressed_and_plain_files_give_the_same_lines(tmp_path: Path, suffix: 
 
 
 @pytest.mark.parametrize("suffix", OPENERS)
-def test_progress_adds_up_to_the_file_as_it_stands_on_disk(tmp_path: Path, suffix: str) -> None:
+def test_progress_adds_up_to_the_size_on_disk(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"text.txt{suffix}"
     with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
         file.write(b"".join(b"%d\n" % (number * 7919 % 100_003) for number in range(50_000)))
@@ -109,11 +112,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         list(read_lines(tmp_path / "nowhere"))
 
 
-def test_tokens_are_split_at_blanks_and_tabs_only() -> None:
+def test_tokens_are_split_at_spaces_and_tabs_only() -> None:
     assert split_tokens(" a  b\tc\u00a0d\u3000e ") == ["a", "b", "c\u00a0d\u3000e"]
 
 
-def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_text("old")
 
@@ -121,7 +124,7 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pyt
         raise OSError("no")
 
     monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OutputError, match="untouched"), atomic_write(tmp_path / "folder", True, folder=True) as path:
+    with pytest.raises(OutputError, match="unchanged"), atomic_write(tmp_path / "folder", True, folder=True) as path:
         (path / "file").write_text("new")
     assert (tmp_path / "folder" / "file").read_text() == "old"
 
@@ -157,13 +160,13 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["c", "-", "c/d*", "./c/../a.txt", "a.txt", "-"], ["c/d.txt.gz", "c/e.txt.zst", "-", "c/../a.txt"]),
     ],
 )
-def test_texts_are_found_by_name_folder_and_pattern_none_twice(
+def test_texts_are_found_once_by_name_directory_and_pattern(
     corpus: Path, names: list[str], expected: list[str]
 ) -> None:
     assert [str(path) for path in find_text_files(names)] == expected
 
 
-def test_a_file_whose_name_holds_the_signs_of_a_pattern_is_that_file(corpus: Path) -> None:
+def test_a_file_with_pattern_characters_in_its_name_is_found_by_its_name(corpus: Path) -> None:
     Path("a[1].txt").write_text("the cat\n")
     assert find_text_files(["a[1].txt"]) == [Path("a[1].txt")]
 
@@ -173,16 +176,16 @@ def test_a_file_whose_name_holds_the_signs_of_a_pattern_is_that_file(corpus: Pat
     [
         ("nowhere", "No file matches nowhere"),
         ("x*", r"No file matches x\*"),
-        ("empty", r"The folder empty holds no text \(\.txt, .*'empty/\*'"),
+        ("empty", r"The directory empty contains no file named \*\.txt, .*'empty/\*\*/\*'"),
         ("empt*", r"No file matches empt\*"),
     ],
 )
-def test_where_no_text_is_found_the_error_says_so(corpus: Path, name: str, message: str) -> None:
+def test_an_input_without_text_is_an_error(corpus: Path, name: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
         find_text_files(["a.txt", name])
 
 
-def test_what_can_be_read_only_once_is_refused_where_it_is_read_again(corpus: Path) -> None:
+def test_a_pipe_is_rejected_where_the_text_is_read_twice(corpus: Path) -> None:
     os.mkfifo("pipe")
     assert find_text_files(["pipe", "-"]) == [Path("pipe"), Path("-")]
     for name, what in (("-", "Standard input can"), ("pipe", "pipe is a pipe")):
@@ -191,18 +194,18 @@ def test_what_can_be_read_only_once_is_refused_where_it_is_read_again(corpus: Pa
 
 
 @pytest.mark.parametrize("content", ["", "\n \n\t\n"])
-def test_a_text_without_a_sentence_is_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_a_text_without_a_sentence_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "text.txt"
     path.write_text("the cat\n\n sat\n")
     assert list(read_sentences(path)) == [["the", "cat"], ["sat"]]
     path.write_text(content)
-    with pytest.raises(TextError, match=r"text\.txt holds no sentence"):
+    with pytest.raises(TextError, match=r"text\.txt contains no sentence"):
         list(read_sentences(path))
 
 
 def test_an_empty_standard_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(TextError, match="Standard input holds no sentence"):
+    with pytest.raises(TextError, match="Standard input contains no sentence"):
         list(read_sentences("-"))
 
 
@@ -213,45 +216,45 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
         list(read_sentences(path))
 
 
-def test_a_folder_that_holds_other_things_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_directory_that_contains_other_files_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").touch()
     (tmp_path / "model" / "notes.md").write_text("precious")
-    with pytest.raises(OutputError, match=r"holds notes\.md, which would be lost"):
+    with pytest.raises(OutputError, match=r"contains notes\.md, which overwriting would delete"):
         check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
     (tmp_path / "model" / "notes.md").unlink()
     check_output_path(tmp_path / "model", overwrite=True, folder=True, parts=["*.json"])
 
 
 @pytest.mark.parametrize("path", [".", "/", ""])
-def test_an_output_without_a_name_is_refused(path: str) -> None:
-    with pytest.raises(OutputError, match="names nothing"):
+def test_an_output_without_a_name_is_rejected(path: str) -> None:
+    with pytest.raises(OutputError, match="has no name"):
         check_output_path(path, overwrite=True)
 
 
-def test_a_text_that_is_not_there_or_is_the_output_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_does_not_exist_or_is_the_output_is_rejected(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    with pytest.raises(TextError, match="there is no such file"):
+    with pytest.raises(TextError, match="the file does not exist"):
         check_input_file(text, tmp_path / "out")
     text.touch()
     check_input_file(text, tmp_path / "out")
     check_input_file("-", tmp_path / "out")
-    with pytest.raises(TextError, match="it is a folder"):
+    with pytest.raises(TextError, match="it is a directory"):
         check_input_file(tmp_path, tmp_path / "out")
     (tmp_path / "link").symlink_to(text)
-    with pytest.raises(OutputError, match="is the text itself"):
+    with pytest.raises(OutputError, match="is both the input and the output"):
         check_input_file(text, tmp_path / "link")
 
 
-def test_the_home_of_no_user_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match="no such user's home folder"):
+def test_the_home_directory_of_an_unknown_user_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="this user has no home directory"):
         find_text_files(["~nosuchuser/x.txt"])
-    with pytest.raises(OutputError, match="no such user's home folder"):
+    with pytest.raises(OutputError, match="this user has no home directory"):
         expand_user("~nosuchuser/x", OutputError)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, suffix: str) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"text.txt{suffix}"
     data = "\ufeffthe cat\n\ufeffsat\n".encode()
     path.write_bytes(gzip.compress(data) if suffix else data)

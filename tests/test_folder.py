@@ -54,7 +54,7 @@ def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedB
 
 def test_a_model_that_stands_there_is_not_overwritten_unasked(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         save_folder(model, tmp_path / "model")
     save_folder(random_model(seed=1), tmp_path / "model", overwrite=True)
     loaded = load_folder(tmp_path / "model").bilm.state_dict()

@@ -29,7 +29,7 @@ def test_a_figure_names_layers_series_and_levels(tmp_path: Path, monkeypatch: py
     assert shown[(3, 4)] in ([93.0, 93.1], [70.0, 75.0])
     (legend,) = figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"linear probe", "control task", "most frequent tag"}
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         draw_layers(tmp_path / "pos", NAMES, [PROBE], {}, "accuracy (%)")
 
 

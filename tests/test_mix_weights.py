@@ -83,7 +83,7 @@ def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert f"{path}  input   layers  0: 0.100 ± 0.000  1: 0.700" in out
     assert figure.exists()
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
     elmokit.main([*arguments, "--overwrite", "--json"], prog_name="elmokit", standalone_mode=False)
     (told,) = json.loads(capsys.readouterr().out)

@@ -46,7 +46,7 @@ def test_counted_words_that_a_file_cannot_hold_stay_unknown(tmp_path: Path) -> N
     ("content", "message"),
     [
         ("<S>\n<UNK>\nthe\n", "missing: </S>"),
-        ("<S>\n</S>\n<UNK>\na\nb\na\n", "'a' stands in it more than once"),
+        ("<S>\n</S>\n<UNK>\na\nb\na\n", "'a' occurs more than once"),
         ("<S>\n</S>\n\n<UNK>\n", "Line 3 of the vocabulary .* is blank"),
     ],
 )
@@ -58,13 +58,13 @@ def test_files_that_bilm_tf_silently_corrupts_are_refused(tmp_path: Path, conten
 
 
 def test_a_vocabulary_holds_no_empty_word() -> None:
-    with pytest.raises(FormatError, match="word 4 is one"):
+    with pytest.raises(FormatError, match="Word 4 of the vocabulary is empty"):
         Vocabulary(["<S>", "</S>", "<UNK>", "", "a"])
 
 
 def test_a_file_may_be_compressed_and_a_missing_one_is_said(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt.gz"
-    with pytest.raises(ModelNotFoundError, match="There is no vocabulary"):
+    with pytest.raises(ModelNotFoundError, match=r"The vocabulary file .* does not exist"):
         Vocabulary.from_file(path)
     path.write_bytes(gzip.compress(b"<S>\n</S>\n<UNK>\na\n"))
     assert Vocabulary.from_file(path).words == ["<S>", "</S>", "<UNK>", "a"]

@@ -20,47 +20,47 @@ def texts(tmp_path: Path) -> list[Path]:
     return [tmp_path / "one.txt", tmp_path / "two.txt.gz"]
 
 
-def test_words_and_counts_stand_line_by_line(texts: list[Path], tmp_path: Path) -> None:
+def test_words_and_counts_are_in_the_same_order(texts: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "new" / "vocab.txt"
     report = build_vocabulary(texts, out, max_words=6)
     assert Vocabulary.from_file(out).words == [*SPECIALS, "the", "dog", "."]
     assert counts_path(out) == tmp_path / "new" / "vocab.counts.tsv"
     assert counts_path(out).read_text() == "<S>\t3\n</S>\t3\n<UNK>\t3\nthe\t3\ndog\t2\n.\t1\n"
     assert (report.n_sentences, report.n_tokens, report.n_types, report.n_words) == (3, 9, 6, 6)
-    assert report.unknown_share == pytest.approx(3 / 9)
+    assert report.unknown_ratio == pytest.approx(3 / 9)
     assert report.n_boundaries_in_text == 0
 
 
 def test_a_minimum_count_and_a_compressed_output(texts: list[Path], tmp_path: Path) -> None:
     report = build_vocabulary(texts, tmp_path / "vocab.txt.gz", min_count=2)
     assert Vocabulary.from_file(tmp_path / "vocab.txt.gz").words == [*SPECIALS, "the", "dog"]
-    assert report.unknown_share == pytest.approx(4 / 9)
+    assert report.unknown_ratio == pytest.approx(4 / 9)
     assert counts_path(tmp_path / "vocab.txt.gz").name == "vocab.counts.tsv"
 
 
-def test_specials_in_the_text_are_what_they_mean(tmp_path: Path) -> None:
+def test_special_words_in_the_text_keep_their_meaning(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("<S> the <UNK> cat </S>\n")
     report = build_vocabulary([tmp_path / "text.txt"], tmp_path / "vocab.txt")
-    assert (report.n_boundaries_in_text, report.n_types, report.unknown_share) == (2, 5, 1 / 5)
+    assert (report.n_boundaries_in_text, report.n_types, report.unknown_ratio) == (2, 5, 1 / 5)
     assert counts_path(tmp_path / "vocab.txt").read_text() == "<S>\t1\n</S>\t1\n<UNK>\t1\ncat\t1\nthe\t1\n"
 
 
-def test_nothing_is_written_where_something_is_wrong(texts: list[Path], tmp_path: Path) -> None:
+def test_nothing_is_written_on_an_error(texts: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "vocab.txt"
-    with pytest.raises(ConfigError, match="stands in it 9 times"):
+    with pytest.raises(ConfigError, match="occurs 9 times"):
         build_vocabulary(texts, out, min_count=9)
-    with pytest.raises(ConfigError, match=r"asks for \.zst"):
+    with pytest.raises(ConfigError, match=r"not as \.zst"):
         build_vocabulary(texts, tmp_path / "vocab.zst")
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(TextError, match=r"empty\.txt holds no sentence"):
+    with pytest.raises(TextError, match=r"empty\.txt contains no sentence"):
         build_vocabulary([*texts, tmp_path / "empty.txt"], out)
     assert not out.exists()
     counts_path(out).write_text("mine")
-    with pytest.raises(OutputError, match=r"counts\.tsv exists already"):
+    with pytest.raises(OutputError, match=r"counts\.tsv already exists"):
         build_vocabulary(texts, out)
     assert (counts_path(out).read_text(), out.exists()) == ("mine", False)
     out.mkdir()
-    with pytest.raises(OutputError, match="is a folder"):
+    with pytest.raises(OutputError, match="is a directory"):
         build_vocabulary(texts, out, overwrite=True)
     assert counts_path(out).read_text() == "mine"
     out.rmdir()
@@ -71,36 +71,36 @@ def test_nothing_is_written_where_something_is_wrong(texts: list[Path], tmp_path
     assert out.exists()
 
 
-def test_a_repair_tells_what_it_did() -> None:
-    words, mended = repaired_words(["<s>", "</S>", "the", "", "cat", "the", "<unk>"])
+def test_a_repair_lists_its_changes() -> None:
+    words, changes = repaired_words(["<s>", "</S>", "the", "", "cat", "the", "<unk>"])
     assert words == ["<S>", "</S>", "the", "cat", "<UNK>"]
-    assert mended == [
-        "line 1: <s> is now <S>",
-        "line 4 was blank and is gone",
-        "line 6: the stood on line 3 already and is gone",
-        "line 7: <unk> is now <UNK>",
+    assert changes == [
+        "line 1: renamed <s> to <S>",
+        "line 4: removed a blank line",
+        "line 6: removed the, which is on line 3 already",
+        "line 7: renamed <unk> to <UNK>",
     ]
     assert repaired_words(["the"]) == (
         [*SPECIALS, "the"],
-        [f"{special} was missing and now stands among the first lines" for special in SPECIALS],
+        [f"added {special}, which was missing, to the first lines" for special in SPECIALS],
     )
     assert repaired_words([*SPECIALS, "<unk>"]) == ([*SPECIALS, "<unk>"], [])
 
 
 @given(st.lists(st.sampled_from(["", "a", "b", "<s>", "<S>", "</S>", "<UNK>", "<unk>", "<Unk>"])))
-def test_what_was_repaired_is_sound_and_stays_as_it_is(words: list[str]) -> None:
-    sound, mended = repaired_words(words)
-    assert Vocabulary(sound).words == sound
-    assert repaired_words(sound) == (sound, [])
-    assert bool(mended) == (sound != words)
+def test_a_repaired_list_is_valid_and_needs_no_repair(words: list[str]) -> None:
+    valid, changes = repaired_words(words)
+    assert Vocabulary(valid).words == valid
+    assert repaired_words(valid) == (valid, [])
+    assert bool(changes) == (valid != words)
 
 
-def test_a_file_is_repaired_whole(tmp_path: Path) -> None:
+def test_a_file_is_repaired(tmp_path: Path) -> None:
     old, new = tmp_path / "old.txt", tmp_path / "new.txt"
     old.write_text("a\nb\na\n!!!MAXTERMID\n")
     with pytest.raises(FormatError, match="missing"):
         Vocabulary.from_file(old)
     assert len(repair_vocabulary(old, new)) == 4
     assert Vocabulary.from_file(new).words == [*SPECIALS, "a", "b"]
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         repair_vocabulary(old, new)

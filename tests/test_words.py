@@ -97,7 +97,7 @@ def test_words_and_rows_of_different_models_are_refused(word_input: Path) -> Non
 
 def test_a_word_list_without_boundaries_is_refused(word_input: Path) -> None:
     (word_input / "vocab.txt").write_text("\n".join(w.strip("<>") for w in WORDS), encoding="utf-8")
-    with pytest.raises(FormatError, match="lacks <S> and </S>"):
+    with pytest.raises(FormatError, match="missing: <S>, </S>"):
         open_model(word_input)
 
 
@@ -131,7 +131,7 @@ def test_a_word_list_with_a_blank_line_is_left_out_so_that_what_is_converted_ope
     (folder / "vocab.txt").write_text("\n".join([*WORDS, "", "more"]), encoding="utf-8")
     model = open_model(folder)
     assert model.vocabulary is None
-    assert "no empty word" in model.card["vocabulary"]
+    assert "of the vocabulary is empty" in model.card["vocabulary"]
     save_model(model, tmp_path / "ours")
     assert open_model(tmp_path / "ours").vocabulary is None
 

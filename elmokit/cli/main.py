@@ -2,66 +2,85 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
 import click
 
-from elmokit.cli.allennlp_elmo import allennlp_elmo, allennlp_vocab
 from elmokit.cli.common import PROGRAM
-from elmokit.cli.convert import convert
-from elmokit.cli.embed import embed
-from elmokit.cli.finetune import finetune
-from elmokit.cli.info import info
-from elmokit.cli.neighbours import neighbours
-from elmokit.cli.perplexity import perplexity
-from elmokit.cli.probe import probe
-from elmokit.cli.task import task
-from elmokit.cli.task_import import import_
-from elmokit.cli.task_sweep import sweep, weights
-from elmokit.cli.train import train
-from elmokit.cli.vocab import vocab
 from elmokit.errors import ElmoError
 
 BAD_INPUT = 2
 INTERRUPTED = 130
 
+COMMANDS = {
+    "embed": ("elmokit.cli.embed", "Compute ELMo vectors for a text file."),
+    "info": ("elmokit.cli.info", "Show a model's architecture, size and provenance."),
+    "convert": ("elmokit.cli.convert", "Convert a model to another format."),
+    "vocab": ("elmokit.cli.vocab", "Build a vocabulary from tokenized text."),
+    "train": ("elmokit.cli.train", "Pre-train a biLM on tokenized text."),
+    "finetune": ("elmokit.cli.finetune", "Fine-tune a biLM on your own text."),
+    "perplexity": ("elmokit.cli.perplexity", "Compute the perplexity of a text, and each token's surprisal."),
+    "task": ("elmokit.cli.task", "Train, evaluate and apply task models (NER, SST, NLI, SRL, coreference, QA)."),
+    "probe": ("elmokit.cli.probe", "Measure what a model's layers encode."),
+    "neighbours": ("elmokit.cli.neighbours", "Find the most similar word occurrences in a corpus."),
+    "allennlp-elmo": ("elmokit.cli.allennlp_elmo", "Run `allennlp elmo` with the options of AllenNLP."),
+    "allennlp-vocab": ("elmokit.cli.allennlp_elmo", "Write context-free vectors of a word list, as AllenNLP's script."),
+}
+"""Each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
+TASK_COMMANDS = {
+    "import": "elmokit.cli.task_import",
+    "sweep": "elmokit.cli.task_sweep",
+    "weights": "elmokit.cli.task_sweep",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class _LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used, so that ``elmokit --help`` is instant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = _load(COMMANDS[cmd_name][0], cmd_name)
+        if cmd_name == "task" and isinstance(command, click.Group):
+            for name, module in TASK_COMMANDS.items():
+                command.add_command(_load(module, name))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _load(module: str, name: str) -> click.Command:
+    variable = "import_" if name == "import" else name.replace("-", "_")
+    command: click.Command = getattr(importlib.import_module(module), variable)
+    return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name=PROGRAM)
 def elmokit() -> None:
-    """ELMo on today's Python: embed text, open and convert published models, train your own, use them in models."""
-
-
-for command in (
-    embed,
-    info,
-    convert,
-    vocab,
-    train,
-    finetune,
-    perplexity,
-    task,
-    probe,
-    neighbours,
-    allennlp_elmo,
-    allennlp_vocab,
-):
-    elmokit.add_command(command)
-for command in (import_, sweep, weights):
-    task.add_command(command)
+    """Compute ELMo embeddings, train ELMo models, and use them in tasks."""
 
 
 def main() -> None:
-    """Run the command line; what the user can mend is one line on standard error and exit code 2."""
+    """Run the command line.
+
+    An error that the user can fix is printed as one line on standard error, with exit code 2.
+    """
     try:
         sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _fail(message, BAD_INPUT)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
+        if isinstance(error, BrokenPipeError):  # the program that reads our output has ended, as in `... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         _fail(str(error), BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):

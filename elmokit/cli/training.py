@@ -19,13 +19,13 @@ import click
 import torch
 
 from elmokit.bilm import BiLM
-from elmokit.cli.common import PROGRAM, n_bytes
+from elmokit.cli.common import PROGRAM
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, LockedError, MissingExtraError, TextError, TrainingError
 from elmokit.initial_state import store_warm_state
 from elmokit.io.atomic import atomic_write
 from elmokit.io.progress import ProgressBar
-from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.io.text_files import find_text_files, read_sentences, total_bytes
 from elmokit.nn.devices import usable_device
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
@@ -92,7 +92,7 @@ def counted_corpus(
     shards = find_text_files(texts, reread=True)
     sentences = read_held_out(held_out, held_out_sentences)
     click.echo(f"counting {len(shards)} file{'s' * (len(shards) != 1)}", err=True)
-    with WordCounts() as counts, ProgressBar("B", n_bytes(shards)) as progress:
+    with WordCounts() as counts, ProgressBar("B", total_bytes(shards)) as progress:
         for shard in shards:
             counts.add(shard, progress.update)
         if isinstance(vocab, Vocabulary):

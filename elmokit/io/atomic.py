@@ -1,4 +1,9 @@
-"""Files and directories that are written completely or not at all."""
+"""Files and directories that are written completely or not at all.
+
+Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so that the final rename stays on one
+file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` and
+:func:`remove_abandoned` clean up.
+"""
 
 from __future__ import annotations
 
@@ -19,80 +24,123 @@ ABANDONED_SECONDS = 24 * 3600.0
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
-    """A path beside ``path`` to write to; renamed to ``path`` if the block ends well, removed if not.
+    """Yield a temporary path to write to. It is renamed to ``path`` when the block ends, or removed if the block
+    raises.
 
     Args:
-        folder: make a folder at the path to write to; else a file's path is handed out.
+        path: The destination. Its parent directories are created if missing.
+        overwrite: Replace an existing destination.
+        folder: Write a directory, which is created at the temporary path; otherwise a file.
 
     Raises:
-        OutputError: ``path`` exists and may not be overwritten, or it cannot be written.
+        OutputError: The destination exists and ``overwrite`` is False, or it cannot be written.
+
+    Example:
+        >>> with atomic_write("vectors.npy") as temporary:
+        ...     numpy.save(temporary, vectors)
     """
     path = Path(path)
     check_output_path(path, overwrite, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise OutputError(f"Cannot write to {path}: {error.strerror}. Choose a place that you may write to.") from None
-    try:
-        beside = workshop / path.name
-        if folder:
-            beside.mkdir()
-        yield beside
-        _put_in_place(beside, path, workshop / "old")
+        workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
         raise OutputError(
-            f"Writing {path} failed: {error.strerror or error}. What stood there before is untouched."
-        ) from error
+            f"Cannot write to {path}: {error.strerror}. Choose a location that you can write to."
+        ) from None
+    try:
+        temporary = workspace / path.name
+        if folder:
+            temporary.mkdir()
+        yield temporary
+        _move_into_place(temporary, path, workspace / "old")
+    except OSError as error:
+        raise OutputError(f"Writing {path} failed: {error.strerror or error}. Its old content is unchanged.") from error
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+        shutil.rmtree(workspace, ignore_errors=True)
 
 
-def _put_in_place(beside: Path, path: Path, old: Path) -> None:
-    """Rename to ``path``; a folder cannot be renamed over a full one, so what stands there steps aside first."""
+def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
+    # A directory cannot be renamed over one that is not empty, so the existing one is moved out of the way first.
     if not path.is_dir():
-        beside.replace(path)
+        temporary.replace(path)
         return
     path.rename(old)
     try:
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
         old.rename(path)
         raise
 
 
 def recover_interrupted(folder: Path) -> None:
-    """Clear away what writers left in a folder when they were killed, and put back what one had set aside.
+    """Remove what killed processes left in a directory, and restore what one had moved out of the way.
 
-    Only for a folder that no other process writes to.
+    Call this only for a directory that no other process is writing to.
     """
-    for workshop in _workshops(folder):
-        name = workshop.name[1:].rpartition(".")[0]
-        if (workshop / "old").exists() and not (folder / name).exists():
-            (workshop / "old").rename(folder / name)
-        shutil.rmtree(workshop)
+    for workspace in _workspaces(folder):
+        name = workspace.name[1:].rpartition(".")[0]
+        if (workspace / "old").exists() and not (folder / name).exists():
+            (workspace / "old").rename(folder / name)
+        shutil.rmtree(workspace)
 
 
 def remove_abandoned(folder: Path, idle_seconds: float = ABANDONED_SECONDS) -> None:
-    """Clear away what killed writers left in a folder of files that are never overwritten.
+    """Remove what killed processes left in a directory that several processes write to.
 
-    Other processes may be writing there: what was written to within the last ``idle_seconds`` stays.
+    What was modified within the last ``idle_seconds`` stays, because its process can still be running.
     """
     latest = time.time() - idle_seconds
-    for workshop in _workshops(folder):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            if all(path.stat().st_mtime < latest for path in (workshop, *workshop.rglob("*"))):
-                shutil.rmtree(workshop)
+    for workspace in _workspaces(folder):
+        with contextlib.suppress(OSError):  # another process has removed it meanwhile
+            if all(path.stat().st_mtime < latest for path in (workspace, *workspace.rglob("*"))):
+                shutil.rmtree(workspace)
 
 
-def _workshops(folder: Path) -> list[Path]:
-    """The temporary folders of ``atomic_write``."""
-    parts = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
-    return [path for path, name, _, mark in parts if name and len(mark) == SUFFIX_LENGTH and path.is_dir()]
+def _workspaces(folder: Path) -> list[Path]:
+    """Return the temporary directories that ``atomic_write`` made in a directory."""
+    names = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
+    return [path for path, name, _, suffix in names if name and len(suffix) == SUFFIX_LENGTH and path.is_dir()]
+
+
+def check_output_path(
+    path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
+) -> None:
+    """Check before any work is done that an output can be written to a path.
+
+    Args:
+        path: The output path.
+        overwrite: Whether an existing output can be replaced.
+        folder: Whether the output is a directory.
+        parts: Name patterns of the files in such a directory. A directory that contains anything else is not
+            overwritten, because that would be lost. None allows anything.
+
+    Raises:
+        OutputError: Something exists there that cannot be overwritten, or the path has no name, such as ``.``.
+    """
+    path = Path(path)
+    if not path.name:
+        raise OutputError(f"The output path {str(path)!r} has no name. Give it one.")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise OutputError(
+            f"{path} already exists. Choose another name, or pass --overwrite (overwrite=True) to replace it."
+        )
+    if path.is_dir() != folder:
+        kinds = ("directory", "file") if path.is_dir() else ("file", "directory")
+        raise OutputError(f"{path} is a {kinds[0]}, but the output is a {kinds[1]}. Choose another name.")
+    if folder and parts is not None:
+        for name in sorted(inside.name for inside in path.iterdir()):
+            if not any(fnmatch.fnmatchcase(name, part) for part in parts):
+                raise OutputError(
+                    f"{path} contains {name}, which overwriting would delete. Move it elsewhere, or choose another "
+                    "name."
+                )
 
 
 def truncate_log(log: Path, n_steps: int) -> None:
-    """Take out of a training's log of JSON lines what was written after step ``n_steps``, or was cut short."""
+    """Remove the lines of a training log (JSON lines) that were written after step ``n_steps``, or only in part."""
     if not log.exists():
         return
     kept = []
@@ -100,39 +148,5 @@ def truncate_log(log: Path, n_steps: int) -> None:
         with contextlib.suppress(ValueError):
             if json.loads(line)["n_steps"] <= n_steps:
                 kept.append(line + "\n")
-    with atomic_write(log, overwrite=True) as beside:
-        beside.write_text("".join(kept), encoding="utf-8")
-
-
-def check_output_path(
-    path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
-) -> None:
-    """Say before any work is done that an output path is taken.
-
-    Args:
-        folder: a folder is to be written there; else a file.
-        parts: patterns for the names of what such a folder holds. One that holds anything else, which would be lost, is
-            not overwritten. None: it may hold anything.
-
-    Raises:
-        OutputError: something stands there and may not be overwritten; or the path has no name, as that of the folder
-            one is in.
-    """
-    path = Path(path)
-    if not path.name:
-        raise OutputError(f"The output {str(path)!r} names nothing. Give it a name.")
-    if not path.exists():
-        return
-    if not overwrite:
-        raise OutputError(
-            f"{path} exists already. Choose another name, or allow overwriting (--overwrite in the shell)."
-        )
-    if path.is_dir() != folder:
-        kinds = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
-        raise OutputError(f"{path} is {kinds[0]}, and {kinds[1]} is to be written there. Choose another name.")
-    if folder and parts is not None:
-        for name in sorted(inside.name for inside in path.iterdir()):
-            if not any(fnmatch.fnmatchcase(name, part) for part in parts):
-                raise OutputError(
-                    f"{path} holds {name}, which would be lost by overwriting. Move it away, or choose another name."
-                )
+    with atomic_write(log, overwrite=True) as temporary:
+        temporary.write_text("".join(kept), encoding="utf-8")

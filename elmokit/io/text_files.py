@@ -1,4 +1,4 @@
-"""Text files: found by name, directory or pattern, decompressed, and read line by line."""
+"""Text files: find them by name, directory or pattern, decompress them, and read them line by line."""
 
 from __future__ import annotations
 
@@ -17,101 +17,110 @@ from elmokit.errors import ElmoError, MissingExtraError, OutputError, TextError
 
 STDIN = "-"
 TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
-"""File names searched for in a directory. A file given by name, or matched by a pattern, can have any name."""
+"""The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
 
 LINES_BETWEEN_PROGRESS = 1000
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
-    """A path whose ``~`` is spelt out.
+    """Return a path with ``~`` and ``~user`` replaced by the home directory.
 
     Raises:
-        ElmoError: ``error``, where there is no such user.
+        ElmoError: The user does not exist. ``error`` is its class.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise error(f"{path}: there is no such user's home folder. Give the whole path.") from None
+        raise error(f"{path}: this user has no home directory. Give the full path.") from None
 
 
 def check_input_file(source: str | Path, output: str | Path) -> None:
-    """Say before any work is done that a text is not there, or is about to be replaced by what is made of it.
+    """Check before any work is done that a text exists, and that the output does not replace it.
 
     Raises:
-        TextError: there is no such file, or it is a folder.
-        OutputError: the text and the output are one file.
+        TextError: The text does not exist or is a directory.
+        OutputError: The text and the output are the same file.
     """
     if str(source) == STDIN:
         return
     if not Path(source).exists():
-        raise TextError(f"Cannot read {source}: there is no such file.")
+        raise TextError(f"Cannot read {source}: the file does not exist.")
     if Path(source).is_dir():
-        raise TextError(f"Cannot read {source}: it is a folder. Name a file in it.")
+        raise TextError(f"Cannot read {source}: it is a directory. Give a file in it.")
     if Path(output).exists() and Path(source).samefile(output):
-        raise OutputError(f"{output} is the text itself, which would be lost. Choose another name.")
+        raise OutputError(f"{output} is both the input and the output, so the text would be lost. Choose another name.")
 
 
-def find_text_files(names: Iterable[str | Path], reread: bool = False) -> list[Path]:
-    """The text files that paths, folders and glob patterns stand for, in sorted order within each, none twice.
+def find_text_files(names: Iterable[str | Path], reread: bool = False, pattern: str | None = None) -> list[Path]:
+    """Find the text files given by paths, directories and glob patterns, each once.
 
     Args:
-        names: files; folders, of which every ``.txt``, ``.txt.gz``, ``.txt.xz`` and ``.txt.zst`` inside is taken, at
-            any depth, but nothing hidden; glob patterns (``**`` for any depth); ``-`` for standard input.
-        reread: the text will be read more than once, which standard input and pipes cannot be.
+        names: Files; directories, which are searched at any depth for files named ``*.txt``, ``*.txt.gz``,
+            ``*.txt.xz`` and ``*.txt.zst``, except hidden ones; glob patterns (``**`` matches any depth); ``-`` for
+            standard input. The files of a directory or pattern are sorted.
+        reread: Whether the text is read more than once, which standard input and pipes do not allow.
+        pattern: The names of the files to take from a directory, instead of ``*.txt`` and its compressed forms.
 
     Raises:
-        TextError: there is no such file, a folder holds no text, a pattern matches nothing, or a text can be read
+        TextError: A file does not exist, a directory contains no text, a pattern matches nothing, or a text can be read
             only once.
     """
     found: dict[Path, Path] = {}
     for name in names:
-        for path in _texts_of(name):
+        for path in _files_of(name, pattern):
             if reread and not path.is_file():
                 what = "Standard input" if str(path) == STDIN else f"{path} is a pipe, which"
-                raise TextError(f"{what} can be read only once, and this text is read again. Write it to a file first.")
+                raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
             found.setdefault(path if str(path) == STDIN else path.resolve(), path)
     return list(found.values())
 
 
-def _texts_of(name: str | Path) -> list[Path]:
+def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
     path = expand_user(name)
     if str(path) == STDIN:
         return [path]
     if path.is_dir():
-        if not (inside := _texts_inside(path)):
+        if not (inside := _files_inside(path, pattern)):
+            wanted = pattern or ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
             raise TextError(
-                f"The folder {path} holds no text ({', '.join(TEXT_SUFFIXES)}). "
-                f"Name files that are called otherwise by a pattern: '{path}/*'"
+                f"The directory {path} contains no file named {wanted}. "
+                f"Select files with other names by a pattern: '{path}/**/*'"
             )
         return inside
     if path.exists():
         return [path]
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
-    # A folder among the matches counts as it would if the shell had spelled the pattern out.
-    files = [file for match in matches for file in (_texts_inside(match) if match.is_dir() else [match])]
+    # A directory that matches is searched, as if the shell had expanded the pattern.
+    files = [file for match in matches for file in (_files_inside(match, pattern) if match.is_dir() else [match])]
     if not files:
         raise TextError(f"No file matches {path}.")
     return files
 
 
-def _texts_inside(folder: Path) -> list[Path]:
+def _files_inside(folder: Path, pattern: str | None) -> list[Path]:
     return sorted(
         path
-        for path in folder.rglob("*.txt*")
-        if path.name.endswith(TEXT_SUFFIXES)
+        for path in folder.rglob(pattern or "*.txt*")
+        if (pattern or path.name.endswith(TEXT_SUFFIXES))
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
 
 
-def _opened(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exception], ...]]:
-    """The content, decompressed; the file as it stands on disk, None for standard input; what damage raises."""
+def total_bytes(paths: Iterable[Path]) -> int | None:
+    """Return the size of all files on disk, or None if one is a pipe, whose size is unknown."""
+    paths = list(paths)
+    return sum(path.stat().st_size for path in paths) if all(path.is_file() for path in paths) else None
+
+
+def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exception], ...]]:
+    """Return the decompressed content, the file on disk (None for standard input), and what a damaged file raises."""
     if str(path) == STDIN:
         return sys.stdin.buffer, None, (OSError,)
     suffix = Path(path).suffix
     zstd = _zstandard(path) if suffix == ".zst" else None
     try:
-        raw = Path(path).open("rb")  # noqa: SIM115 (whoever reads it closes it)
+        raw = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
     except OSError as error:
         raise TextError(f"Cannot read {path}: {error.strerror}.") from None
     if suffix == ".gz":
@@ -125,12 +134,12 @@ def _opened(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[E
 
 @contextlib.contextmanager
 def open_binary(path: str | Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, decompressed as in ``read_lines``.
+    """Open a file for reading bytes, decompressed as in ``read_lines``.
 
     Raises:
-        TextError, MissingExtraError: as in ``read_lines``.
+        TextError, MissingExtraError: As in ``read_lines``.
     """
-    content, raw, damage = _opened(path)
+    content, raw, damage = _open(path)
     with content, raw or contextlib.nullcontext():
         try:
             yield content
@@ -139,7 +148,7 @@ def open_binary(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def _zstandard(path: str | Path) -> Any:
-    """Python's module for Zstandard: in its library from 3.14 on, before that an extra with the same names."""
+    """Return Python's module for Zstandard: in the standard library since 3.14, before that an optional package."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
@@ -150,20 +159,21 @@ def _zstandard(path: str | Path) -> Any:
     return zstd
 
 
-def read_lines(path: str | Path, progress: Callable[[int], object] | None = None) -> Iterator[str]:
-    """The lines of a UTF-8 text file without their line ends, nor the mark that some editors put first (BOM).
+def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file, without line ends and without a byte order mark.
 
-    ``.gz``, ``.xz`` and ``.zst`` are decompressed on the way; ``-`` is standard input.
+    Files ending in ``.gz``, ``.xz`` and ``.zst`` are decompressed. ``-`` is standard input.
 
     Args:
-        progress: called now and then with the bytes, as they stand on disk, that were read since the last call.
+        path: The file.
+        on_bytes: Called now and then with the number of bytes read since the last call, as they are on disk.
 
     Raises:
-        TextError: the file is not there, is damaged, or a line is not UTF-8.
-        MissingExtraError: it ends in ``.zst``, and nothing is installed that reads it.
+        TextError: The file does not exist, is damaged, or a line is not UTF-8.
+        MissingExtraError: The name ends in ``.zst`` and no package that can read it is installed.
     """
-    number, n_told, n_bytes = 1, 0, 0
-    lines, raw, damage = _opened(path)
+    number, n_reported, n_bytes = 1, 0, 0
+    lines, raw, damage = _open(path)
     with lines, raw or contextlib.nullcontext():
         try:
             for line in lines:
@@ -171,12 +181,12 @@ def read_lines(path: str | Path, progress: Callable[[int], object] | None = None
                     line = line.removeprefix(codecs.BOM_UTF8)
                 yield line.decode("utf-8").rstrip("\r\n")
                 number += 1
-                if progress is not None:
+                if on_bytes is not None:
                     n_bytes += len(line)
                     if number % LINES_BETWEEN_PROGRESS == 0:
-                        n_here = _n_read(raw, n_bytes)
-                        progress(n_here - n_told)
-                        n_told = n_here
+                        n_read = _position(raw, n_bytes)
+                        on_bytes(n_read - n_reported)
+                        n_reported = n_read
         except UnicodeDecodeError as error:
             raise TextError(
                 f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8, "
@@ -184,31 +194,35 @@ def read_lines(path: str | Path, progress: Callable[[int], object] | None = None
             ) from None
         except damage as error:
             raise TextError(f"{path}: reading stopped at line {number}: {error}") from None
-        if progress is not None:
-            progress(_n_read(raw, n_bytes) - n_told)
+        if on_bytes is not None:
+            on_bytes(_position(raw, n_bytes) - n_reported)
 
 
-def _n_read(raw: IO[bytes] | None, n_bytes: int) -> int:
-    """How far a file has been read; of a stream that knows no place, how much came out of it."""
+def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
+    """Return how many bytes of a file were read; for a stream without a position, how many bytes came out of it."""
     return raw.tell() if raw is not None and raw.seekable() else n_bytes
 
 
-def read_sentences(path: str | Path, progress: Callable[[int], object] | None = None) -> Iterator[list[str]]:
-    """The sentences of a tokenised text, one a line; blank lines are passed over. Arguments as in ``read_lines``.
+def read_sentences(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[list[str]]:
+    """Yield the sentences of a tokenized text, one per line. Blank lines are skipped.
+
+    Args:
+        path: The file, as in ``read_lines``.
+        on_bytes: As in ``read_lines``.
 
     Raises:
-        TextError: as in ``read_lines``; or there is no sentence in the file.
+        TextError: As in ``read_lines``, or the file contains no sentence.
     """
     is_empty = True
-    for line in read_lines(path, progress):
+    for line in read_lines(path, on_bytes):
         if tokens := split_tokens(line):
             is_empty = False
             yield tokens
     if is_empty:
         name = "Standard input" if str(path) == STDIN else str(path)
-        raise TextError(f"{name} holds no sentence: it is empty or blank. Leave it out, or fill it.")
+        raise TextError(f"{name} contains no sentence: it is empty or blank. Leave it out, or add text to it.")
 
 
 def split_tokens(line: str) -> list[str]:
-    """Tokens of a tokenised line: split at blanks and tabs, never inside a token that holds another Unicode space."""
+    """Split a tokenized line at spaces and tabs. Other Unicode spaces are part of their token."""
     return [part for part in line.replace("\t", " ").split(" ") if part]

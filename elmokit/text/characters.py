@@ -1,7 +1,7 @@
-"""Tokens to character ids.
+"""Convert tokens to character ids.
 
-A character is a UTF-8 byte. The ids are those of every published model, one up from the numbers in
-bilm-tf's training code, so that 0 is free for "no token here": bytes 1 to 256, then five marks.
+A character is a UTF-8 byte. The ids are those of all published models: bytes are 1 to 256, followed by five marks.
+They are one higher than in bilm-tf's training code, so that 0 can mean "no token here".
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ CharIds = NDArray[np.int64]
 
 
 def encode_tokens(tokens: Sequence[str], max_chars: int) -> CharIds:
-    """Character ids of tokens: a begin mark, the UTF-8 bytes, an end mark, padding.
+    """Return the character ids of tokens: for each a begin mark, the UTF-8 bytes, an end mark and padding.
 
-    Bytes beyond ``max_chars - 2`` are cut off, if need be in the middle of a character, and lone surrogates
-    vanish, both as in bilm-tf and AllenNLP. The tokens ``<S>`` and ``</S>`` get the sentence marks.
+    As in bilm-tf and AllenNLP, bytes beyond ``max_chars - 2`` are cut off, even in the middle of a character, and lone
+    surrogates are dropped. The tokens ``<S>`` and ``</S>`` get the marks of a sentence boundary.
 
     Returns:
         ``(tokens, max_chars)``
 
     Raises:
-        TextError: a token is not a string.
+        TextError: A token is not a string.
     """
     ids = np.full((len(tokens), max_chars), PADDING_CHAR, dtype=np.int64)
     ids[:, 0] = BEGIN_TOKEN_CHAR
     for row, token in zip(ids, tokens, strict=True):
         if not isinstance(token, str):
-            raise TextError(f"A token is a string; given {token!r} of type {type(token).__name__}.")
+            raise TextError(f"Expected a token to be a string, but got {token!r} of type {type(token).__name__}.")
         if token in _BOUNDARY_CHARS:
             row[1] = _BOUNDARY_CHARS[token]
             row[2] = END_TOKEN_CHAR

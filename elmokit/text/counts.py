@@ -1,84 +1,117 @@
-"""How often each word stands in a corpus, exactly, in bounded memory."""
+"""Exact word counts of a corpus of any size, in bounded memory."""
 
 from __future__ import annotations
 
 import heapq
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 
 from elmokit.errors import OutputError
-from elmokit.io.text_files import read_sentences
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.text_files import read_sentences, total_bytes
 
-MOST_TYPES = 5_000_000  # in memory at a time: about 1 GB
+MAX_TYPES = 5_000_000  # distinct words in memory at a time: about 1 GB
 
 
 class WordCounts:
-    """How often each word stands in a corpus, and the corpus's size.
+    """How often each word occurs in a corpus, and the size of the corpus.
 
-    Words beyond ``most_types`` distinct ones are set aside in sorted files of a temporary folder and merged when they
-    are asked for, so that the counts are exact whatever the corpus's size. Use it as a context where that may happen.
+    When more than ``max_types`` distinct words are in memory, the counts are written to a sorted temporary file. The
+    files are merged when the counts are read, so the counts are exact for a corpus of any size. Use it as a context
+    manager, which removes the temporary files.
     """
 
-    def __init__(self, most_types: int = MOST_TYPES) -> None:
+    def __init__(self, max_types: int = MAX_TYPES) -> None:
         self.words: Counter[str] = Counter()
-        """What is in memory: all counts, as long as nothing was set aside."""
+        """The counts in memory: all counts, as long as there is no temporary file."""
         self.n_sentences = 0
         self.n_tokens = 0
-        """Tokens, boundaries not counted."""
-        self.most_types = most_types
-        self._set_aside: list[Path] = []
+        """Without sentence boundaries."""
+        self.max_types = max_types
+        self._spilled: list[Path] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> WordCounts:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def add(self, path: str | Path, progress: Callable[[int], object] | None = None) -> None:
-        """Count one file of tokenised sentences, one per line; blank lines are passed over.
+    def add(self, path: str | Path, on_bytes: Callable[[int], object] | None = None) -> None:
+        """Count one file of tokenized sentences, one per line. Blank lines are skipped.
+
+        Args:
+            path: The file.
+            on_bytes: As in ``read_lines``.
 
         Raises:
-            TextError, MissingExtraError: as in ``read_sentences``.
-            OutputError: the temporary folder is full.
+            TextError, MissingExtraError: As in ``read_sentences``.
+            OutputError: The disk of the temporary files is full.
         """
         words = self.words
-        for tokens in read_sentences(path, progress):
+        for tokens in read_sentences(path, on_bytes):
             words.update(tokens)
             self.n_sentences += 1
             self.n_tokens += len(tokens)
-            if len(words) > self.most_types:
-                self._put_aside()
+            if len(words) > self.max_types:
+                self._spill()
 
     def items(self) -> Iterator[tuple[str, int]]:
-        """Each word and how often it was counted, in no particular order."""
-        if not self._set_aside:
+        """Yield each word and its count, in no particular order."""
+        if not self._spilled:
             yield from self.words.items()
             return
-        parts = [_read(path) for path in self._set_aside]
-        merged = heapq.merge(*parts, sorted(self.words.items()), key=itemgetter(0))
+        files = [_read(path) for path in self._spilled]
+        merged = heapq.merge(*files, sorted(self.words.items()), key=itemgetter(0))
         for word, same in groupby(merged, key=itemgetter(0)):
             yield word, sum(count for _, count in same)
 
-    def _put_aside(self) -> None:
+    def _spill(self) -> None:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="elmokit-counts-")
-        path = Path(self._folder.name) / str(len(self._set_aside))
+        path = Path(self._folder.name) / str(len(self._spilled))
         try:
             with path.open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(f"{count}\t{word}\n" for word, count in sorted(self.words.items()))
         except OSError as error:
             raise OutputError(
-                f"Setting counts aside in {path.parent} failed: {error.strerror}. Point TMPDIR to a larger disk."
+                f"Cannot write temporary word counts to {path.parent}: {error.strerror}. Set TMPDIR to a directory on "
+                "a larger disk."
             ) from error
-        self._set_aside.append(path)
+        self._spilled.append(path)
         self.words.clear()
+
+
+def count_words(files: Sequence[Path], progress: ProgressCallback | None = None) -> WordCounts:
+    """Count the words of text files. Use the result as a context manager.
+
+    Args:
+        files: Tokenized text, one sentence per line.
+        progress: Called with the number of bytes read.
+
+    Raises:
+        TextError, MissingExtraError, OutputError: As in :meth:`WordCounts.add`.
+    """
+    counts, done, total = WordCounts(), 0, total_bytes(files)
+
+    def on_bytes(n: int) -> None:
+        nonlocal done
+        done += n
+        if progress is not None:
+            progress("count words", done, total)
+
+    try:
+        for file in files:
+            counts.add(file, on_bytes)
+    except BaseException:
+        counts.__exit__()
+        raise
+    return counts
 
 
 def _read(path: Path) -> Iterator[tuple[str, int]]:

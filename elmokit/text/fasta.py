@@ -1,4 +1,4 @@
-"""FASTA files of protein sequences: one residue a token, as SeqVec reads them."""
+"""FASTA files of protein sequences, with one residue per token as in SeqVec."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ STOP = "*"
 
 
 class Protein(NamedTuple):
-    """One record."""
+    """One record of a FASTA file."""
 
     identifier: str
-    """The first word of its header."""
+    """The first word of the header."""
     residues: list[str]
     """One upper-case letter each."""
 
 
 def read_fasta(path: str | Path) -> Iterator[Protein]:
-    """The records of a FASTA file (``.gz``, ``.xz``, ``.zst`` and ``-`` as in ``read_lines``), in their order.
+    """Yield the records of a FASTA file. ``.gz``, ``.xz``, ``.zst`` and ``-`` are read as in ``read_lines``.
 
-    Letters become upper case; a ``*`` that ends a sequence is dropped, as are blanks inside it and comment lines that
-    begin with ``;``. Any letter is a residue, the rare and the unsure ones (U, O, B, Z, X) too.
+    Letters are converted to upper case. A ``*`` at the end of a sequence, spaces inside it, and comment lines that
+    begin with ``;`` are dropped. Every letter is a residue, including the rare and ambiguous ones (U, O, B, Z, X).
 
     Raises:
-        TextError: the file cannot be read or is no FASTA; two records have one identifier; a record is empty or holds
-            something that is no residue.
+        TextError: The file cannot be read or is not FASTA; two records have the same identifier; a record is empty or
+            contains something other than residues.
     """
     seen: dict[str, int] = {}
     identifier: str | None = None
     residues: list[str] = []
-    started = ended = 0  # the lines of the record's header and of a '*' that should end it
+    started = ended = 0  # line numbers of the record's header and of a '*' that ends the sequence
     number = 0
     for number, line in enumerate(read_lines(path), start=1):
         if line.startswith(">"):
@@ -47,21 +47,23 @@ def read_fasta(path: str | Path) -> Iterator[Protein]:
             continue
         if identifier is None:
             raise TextError(
-                f"{path}, line {number}: a sequence without a header. A FASTA record begins with a line '>identifier'."
+                f"{path}, line {number}: a sequence without a header. A FASTA record starts with a line '>identifier'."
             )
         if ended:
-            raise TextError(f"{path}, line {number}: {identifier} goes on after the '*' in line {ended} that ends it.")
+            raise TextError(
+                f"{path}, line {number}: {identifier} continues after the '*' in line {ended}, which ends a sequence."
+            )
         if sequence.endswith(STOP):
             ended, sequence = number, sequence[: -len(STOP)]
         for residue in sequence:
             if not ("A" <= residue <= "Z"):
                 raise TextError(
-                    f"{path}, line {number}: {residue!r} in {identifier} is no residue. Residues are the letters A to "
-                    "Z; take out gaps, numbers and other marks."
+                    f"{path}, line {number}: {residue!r} in {identifier} is not a residue. Residues are the letters "
+                    "A to Z; remove gaps, digits and other characters."
                 )
         residues += sequence
     if identifier is None:
-        raise TextError(f"{path} holds no FASTA record in {number} lines: none begins with '>'.")
+        raise TextError(f"{path} contains no FASTA record in {number} lines: none starts with '>'.")
     yield _record(path, started, identifier, residues)
 
 
@@ -71,8 +73,8 @@ def _identifier(path: str | Path, number: int, line: str, seen: dict[str, int]) 
         raise TextError(f"{path}, line {number}: a header without an identifier. Write one after the '>'.")
     if words[0] in seen:
         raise TextError(
-            f"{path}, line {number}: the identifier {words[0]} stands in line {seen[words[0]]} already. Vectors are "
-            "named by identifier; give each record its own."
+            f"{path}, line {number}: the identifier {words[0]} is already used in line {seen[words[0]]}. Vectors are "
+            "named by identifier, so give each record its own."
         )
     seen[words[0]] = number
     return words[0]
@@ -80,5 +82,5 @@ def _identifier(path: str | Path, number: int, line: str, seen: dict[str, int]) 
 
 def _record(path: str | Path, started: int, identifier: str, residues: list[str]) -> Protein:
     if not residues:
-        raise TextError(f"{path}, line {started}: {identifier} has no residues. Take the record out.")
+        raise TextError(f"{path}, line {started}: {identifier} has no residues. Remove the record.")
     return Protein(identifier, residues)

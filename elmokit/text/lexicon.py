@@ -1,7 +1,7 @@
-"""Tokens to the rows of a model's own word and character tables.
+"""Convert tokens to the rows of a model's own word and character tables.
 
-Most ELMos read UTF-8 bytes, which need no list (``characters``). A model that learned a table of words, or
-of Unicode characters, comes with a lexicon that says which row is which.
+Most ELMo models read UTF-8 bytes, which need no list (see ``characters``). A model that was trained with a table of
+words or of Unicode characters comes with a lexicon, which says what each row stands for.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from elmokit.errors import FormatError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
-MIN_CHARS = 3  # a boundary's row: a begin mark, the boundary's own character, an end mark
+MIN_CHARS = 3  # a sentence boundary takes a begin mark, a character of its own and an end mark
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The entries that stand for something other than themselves.
+    """The entries with a special meaning.
 
-    ``unknown`` and the two sentence marks are entries of both tables; the others are characters.
+    ``unknown`` and the two sentence marks are in both tables; the others only among the characters.
     """
 
     unknown: str
@@ -36,16 +36,19 @@ class Marks:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The entries of a word table, a character table or both; an entry's row is its place, counted from 0.
+    """The entries of a model's word table, character table, or both. The row of an entry is its index.
 
-    None stands at a row that no token reaches. A character is one Unicode code point.
+    A row that no token can have is None. A character is one Unicode code point.
 
     Args:
-        max_chars: characters in a token's row, its begin and end marks included. A longer token is cut, and
-            its cut form is also what is looked up among the words.
+        marks: The special entries.
+        max_chars: Characters per token, including its begin and end marks. A longer token is cut before it is looked
+            up, also among the words.
+        words: The entries of the word table.
+        chars: The entries of the character table.
 
     Raises:
-        FormatError: an entry stands twice, a mark is missing, or there is neither table.
+        FormatError: An entry is repeated, a mark is missing, or there is neither table.
     """
 
     marks: Marks
@@ -55,9 +58,9 @@ class Lexicon:
 
     def __post_init__(self) -> None:
         if self.words is None and self.chars is None:
-            raise FormatError("A lexicon needs words, characters or both; given neither.")
+            raise FormatError("A lexicon needs words, characters or both, but got neither.")
         if self.max_chars < MIN_CHARS:
-            raise FormatError(f"max_chars is {self.max_chars}; a sentence boundary alone needs {MIN_CHARS}.")
+            raise FormatError(f"max_chars is {self.max_chars}, but a sentence boundary alone needs {MIN_CHARS}.")
         marks = self.marks
         of_both = (marks.unknown, marks.begin_sentence, marks.end_sentence)
         for kind, entries, needed in (
@@ -68,27 +71,27 @@ class Lexicon:
                 continue
             rows = _rows(entries)
             if len(rows) < sum(entry is not None for entry in entries):
-                raise FormatError(f"A lexicon holds each entry once; among its {kind} one stands twice.")
+                raise FormatError(f"A lexicon contains each entry once, but one of its {kind} is repeated.")
             if missing := [mark for mark in needed if mark not in rows]:
                 raise FormatError(f"The lexicon's {kind} lack the marks {', '.join(missing)}.")
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """The ids of tokens, one up from their rows, so that 0 is free for "no token here".
+        """Return the ids of tokens: their rows plus 1, so that 0 can mean "no token here".
 
-        ``<S>`` and ``</S>`` get the sentence marks, and so do tokens that look like those marks.
+        ``<S>`` and ``</S>`` get the sentence marks, and so do tokens that are spelled like those marks.
 
         Returns:
-            ``(tokens, 1 + max_chars)``: a word id, then the characters between their marks, padded;
-            ``(tokens, 1)`` without characters, ``(tokens, max_chars)`` without words.
+            ``(tokens, 1 + max_chars)``: a word id, then the characters between their marks, padded. Without a character
+            table ``(tokens, 1)``, without a word table ``(tokens, max_chars)``.
 
         Raises:
-            TextError: a token is not a string.
+            TextError: A token is not a string.
         """
         sentence_marks = {BEGIN_SENTENCE: self.marks.begin_sentence, END_SENTENCE: self.marks.end_sentence}
         entries: list[str] = []
         for token in tokens:
             if not isinstance(token, str):
-                raise TextError(f"A token is a string; given {token!r} of type {type(token).__name__}.")
+                raise TextError(f"Expected a token to be a string, but got {token!r} of type {type(token).__name__}.")
             entries.append(sentence_marks.get(token) or token[: self.max_chars - 2])
         columns: list[NDArray[np.int64]] = []
         if self.words is not None:
@@ -100,7 +103,7 @@ class Lexicon:
         return np.concatenate(columns, axis=1) + 1
 
     def _char_rows_of(self, entries: list[str]) -> NDArray[np.int64]:
-        """``(entries, max_chars)`` rows of the character table."""
+        """Return the rows of the character table, ``(entries, max_chars)``."""
         rows, marks = self._char_rows, self.marks
         unknown, begin, end = (rows[mark] for mark in (marks.unknown, marks.begin_token, marks.end_token))
         found = np.full((len(entries), self.max_chars), rows[marks.padding], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Raw text to tokens, in the manner of the Penn Treebank, by NLTK."""
+"""Split raw text into tokens with NLTK's Penn Treebank tokenizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from elmokit.errors import MissingExtraError
 
 
 def treebank_tokenizer() -> Callable[[str], list[str]]:
-    """A function from a raw sentence to its tokens, each a slice of the sentence as it stands.
+    """Return a function that splits a raw sentence into tokens, each an unchanged part of the sentence.
 
     Raises:
         MissingExtraError: NLTK is not installed.
@@ -16,7 +16,7 @@ def treebank_tokenizer() -> Callable[[str], list[str]]:
     try:
         from nltk.tokenize import NLTKWordTokenizer
     except ImportError:
-        raise MissingExtraError("Tokenising raw text", "tokenize") from None
+        raise MissingExtraError("Tokenizing raw text", "tokenize") from None
     tokenizer = NLTKWordTokenizer()
 
     def tokenize(sentence: str) -> list[str]:

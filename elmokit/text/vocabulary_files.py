@@ -1,17 +1,19 @@
-"""Vocabulary files: one made from a corpus, one made sound."""
+"""Build a vocabulary file from a corpus, or repair one."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError
 from elmokit.io.atomic import atomic_write, check_output_path
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.text_files import find_text_files
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
-from elmokit.text.counts import WordCounts
+from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words
 
 COUNTS_SUFFIX = ".counts.tsv"
@@ -19,54 +21,58 @@ COUNTS_SUFFIX = ".counts.tsv"
 
 @dataclass(frozen=True)
 class VocabularyReport:
-    """What was counted, and what of it the vocabulary holds."""
+    """Statistics of a corpus and of the vocabulary built from it."""
 
     n_sentences: int
     n_tokens: int
-    """Boundaries not counted."""
+    """Without sentence boundaries."""
     n_types: int
     """Distinct tokens of the text."""
     n_words: int
-    """Of the vocabulary, specials included."""
-    unknown_share: float
-    """Share of the tokens that are read as ``<UNK>``."""
+    """Words of the vocabulary, including the special words."""
+    unknown_ratio: float
+    """The fraction of tokens that are not in the vocabulary and read as ``<UNK>``."""
     n_boundaries_in_text: int
-    """Tokens that are literally ``<S>`` or ``</S>``, which no text should hold."""
+    """Tokens that are literally ``<S>`` or ``</S>``. A text should have none."""
 
 
 def build_vocabulary(
-    texts: Iterable[Path],
-    path: Path,
+    texts: Sequence[str | Path],
+    path: str | Path,
     max_words: int | None = None,
     min_count: int = 1,
     overwrite: bool = False,
-    progress: Callable[[int], object] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> VocabularyReport:
-    """Count tokenised text once and write its words, with their counts in ``counts_path(path)``.
+    """Count the words of tokenized text and write a vocabulary file, with the counts in a second file next to it.
 
-    The words are the specials, then the others by descending frequency, ties in alphabetical order, as the log-uniform
-    sampler and bilm-tf want them. The counts have one line per word in the same order: ``word<TAB>count``; those of
-    ``<S>`` and ``</S>`` are the sentences', that of ``<UNK>`` is the number of tokens that are read as it.
+    The special words come first, then the others by descending frequency. The second file, ``counts_path(path)``, has
+    one line ``word<TAB>count`` per word in the same order. ``<S>`` and ``</S>`` count as often as there are sentences,
+    and ``<UNK>`` as often as there are tokens outside the vocabulary.
 
     Args:
-        texts: files of one sentence per line, read once each.
-        path: the vocabulary file to write; compressed if it ends in ``.gz``.
-        max_words, min_count: as in ``Vocabulary.from_counts``.
-        progress: as in ``read_lines``.
+        texts: Files, directories or patterns, as in ``find_text_files``. One sentence per line.
+        path: The vocabulary file to write. It is compressed if the name ends in ``.gz``.
+        max_words: As in ``rank_words``.
+        min_count: As in ``rank_words``.
+        overwrite: Replace existing files.
+        progress: Called with the number of bytes read.
 
     Raises:
-        TextError, MissingExtraError: a text cannot be read or holds no sentence.
-        ConfigError: no word is left, or ``path`` ends in another way of compressing.
-        OutputError: an output exists and may not be overwritten, or cannot be written.
+        TextError, MissingExtraError: A text cannot be read or contains no sentence.
+        ConfigError: No word is left, ``path`` is one of the texts, or it asks for a compression other than gzip.
+        OutputError: An output exists, or cannot be written.
     """
+    path = Path(path)
     if path.suffix in (".xz", ".zst"):
-        raise ConfigError(f"A vocabulary is written plain or as .gz; {path} asks for {path.suffix}.")
+        raise ConfigError(f"A vocabulary is written as plain text or .gz, not as {path.suffix}: {path}")
     check_limits(max_words, min_count)
+    files = find_text_files(texts)
+    if path.resolve() in {file.resolve() for file in files}:
+        raise ConfigError(f"{path} is both the output and one of the texts to count. Choose another output.")
     check_output_path(path, overwrite)
     check_output_path(counts_path(path), overwrite)
-    with WordCounts() as counts:
-        for text in texts:
-            counts.add(text, progress)
+    with count_words(files, progress) as counts:
         n_types, special_counts = 0, dict.fromkeys(SPECIALS, 0)
         for word, count in counts.items():
             n_types += 1
@@ -74,13 +80,13 @@ def build_vocabulary(
                 special_counts[word] = count
         ranked = rank_words(counts, max_words, min_count)
     if not ranked:
-        raise ConfigError(f"No word of the text stands in it {min_count:,} times. Lower the minimum count.")
+        raise ConfigError(f"No word of the text occurs {min_count:,} times. Lower the minimum count.")
     n_boundaries = special_counts[BEGIN_SENTENCE] + special_counts[END_SENTENCE]
     n_unknown = counts.n_tokens - n_boundaries - sum(count for _, count in ranked)
     vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])
     of_specials = {BEGIN_SENTENCE: counts.n_sentences, END_SENTENCE: counts.n_sentences, UNKNOWN: n_unknown}
     lines = (f"{word}\t{count}\n" for word, count in (*of_specials.items(), *ranked))
-    with (  # the two appear together
+    with (  # the two files appear together
         _written(path, vocabulary.to_text(), overwrite),
         _written(counts_path(path), "".join(lines), overwrite),
     ):
@@ -90,62 +96,64 @@ def build_vocabulary(
         n_tokens=counts.n_tokens,
         n_types=n_types,
         n_words=len(vocabulary),
-        unknown_share=n_unknown / counts.n_tokens,
+        unknown_ratio=n_unknown / counts.n_tokens,
         n_boundaries_in_text=n_boundaries,
     )
 
 
-def counts_path(path: Path) -> Path:
-    """Where the counts of a vocabulary file stand: ``vocab.counts.tsv`` beside ``vocab.txt`` and ``vocab.txt.gz``."""
+def counts_path(path: str | Path) -> Path:
+    """Return where the counts of a vocabulary file are: ``vocab.counts.tsv`` for ``vocab.txt`` and ``vocab.txt.gz``."""
+    path = Path(path)
     return path.with_name(path.name.removesuffix(".gz").removesuffix(".txt") + COUNTS_SUFFIX)
 
 
-def repair_vocabulary(source: Path, path: Path, overwrite: bool = False) -> list[str]:
-    """Write a sound vocabulary from a file that may lack specials, or hold blank lines or words twice.
+def repair_vocabulary(source: str | Path, path: str | Path, overwrite: bool = False) -> list[str]:
+    """Write a valid vocabulary from a file that lacks special words, or has blank lines or repeated words.
 
     Returns:
-        what was mended, a phrase each; none if the file was sound.
+        The changes, one phrase each; empty if the file was valid.
 
     Raises:
-        ModelNotFoundError, FormatError: it is not there, or no list of words.
-        OutputError: the output exists and may not be overwritten, or cannot be written.
+        ModelNotFoundError, FormatError: The source does not exist or is not a word list.
+        OutputError: The output exists, or cannot be written.
     """
+    path = Path(path)
     check_output_path(path, overwrite)
-    words, mended = repaired_words(read_words(source))
+    words, changes = repaired_words(read_words(source))
     with _written(path, Vocabulary(words).to_text(), overwrite):
         pass
-    return mended
+    return changes
 
 
 def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A sound list of words, and what was mended in it.
+    """Return a valid word list and the changes it took.
 
-    Specials in another case (``<unk>``) are renamed in their place, missing ones put first; of a word that stands
-    twice the first place stays; blank lines go.
+    Special words in another case (``<unk>``) are renamed where they are, and missing ones are added at the start. The
+    first occurrence of a repeated word is kept. Blank lines are removed.
     """
-    mended = []
-    sound: dict[str, int] = {}
+    changes = []
+    valid: dict[str, int] = {}
     other_case = {special.lower(): special for special in SPECIALS if special not in words}
     for number, word in enumerate(words, start=1):
         if not word:
-            mended.append(f"line {number} was blank and is gone")
+            changes.append(f"line {number}: removed a blank line")
             continue
-        if (special := other_case.get(word.lower())) is not None and special not in sound:
-            mended.append(f"line {number}: {word} is now {special}")
+        if (special := other_case.get(word.lower())) is not None and special not in valid:
+            changes.append(f"line {number}: renamed {word} to {special}")
             word = special
-        if word in sound:
-            mended.append(f"line {number}: {word} stood on line {sound[word]} already and is gone")
+        if word in valid:
+            changes.append(f"line {number}: removed {word}, which is on line {valid[word]} already")
             continue
-        sound[word] = number
-    missing = [special for special in SPECIALS if special not in sound]
-    mended += [f"{special} was missing and now stands among the first lines" for special in missing]
-    return [*missing, *sound], mended
+        valid[word] = number
+    missing = [special for special in SPECIALS if special not in valid]
+    changes += [f"added {special}, which was missing, to the first lines" for special in missing]
+    return [*missing, *valid], changes
 
 
 @contextlib.contextmanager
 def _written(path: Path, text: str, overwrite: bool) -> Iterator[None]:
-    """The text stands at the path when the block ends well."""
+    """Write a file that appears only if the block ends without an exception."""
     data = text.encode("utf-8")
-    with atomic_write(path, overwrite) as beside:
-        beside.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    with atomic_write(path, overwrite) as temporary:
+        temporary.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
         yield

@@ -22,7 +22,7 @@ from elmokit.io.hdf5 import HDF5_ERRORS, read_dataset
 from elmokit.nn.cached import CachedCharCNN
 from elmokit.nn.char_cnn import CharCNN, WordEmbedding
 from elmokit.text.characters import encode_tokens
-from elmokit.text.vocabulary import RowVocabulary, Vocabulary, read_words
+from elmokit.text.vocabulary import Vocabulary, read_words
 from elmokit.weights.model import PretrainedBiLM
 
 NAMES = ("vocab.txt", "vocab.txt.gz")
@@ -48,7 +48,7 @@ def words_beside(folder: Path) -> Path | None:
     return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
-def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> RowVocabulary:
+def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
     """The words of a table with so many rows.
 
     Raises:
@@ -62,9 +62,9 @@ def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> RowVocabulary:
             "different models; give the vocabulary of this one."
         )
     try:
-        return RowVocabulary(words)
+        return Vocabulary(words, strict=False)
     except FormatError as error:
-        raise FormatError(f"{path} cannot be used: {error}.") from None
+        raise FormatError(f"{path} cannot be used: {error}") from None
 
 
 def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
