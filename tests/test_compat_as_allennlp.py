@@ -1,0 +1,91 @@
+"""Programs that import AllenNLP's ELMo run unchanged after ``import elmokit.compat.as_allennlp``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.allennlp_files import write_files
+
+# A program as its users wrote it, with the calls of flair 0.15.1's ELMoEmbeddings among them.
+PROGRAM = """
+import pickle, sys
+
+import torch
+import allennlp.commands.elmo
+from allennlp.commands.elmo import ElmoEmbedder
+from allennlp.common.checks import ConfigurationError
+from allennlp.data.token_indexers import ELMoTokenCharactersIndexer
+from allennlp.data.token_indexers.elmo_indexer import ELMoCharacterMapper
+from allennlp.modules import Elmo, ScalarMix
+from allennlp.modules.elmo import Elmo, _ElmoBiLm, _ElmoCharacterEncoder, batch_to_ids
+from allennlp.modules.elmo_lstm import ElmoLstm
+from allennlp.modules.lstm_cell_with_projection import LstmCellWithProjection
+from allennlp.modules.token_embedders import ElmoTokenEmbedder
+from allennlp.nn.util import remove_sentence_boundaries
+
+options, weights = sys.argv[1:]
+ee = allennlp.commands.elmo.ElmoEmbedder(options_file=options, weight_file=weights, cuda_device=-1)
+vectors = ee.embed_batch([["hello", "world"], ["again"]])
+print([v.shape for v in vectors], torch.FloatTensor(vectors[0][0, 0, :]).shape)
+again = pickle.loads(pickle.dumps(ee))
+again.elmo_bilm.to(device="cpu")
+again.elmo_bilm._elmo_lstm._states = tuple([state.to("cpu") for state in again.elmo_bilm._elmo_lstm._states])
+print((again.embed_sentence(["hello"]) == ee.embed_sentence(["hello"])).all())
+
+elmo = Elmo(options, weights, 2, dropout=0)
+print(elmo(batch_to_ids([["First", "sentence", "."]]))["elmo_representations"][1].shape)
+for name in ("allennlp.models", "allennlp.modules.attention"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        print(error)
+try:
+    from allennlp.data import Vocabulary
+except ImportError as error:
+    print(str(error).split(" (")[0])
+"""
+
+
+def run(code: str, *args: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own."""
+    paths = [str(path)] if path else []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *sys.path])}
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_a_program_that_imports_allennlp_runs_unchanged(tmp_path: Path) -> None:
+    files = write_files(tmp_path / "model")
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    code = "import elmokit.compat.as_allennlp, runpy, sys; program = sys.argv.pop(1); runpy.run_path(program)"
+    finished = run(code, str(tmp_path / "program.py"), files.options, files.weights)
+    assert finished.stderr == ""
+    assert finished.stdout.splitlines() == [
+        "[(3, 2, 16), (3, 1, 16)] torch.Size([16])",
+        "True",
+        "torch.Size([1, 3, 16])",
+        "No module named 'allennlp.models'",
+        "No module named 'allennlp.modules.attention'",
+        "cannot import name 'Vocabulary' from 'allennlp.data'",
+    ]
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_an_installed_allennlp_is_refused(tmp_path: Path, imported: bool) -> None:
+    (tmp_path / "allennlp").mkdir()
+    (tmp_path / "allennlp" / "__init__.py").write_text("", encoding="utf-8")
+    first = "import allennlp; " if imported else ""
+    finished = run(f"{first}import elmokit.compat.as_allennlp", path=tmp_path)
+    assert finished.returncode == 1
+    assert "AllenNLP itself is installed" in finished.stderr
+    assert str(tmp_path / "allennlp" / "__init__.py") in finished.stderr
+
+
+def test_importing_elmokit_alone_provides_no_allennlp() -> None:
+    assert "No module named 'allennlp'" in run("import elmokit.compat.allennlp; import allennlp").stderr
