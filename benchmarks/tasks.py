@@ -98,7 +98,7 @@ def main() -> None:
         comparison = COMPARISONS[name]
         config = out / f"{name}.toml"
         config.write_text(comparison.config, encoding="utf-8")
-        call = [*ELMOKIT, "task", "sweep", str(config), "--over", "shares", "--shares", "1", "--no-figure"]
+        call = [*ELMOKIT, "task", "sweep", str(config), "--over", "ratios", "--ratios", "1", "--no-figure"]
         call += ["--seeds", arguments.seeds or comparison.seeds, "--run", str(out / name)]
         subprocess.run(call, cwd=arguments.data, check=True)
     print("| task | metric | seeds | without | with ELMo | difference |\n|---|---|---|---|---|---|")

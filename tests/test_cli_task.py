@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from elmokit.cli.task import clock, line_of
-from elmokit.tasks.loop import Progress
+from elmokit.cli.task import format_evaluation
+from elmokit.tasks.loop import TaskEvaluation
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -80,9 +80,9 @@ def test_the_share_of_words_without_a_vector_is_told(task_shell: Shell) -> None:
         (("train", "config.toml", "--run", "run", "--seeds", "1,x"), "--seeds is '1,x'"),
         (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'epochs'"),
         (("train", "config.toml", "--run", "run", "--device", "abc"), "device 'abc' cannot be used"),
-        (("train", "config.toml", "--run", "data"), "data exists already"),
-        (("evaluate", "none", "data"), "none is no run"),
-        (("predict", "none", "data"), "none is no run"),
+        (("train", "config.toml", "--run", "data"), "data already exists"),
+        (("evaluate", "none", "data"), "none is not a task's run"),
+        (("predict", "none", "data"), "none is not a task's run"),
     ],
 )
 def test_what_cannot_be_is_one_line(task_shell: Shell, arguments: tuple[str, ...], message: str) -> None:
@@ -94,16 +94,10 @@ def test_what_cannot_be_is_one_line(task_shell: Shell, arguments: tuple[str, ...
     assert not Path("run").exists()
 
 
-def test_lines_about_a_training() -> None:
-    assert clock(3725.4) == "1:02:05"
-    layers = Progress("layers", None, 0, 3, 5000, 12_000, 65.0)
-    assert line_of(layers) == "layers of the biLM: 5,000 of 12,000 tokens, 0:01:05 left"
-    step = Progress("train", 1, 2, 3, 40, 90, 10.0, 0.5)
-    assert line_of(step) == "seed 1  epoch 2/3  step 40/90  loss 0.5000  at most 0:00:10 left"
-    assert line_of(Progress("dev", 1, 2, 3, 4, 9, 1.0)) == "seed 1  epoch 2/3  dev 4/9  0:00:01 left"
+def test_a_line_about_an_evaluation_shows_loss_and_scores_and_marks_the_best() -> None:
     scores = {"f1": 50.0, "precision": 40.0}
-    best = Progress("dev", 1, 2, 3, 9, 9, 0.0, 0.5, scores, True)
-    assert line_of(best) == "seed 1  epoch 2/3  loss 0.5000  dev f1 50.00  precision 40.00  *"
+    best = TaskEvaluation(1, 2, 3, 40, 0.5, 0.01, scores, True)
+    assert format_evaluation(best) == "seed 1  epoch 2/3  loss 0.5000  dev f1 50.00  precision 40.00  *"
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""The layer cache: exact to its number type, bounded, safe under two processes and a kill."""
+"""The layer cache: exact to its number format, shared by processes, safe under interruption."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from elmokit import Elmo
-from elmokit.errors import FormatError
+from elmokit.errors import FormatError, OutputError
 from elmokit.fingerprint import fingerprint
+from elmokit.io.resumable import ResumableStore
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.weights.open import save_model
@@ -35,7 +36,6 @@ def test_layers_are_the_embedder_s_to_the_stored_precision(elmo: Elmo, tmp_path:
     cache = LayerCache(tmp_path, elmo, dtype)  # type: ignore[arg-type]
     direct = cache.layers(SENTENCES)
     assert cache.fill(SENTENCES) == 3 + 1 + 0 + 2 + 2 + 3
-    assert not list(tmp_path.rglob(".shard*"))
     for again in (cache, LayerCache(tmp_path, elmo, dtype)):  # type: ignore[arg-type]
         expected = elmo.embed(SENTENCES)
         for stored, before, plain in zip(again.layers(SENTENCES), direct, expected, strict=True):
@@ -59,19 +59,6 @@ def test_a_batch_is_what_a_mix_takes(elmo: Elmo, tmp_path: Path) -> None:
     assert cache.batch([])[0].shape == (elmo.n_layers, 0, 1, elmo.output_dim)
 
 
-def test_what_killed_processes_left_is_cleared_away_and_what_others_write_stays(elmo: Elmo, tmp_path: Path) -> None:
-    cache = LayerCache(tmp_path, elmo)
-    left, busy = (cache.folder / f".shard-{name}.abcd1234" for name in ("left", "busy"))
-    for folder in (left, busy):
-        (folder / "shard").mkdir(parents=True)
-        (folder / "shard/layers.npy").touch()
-    for path in (left / "shard/layers.npy", left / "shard", left, busy):
-        os.utime(path, (0, 0))
-    cache.fill(SENTENCES)
-    assert not left.exists()
-    assert (busy / "shard/layers.npy").exists()
-
-
 def test_stored_numbers_are_exactly_the_rounded_ones(elmo: Elmo, tmp_path: Path) -> None:
     cache = LayerCache(tmp_path, elmo, "float16")
     sentences = [["the", "cat"]]
@@ -81,9 +68,9 @@ def test_stored_numbers_are_exactly_the_rounded_ones(elmo: Elmo, tmp_path: Path)
 
 def test_each_distinct_sentence_is_computed_once(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = LayerCache(tmp_path, elmo)
-    told: list[tuple[int, int]] = []
-    cache.fill(SENTENCES, lambda done, total: told.append((done, total)))
-    assert told[-1] == (11, 11)
+    reports: list[tuple[str, int, int | None]] = []
+    cache.fill(SENTENCES, lambda *report: reports.append(report))
+    assert reports[-1] == ("layers", 11, 11)
     assert ["dog"] in cache
     assert ["cow"] not in cache
 
@@ -110,31 +97,49 @@ def test_the_folder_is_named_by_all_that_the_layers_depend_on(elmo: Elmo, tmp_pa
     assert ["dog"] not in LayerCache(tmp_path, elmo, "float32")
 
 
-def test_what_is_computed_at_once_is_bounded(elmo: Elmo, tmp_path: Path) -> None:
-    token_bytes = elmo.n_layers * elmo.output_dim * 2
-    cache = LayerCache(tmp_path, elmo, shard_bytes=10 * token_bytes)
+def test_an_interrupted_call_continues_after_the_last_commit_with_the_same_numbers(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(stage: str, done: int, total: int | None) -> None:
+        if done == 36:
+            raise Killed
+
+    monkeypatch.setattr("elmokit.tasks.layer_cache.CHUNK_TOKENS", 25)  # five sentences with their boundaries
+    monkeypatch.setattr(ResumableStore, "commit_is_due", lambda store: True)
     sentences = [[f"word{n}", "and", "more"] for n in range(20)]
-    cache.fill(sentences)
-    shards = list(cache.folder.glob("shard-*"))
-    assert len(shards) == 5
-    assert all((shard / "layers.npy").stat().st_size <= 12 * token_bytes + 200 for shard in shards)
-    for stored, plain in zip(cache.layers(sentences), elmo.embed(sentences), strict=True):
-        np.testing.assert_allclose(stored, plain, atol=2e-3, rtol=2e-3)
+    straight, broken = LayerCache(tmp_path / "straight", elmo), LayerCache(tmp_path / "broken", elmo)
+    straight.fill(sentences)
+    with pytest.raises(Killed):
+        broken.fill(sentences, kill)
+    assert [sentence in broken for sentence in sentences] == [False] * 20
+    assert LayerCache(tmp_path / "broken", elmo).fill(sentences) == 3 * 10
+    for one, other in zip(straight.layers(sentences), broken.layers(sentences), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert all(sentence in broken for sentence in sentences)
 
 
-def test_a_shard_that_another_process_adds_is_found(elmo: Elmo, tmp_path: Path) -> None:
+def test_sentences_that_another_process_adds_are_found(elmo: Elmo, tmp_path: Path) -> None:
     first, second = LayerCache(tmp_path, elmo), LayerCache(tmp_path, elmo)
     first.fill([["dog"]])
     np.testing.assert_array_equal(second.layers([["dog"]])[0], first.layers([["dog"]])[0])
     assert ["dog"] in second
+    second.fill([["cow"]])
+    first.fill([["cow"], ["cat"]])
+    assert len(LayerCache(tmp_path, elmo)._rows) == 3
 
 
 FILL = """
 import sys
 from elmokit import Elmo
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.fingerprint import fingerprint
-cache = LayerCache(sys.argv[1], Elmo.from_pretrained(sys.argv[2], n_mixes=0), shard_bytes=20_000)
+from elmokit.io import resumable
+resumable.COMMIT_SECONDS = 0.01
+from elmokit.tasks import layer_cache
+layer_cache.CHUNK_TOKENS = 100
+cache = LayerCache(sys.argv[1], Elmo.from_pretrained(sys.argv[2], n_mixes=0))
 cache.fill([[f"word{n}", "the", "cat"] for n in range(int(sys.argv[3]), int(sys.argv[4]))])
 """
 
@@ -145,11 +150,11 @@ def fill(folder: Path, model: Path, start: int, stop: int) -> subprocess.Popen[b
 
 
 @pytest.mark.slow
-def test_two_processes_share_a_cache_and_a_kill_leaves_whole_shards(elmo: Elmo, tmp_path: Path) -> None:
+def test_two_processes_share_a_cache_and_a_killed_one_leaves_it_usable(elmo: Elmo, tmp_path: Path) -> None:
     model, folder = tmp_path / "model", tmp_path / "cache"
     save_model(random_model(), model)
     killed = fill(folder, model, 0, 2000)
-    while not list(folder.rglob("layers.npy")):
+    while not any('"n_sentences"' in journal.read_text() for journal in folder.rglob("journal.json")):
         time.sleep(0.05)
         assert killed.poll() is None
     killed.send_signal(signal.SIGKILL)
@@ -163,18 +168,19 @@ def test_two_processes_share_a_cache_and_a_kill_leaves_whole_shards(elmo: Elmo, 
         np.testing.assert_allclose(stored, plain, atol=2e-3, rtol=2e-3)
 
 
-def test_a_damaged_shard_is_named(elmo: Elmo, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_named(elmo: Elmo, tmp_path: Path) -> None:
     cache = LayerCache(tmp_path, elmo)
     cache.fill([["dog"]])
-    (shard,) = cache.folder.glob("shard-*")
-    whole = (shard / "layers.npy").read_bytes()
-    (shard / "layers.npy").write_bytes(whole[:-2])
-    with pytest.raises(FormatError, match="is damaged"):
-        LayerCache(tmp_path, elmo).layers([["dog"]])
-    (shard / "keys.npy").write_bytes(b"")
+    whole = (cache.folder / "layers").read_bytes()
+    (cache.folder / "layers").write_bytes(whole[:-2])
+    with pytest.raises(OutputError, match="is missing or cut short"):
+        LayerCache(tmp_path, elmo)
+    (cache.folder / "layers").write_bytes(whole)
+    journal = cache.folder / "journal.json"
+    journal.write_text(journal.read_text().replace('"keys": 16', '"keys": 0'))
     with pytest.raises(FormatError, match="computed again"):
         LayerCache(tmp_path, elmo)
-    shutil.rmtree(shard)
+    shutil.rmtree(cache.folder)
     assert LayerCache(tmp_path, elmo).fill([["dog"]]) == 1
 
 

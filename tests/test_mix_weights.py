@@ -11,8 +11,8 @@ import pytest
 from elmokit.cli.main import elmokit
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError
 from elmokit.tasks.mix_weights import weights_of_runs
-from elmokit.tasks.plots import plot_mixes, plot_shares
-from elmokit.tasks.sweep import Row
+from elmokit.tasks.plots import plot_mixes, plot_ratios
+from elmokit.tasks.sweep import SweepRow
 
 
 def mix(*weights: float, layers: tuple[int, ...] = (0, 1, 2), gamma: float = 1.0) -> dict[str, Any]:
@@ -31,16 +31,16 @@ def test_weights_are_means_over_seeds_input_first(tmp_path: Path) -> None:
     one = {"output": mix(0.2, 0.3, 0.5), "input": mix(0.1, 0.7, 0.2, gamma=2.0)}
     other = {"output": mix(0.4, 0.3, 0.3), "input": mix(0.3, 0.5, 0.2)}
     at_input, at_output = weights_of_runs([run(tmp_path, "a", one, other)])
-    assert (at_input.place, at_input.gamma, at_input.n_seeds) == ("input", 1.5, 2)
+    assert (at_input.position, at_input.gamma, at_input.n_seeds) == ("input", 1.5, 2)
     assert at_input.weights == pytest.approx((0.2, 0.6, 0.2))
     assert at_output.weights == pytest.approx((0.3, 0.3, 0.4))
     assert at_input.deviations == pytest.approx((0.1414, 0.1414, 0), abs=1e-4)
 
 
 def test_runs_without_mixes_or_results_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No mix of layers"):
+    with pytest.raises(ConfigError, match="no mix of layers"):
         weights_of_runs([run(tmp_path, "baseline", {})])
-    with pytest.raises(ModelNotFoundError, match="no run of a task whose training is over"):
+    with pytest.raises(ModelNotFoundError, match="not a finished run of a task"):
         weights_of_runs([tmp_path])
     (tmp_path / "results.json").write_text('{"task": "nli", "seeds": [{}]}')
     with pytest.raises(FormatError, match="damaged"):
@@ -68,10 +68,10 @@ def test_mixes_of_few_layers_leave_the_others_empty(tmp_path: Path) -> None:
 
 
 def test_there_must_be_something_to_draw(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing to draw"):
+    with pytest.raises(ConfigError, match="nothing to plot"):
         plot_mixes([], tmp_path / "figure")
-    with pytest.raises(ConfigError, match="nothing to draw"):
-        plot_shares([Row("a", "a", 1.0, True, (), {})], "f1", tmp_path / "figure")
+    with pytest.raises(ConfigError, match="nothing to plot"):
+        plot_ratios([SweepRow("a", "a", 1.0, True, (), {})], "f1", tmp_path / "figure")
 
 
 def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

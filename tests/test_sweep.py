@@ -16,18 +16,17 @@ import pytest
 
 import tests
 from elmokit.cli.main import elmokit
-from elmokit.cli.task_sweep import _told
+from elmokit.cli.task_sweep import format_steps_saved
 from elmokit.errors import ConfigError, OutputError, TrainingError
-from elmokit.tasks.loop import Progress
 from elmokit.tasks.sweep import (
-    Row,
-    Saving,
-    SweepProgress,
+    StepsSaved,
+    SweepRow,
+    TrainingStart,
     layer_variants,
-    n_elsewhere,
-    place_variants,
+    n_unfinished,
+    position_variants,
+    ratio_variants,
     run_sweep,
-    share_variants,
     steps_to_baseline,
 )
 from elmokit.tasks.table import TASKS, load_config
@@ -73,15 +72,15 @@ def published(name: str) -> tuple[Any, Any]:
     return TASKS[name], TASKS[name].presets["published"]
 
 
-def test_shares_come_without_and_with_elmo_from_the_smallest() -> None:
-    variants = share_variants(*published("ner"), [1.0, 0.01])
+def test_ratios_come_without_and_with_elmo_from_the_smallest() -> None:
+    variants = ratio_variants(*published("ner"), [1.0, 0.01])
     assert [variant.name for variant in variants] == ["baseline-0.01", "elmo-0.01", "baseline-1", "elmo-1"]
     assert [variant.config.data.train_ratio for variant in variants] == [0.01, 0.01, 1.0, 1.0]
     assert [variant.config.elmo is None for variant in variants] == [True, False, True, False]
     assert variants[1].config.elmo == TASKS["ner"].elmo
-    for shares in ([], [0.0], [1.5], [float("nan")]):
-        with pytest.raises(ConfigError, match="above 0, up to 1"):
-            share_variants(*published("ner"), shares)
+    for ratios in ([], [0.0], [1.5], [float("nan")]):
+        with pytest.raises(ConfigError, match="above 0 and at most 1"):
+            ratio_variants(*published("ner"), ratios)
 
 
 def test_layers_are_those_of_table_2() -> None:
@@ -93,8 +92,8 @@ def test_layers_are_those_of_table_2() -> None:
     assert mixes[0][0].dropout == TASKS["qa"].elmo.input.dropout  # the rest stays
 
 
-def test_places_are_those_of_table_3() -> None:
-    variants = place_variants(*published("ner"))
+def test_positions_are_those_of_table_3() -> None:
+    variants = position_variants(*published("ner"))
     places = [(v.config.elmo.input is not None, v.config.elmo.output is not None) for v in variants]
     assert places == [(True, False), (True, True), (False, True)]
     assert variants[2].config.elmo.output == TASKS["ner"].elmo.input  # which has no output of its own
@@ -102,25 +101,21 @@ def test_places_are_those_of_table_3() -> None:
 
 def test_a_sweep_trains_each_once_and_then_only_gathers(folder: Path) -> None:
     task, config = load_config("sst.toml")
-    variants = place_variants(task, config)
-    begun: list[SweepProgress] = []
-    rows = run_sweep(task, variants, [1, 2], "sweep", report=lambda p: begun.append(p) if _begins(p) else None)
-    assert [progress.number for progress in begun] == [1, 2, 3, 4, 5, 6]
-    assert begun[0].seconds_left is None
-    assert begun[-1].seconds_left is not None
+    variants = position_variants(task, config)
+    started: list[TrainingStart] = []
+    rows = run_sweep(task, variants, [1, 2], "sweep", on_start=started.append)
+    assert [start.number for start in started] == [1, 2, 3, 4, 5, 6]
+    assert started[0].seconds_left is None
+    assert started[-1].seconds_left is not None
     assert [row.seeds for row in rows] == [(1, 2)] * 3
     assert all(0 <= row.scores["accuracy"]["mean"] <= 100 for row in rows)
     assert len(list(Path("sweep/layers").iterdir())) == 1  # one cache for all
     stored = json.loads(Path("sweep/results.json").read_text())
     assert [row["scores"] for row in stored["rows"]] == [row.scores for row in rows]
-    again = run_sweep(task, variants, [1, 2], "sweep", report=lambda progress: pytest.fail("trained again"))
+    again = run_sweep(task, variants, [1, 2], "sweep", on_start=lambda start: pytest.fail("trained again"))
     assert again == rows
     more = run_sweep(task, variants[:1], [1, 2, 3], "sweep")
     assert more[0].seeds == (1, 2, 3)
-
-
-def _begins(progress: Any) -> bool:
-    return isinstance(progress, SweepProgress)
 
 
 class Killed(Exception):
@@ -129,21 +124,21 @@ class Killed(Exception):
 
 def test_a_killed_sweep_goes_on_to_the_same_rows(folder: Path) -> None:
     task, config = load_config("sst.toml")
-    variants = place_variants(task, config)[:1]
+    variants = position_variants(task, config)[:1]
     straight = run_sweep(task, variants, [1, 2], "straight")
 
-    def killed(progress: SweepProgress | Progress) -> None:
-        if isinstance(progress, Progress) and progress.phase == "train" and (progress.seed, progress.done) == (2, 3):
+    def killed(stage: str, done: int, total: int | None) -> None:
+        if (stage, done) == ("seed 2", 3):
             raise Killed
 
     with pytest.raises(Killed):
-        run_sweep(task, variants, [1, 2], "killed", report=killed)
+        run_sweep(task, variants, [1, 2], "killed", progress=killed)
     assert run_sweep(task, variants, [1, 2], "killed") == straight
 
 
 def test_a_training_that_another_process_holds_is_left_to_it(folder: Path) -> None:
     task, config = load_config("sst.toml")
-    variants = share_variants(task, config, [1.0])[:1]
+    variants = ratio_variants(task, config, [1.0])[:1]
     lock = Path("sweep/baseline-1/run-2.lock")
     lock.parent.mkdir(parents=True)
     Path("sweep/sweep.json").write_text('{"task": "sst"}')
@@ -151,14 +146,14 @@ def test_a_training_that_another_process_holds_is_left_to_it(folder: Path) -> No
         fcntl.flock(held, fcntl.LOCK_EX)
         (row,) = run_sweep(task, variants, [1, 2], "sweep")
     assert row.seeds == (1,)
-    assert n_elsewhere([row], [1, 2]) == 1
+    assert n_unfinished([row], [1, 2]) == 1
     (row,) = run_sweep(task, variants, [1, 2], "sweep")
     assert row.seeds == (1, 2)
 
 
 @pytest.mark.slow
 def test_two_processes_share_a_sweep(folder: Path) -> None:
-    command = [sys.executable, "-m", "elmokit", "task", "sweep", "sst.toml", "--over", "places", "--run", "sweep"]
+    command = [sys.executable, "-m", "elmokit", "task", "sweep", "sst.toml", "--over", "positions", "--run", "sweep"]
     here = {**os.environ, "PYTHONPATH": str(Path(tests.__file__).parents[1])}
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=here) for _ in range(2)]
     told = [process.communicate()[1] for process in both]
@@ -171,14 +166,14 @@ def test_two_processes_share_a_sweep(folder: Path) -> None:
 
 def test_a_sweep_with_other_settings_is_refused(folder: Path) -> None:
     task, config = load_config("sst.toml", ["train.epochs=1"])
-    run_sweep(task, share_variants(task, config, [1.0])[:1], [1], "sweep")
+    run_sweep(task, ratio_variants(task, config, [1.0])[:1], [1], "sweep")
     task, config = load_config("sst.toml")
     with pytest.raises(TrainingError, match=r"other settings: in baseline-1, train\.epochs was 1 and is 2"):
-        run_sweep(task, share_variants(task, config, [1.0])[:1], [1], "sweep")
+        run_sweep(task, ratio_variants(task, config, [1.0])[:1], [1], "sweep")
     with pytest.raises(TrainingError, match="a sweep of the task sst, not ner"):
         run_sweep(TASKS["ner"], [], [1], "sweep")
     for taken in (".", "sst.toml"):
-        with pytest.raises(OutputError, match=r"is no sweep's folder, and not empty|is a file"):
+        with pytest.raises(OutputError, match=r"is not a sweep's directory, and not empty|is a file"):
             run_sweep(task, [], [1], taken)
 
 
@@ -196,21 +191,21 @@ def test_steps_to_the_baseline_are_those_of_its_best_and_of_the_first_as_good(tm
     metrics(tmp_path, "elmo-1", 2, [10, 31, 20])
     metrics(tmp_path, "baseline-0.1", 1, [50])
     metrics(tmp_path, "elmo-0.1", 1, [40])
-    row = Row("baseline-1", "", 1.0, False, (1, 2), {})
+    row = SweepRow("baseline-1", "", 1.0, False, (1, 2), {})
     rows = [
         row,
         dataclasses.replace(row, name="elmo-1", with_elmo=True),
-        dataclasses.replace(row, name="baseline-0.1", share=0.1, seeds=(1,)),
-        dataclasses.replace(row, name="elmo-0.1", share=0.1, seeds=(1,), with_elmo=True),
+        dataclasses.replace(row, name="baseline-0.1", train_ratio=0.1, seeds=(1,)),
+        dataclasses.replace(row, name="elmo-0.1", train_ratio=0.1, seeds=(1,), with_elmo=True),
     ]
     found = steps_to_baseline(rows, tmp_path, "f1")
-    assert found[1.0] == Saving(2, 2, (20 + 30) / 2, (10 + 20) / 2)
-    assert (found[0.1].n_seeds, found[0.1].n_there) == (1, 0)
-    assert _told(found[1.0]) == (
-        "the baseline is at its best after 25 steps; ELMo is as good after 15 (40% fewer), in 2 of 2 seeds"
+    assert found[1.0] == StepsSaved(2, 2, (20 + 30) / 2, (10 + 20) / 2)
+    assert (found[0.1].n_seeds, found[0.1].n_reached) == (1, 0)
+    assert format_steps_saved(found[1.0]) == (
+        "the baseline reaches its best score after 25 steps, ELMo the same score after 15 (40% fewer), in 2 of 2 seeds"
     )
-    assert _told(Saving(3, 1, 10, 14)).endswith("after 14 (40% more), in 1 of 3 seeds")
-    assert _told(found[0.1]) == "ELMo is as good as the baseline at its best in 0 of 1 seeds"
+    assert format_steps_saved(StepsSaved(3, 1, 10, 14)).endswith("after 14 (40% more), in 1 of 3 seeds")
+    assert format_steps_saved(found[0.1]) == "ELMo reaches the baseline's best score in 0 of 1 seeds"
 
 
 def test_a_variant_that_would_read_nothing_is_refused_before_any_training(folder: Path) -> None:
@@ -218,17 +213,17 @@ def test_a_variant_that_would_read_nothing_is_refused_before_any_training(folder
     config = dataclasses.replace(config, words=None)
     assert config.elmo.input is not None
     assert config.chars is None
-    for variants in (share_variants(task, config, [1.0]), layer_variants(task, config)):
+    for variants in (ratio_variants(task, config, [1.0]), layer_variants(task, config)):
         with pytest.raises(ConfigError, match=r"^baseline.*: The model of sst has nothing to read"):
             run_sweep(task, variants, [1], "sweep")
     with pytest.raises(ConfigError, match="output only: The model of sst has nothing to read"):
-        run_sweep(task, place_variants(task, config), [1], "sweep")
+        run_sweep(task, position_variants(task, config), [1], "sweep")
     assert not Path("sweep").exists()
 
 
 def test_a_sweep_goes_on_wherever_its_folder_is(folder: Path) -> None:
     task, config = load_config("sst.toml")
-    variants = share_variants(task, config, [1.0])
+    variants = ratio_variants(task, config, [1.0])
     first = run_sweep(task, variants, [1], "sweep")
     Path("sweep").rename("moved")
     assert run_sweep(task, variants, [1], Path("moved").resolve()) == first
@@ -236,7 +231,7 @@ def test_a_sweep_goes_on_wherever_its_folder_is(folder: Path) -> None:
 
 def test_the_shell_prints_a_row_for_each_and_draws_the_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    arguments = ["task", "sweep", "sst.toml", "--over", "shares", "--shares", "0.5,1", "--run", "sweep", "--seeds", "3"]
+    arguments = ["task", "sweep", "sst.toml", "--over", "ratios", "--ratios", "0.5,1", "--run", "sweep", "--seeds", "3"]
     elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
     out, err = capsys.readouterr()
     for label in ("baseline, 50 %", "ELMo, 50 %", "baseline, 100 %", "ELMo, 100 %"):
@@ -249,9 +244,9 @@ def test_the_shell_prints_a_row_for_each_and_draws_the_curve(folder: Path, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--over", "layers", "--shares", "0.1"], "--shares goes with --over shares"),
-        (["--over", "shares", "--shares", "a"], "give numbers with commas between"),
-        (["--over", "shares", "--seeds", "x"], "--seeds is 'x'"),
+        (["--over", "layers", "--ratios", "0.1"], "--ratios needs --over ratios"),
+        (["--over", "ratios", "--ratios", "a"], "expected numbers with commas between"),
+        (["--over", "ratios", "--seeds", "x"], "--seeds is 'x'"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(folder: Path, arguments: list[str], message: str) -> None:
@@ -267,7 +262,7 @@ def test_without_matplotlib_the_curve_is_refused_before_training(folder: Path, m
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"):
         elmokit.main(
-            ["task", "sweep", "sst.toml", "--run", "sweep", "--over", "shares"],
+            ["task", "sweep", "sst.toml", "--run", "sweep", "--over", "ratios"],
             prog_name="elmokit",
             standalone_mode=False,
         )

@@ -1,8 +1,9 @@
-"""Batches of an epoch, and shares of the data."""
+"""Batches of an epoch, and samples of the data."""
 
 from __future__ import annotations
 
-from elmokit.tasks.batches import epoch_batches, sorted_batches, subset
+from elmokit.tasks.batches import epoch_batches, sample_texts
+from elmokit.text.batching import plan_batches
 
 LENGTHS = [(n % 17 + 1,) for n in range(100)]
 
@@ -34,12 +35,12 @@ def test_the_first_length_counts_first() -> None:
     lengths = [(1, 50), (100, 1), (1, 1), (100, 50)]
     batches = epoch_batches(lengths, 2, True, seed=0, epoch=0)
     assert sorted(map(sorted, batches)) == [[0, 2], [1, 3]]
-    assert sorted_batches(lengths, 3) == [[3, 1, 0], [2]]
+    assert plan_batches(lengths, batch_size=3) == [[3, 1, 0], [2]]
 
 
-def test_a_smaller_share_is_part_of_a_larger_one_and_texts_stay_together() -> None:
+def test_a_smaller_sample_is_part_of_a_larger_one_and_texts_stay_together() -> None:
     texts = [f"text {n // 3}" for n in range(90)]
-    shares = [subset(texts, share) for share in (0.1, 0.3, 1.0)]
-    assert [len(share) for share in shares] == [9, 27, 90]
-    assert set(shares[0]) < set(shares[1]) < set(shares[2])
-    assert subset(["a"], 0.001) == [0]
+    samples = [sample_texts(texts, ratio) for ratio in (0.1, 0.3, 1.0)]
+    assert [len(sample) for sample in samples] == [9, 27, 90]
+    assert set(samples[0]) < set(samples[1]) < set(samples[2])
+    assert sample_texts(["a"], 0.001) == [0]

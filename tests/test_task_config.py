@@ -22,8 +22,8 @@ from elmokit.tasks.config import (
     StepDecayConfig,
     TaskTrainingConfig,
     WordsConfig,
-    expand,
-    with_setting,
+    apply_override,
+    expand_paths,
 )
 from elmokit.tasks.table import TASKS, config_of, load_config
 
@@ -91,9 +91,9 @@ def test_files_of_word_vectors_say_their_own_size(preset: str) -> None:
     [
         ({"task": "ner", "train": {"epoch": 3}}, "here.train: unknown key 'epoch'. Did you mean 'epochs'"),
         ({"task": "ner", "elmo": {"input": {"lambda": 1}}}, "here.elmo.input: unknown key 'lambda'"),
-        ({"task": "nre"}, "there is no task 'nre'. Did you mean 'ner'"),
-        ({"task": "ner", "preset": "smal"}, "there is no preset 'smal'. Did you mean 'small'"),
-        ({}, "here names no task"),
+        ({"task": "nre"}, "unknown task 'nre'. Did you mean 'ner'"),
+        ({"task": "ner", "preset": "smal"}, "unknown preset 'smal'. Did you mean 'small'"),
+        ({}, "here has no task"),
         ({"task": "ner", "train": {"batch_size": 0}}, "batch_size is 0"),
         ({"task": "ner", "train": {"batch_size": "many"}}, "Expected `int`"),
         ({"task": "ner", "words": 5}, "here"),
@@ -139,14 +139,14 @@ def test_values_are_checked_where_a_config_is_made(make) -> None:  # type: ignor
 
 
 def test_a_setting_is_toml_or_a_bare_word() -> None:
-    content = with_setting({"train": {"epochs": 5}}, "train.seeds=[1, 2]")
+    content = apply_override({"train": {"epochs": 5}}, "train.seeds=[1, 2]")
     assert content == {"train": {"epochs": 5, "seeds": [1, 2]}}
-    assert with_setting({}, "elmo.model=a/path.d")["elmo"] == {"model": "a/path.d"}
-    assert with_setting({}, "words=false") == {"words": False}
-    assert with_setting({"elmo": False}, "elmo.model=x") == {"elmo": {"model": "x"}}
+    assert apply_override({}, "elmo.model=a/path.d")["elmo"] == {"model": "a/path.d"}
+    assert apply_override({}, "words=false") == {"words": False}
+    assert apply_override({"elmo": False}, "elmo.model=x") == {"elmo": {"model": "x"}}
     for wrong in ("train.epochs", "=3", "a..b=3"):
         with pytest.raises(ConfigError, match=r"table\.key=value"):
-            with_setting({}, wrong)
+            apply_override({}, wrong)
 
 
 def test_files_that_are_no_config_are_refused(tmp_path: Path) -> None:
@@ -161,10 +161,12 @@ def test_paths_may_be_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("b.txt", "a.txt", "c[1].txt"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
-    assert expand("[ab].txt") == ["a.txt", "b.txt"]
-    assert expand(str(tmp_path / "*.txt"))[0] == str(tmp_path / "a.txt")
-    assert expand(("c[1].txt", "missing.txt")) == ["c[1].txt", "missing.txt"]
-    assert expand(()) == []
+    assert expand_paths("[ab].txt") == ["a.txt", "b.txt"]
+    assert expand_paths(str(tmp_path / "*.txt"))[0] == str(tmp_path / "a.txt")
+    assert expand_paths(("c[1].txt",)) == ["c[1].txt"]
+    with pytest.raises(TextError, match=r"No file matches missing\.txt"):
+        expand_paths(("c[1].txt", "missing.txt"))
+    assert expand_paths(()) == []
 
 
 def test_a_folder_stands_for_its_gold_conll_files_at_any_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +176,12 @@ def test_a_folder_stands_for_its_gold_conll_files_at_any_depth(tmp_path: Path, m
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     files = ["train/a.v4_gold_conll", "train/nw/b.gold_conll"]
-    assert expand("train") == expand("tr*n") == expand(("train/a.v4_gold_conll", "train/nw")) == files
-    assert expand("train/**") == files  # each once, though it names the folder and the one inside
-    assert expand(("train", "train")) == files * 2  # vectors may be asked for twice
-    assert expand(str(tmp_path / "train")) == [str(tmp_path / name) for name in files]
-    with pytest.raises(TextError, match=r"other is a folder, .* named \*gold_conll.* such as other/\*\*/\*\.txt"):
-        expand("other")
+    assert expand_paths("train") == expand_paths("tr*n") == expand_paths(("train/a.v4_gold_conll", "train/nw")) == files
+    assert expand_paths("train/**") == files  # each once, though it names the folder and the one inside
+    assert expand_paths(("train", "train")) == files * 2  # vectors may be asked for twice
+    assert expand_paths(str(tmp_path / "train")) == [str(tmp_path / name) for name in files]
+    with pytest.raises(TextError, match=r"other contains no file named \*gold_conll.*'other/\*\*/\*'"):
+        expand_paths("other")
 
 
 def test_the_published_numbers() -> None:

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from elmokit.errors import TrainingError
-from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig, TaskTrainingConfig
-from elmokit.tasks.loop import Progress, clip, l2_penalty
+from elmokit.tasks.config import OptimizerConfig, PlateauConfig, StepDecayConfig
+from elmokit.tasks.loop import TaskEvaluation, l2_penalty
 from elmokit.tasks.run import train_task
+from elmokit.training.optimizers import clip_gradients
 from tests.helpers.task_examples import changed, tiny
 
 
@@ -23,9 +24,35 @@ class Killed(Exception):
     """Stands for a kill: nothing catches it."""
 
 
-def train(tmp_path: Path, run: str = "run", report: Any = lambda progress: None, resume: bool = False, **train: Any):  # type: ignore[no-untyped-def]
+def train(  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+    run: str = "run",
+    progress: Any = None,
+    on_evaluation: Any = None,
+    resume: bool = False,
+    **train: Any,
+):
     task, config = tiny("ner", tmp_path / "data.conll")
-    return train_task(task, changed(config, **{"epochs": 4, **train}), tmp_path / run, report=report, resume=resume)
+    return train_task(
+        task,
+        changed(config, **{"epochs": 4, **train}),
+        tmp_path / run,
+        progress=progress,
+        on_evaluation=on_evaluation,
+        resume=resume,
+    )
+
+
+Report = tuple[str, int, int | None]
+"""What a progress callback is called with."""
+
+
+def kill_at_step(step: int) -> Callable[[str, int, int | None], None]:
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if (stage, done) == ("seed 0", step):
+            raise Killed
+
+    return progress
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -41,18 +68,24 @@ def same_tensors(one: Path, other: Path) -> bool:
 
 
 def test_each_epoch_is_a_line_and_the_best_is_kept(tmp_path: Path) -> None:
-    told: list[Progress] = []
-    results = train(tmp_path, report=told.append, epochs=20)
+    reports: list[Report] = []
+    evaluations: list[TaskEvaluation] = []
+
+    def progress(*report: Any) -> None:
+        reports.append(report)
+
+    results = train(tmp_path, progress=progress, on_evaluation=evaluations.append, epochs=20)
     lines = log(tmp_path / "run/seed-0")
     assert [line["epoch"] for line in lines] == list(range(1, 21))
     scores = [line["dev"]["f1"] for line in lines]
     best = results["seeds"][0]
     assert best["dev"]["f1"] == max(scores) == 100.0
     assert best["best_epoch"] == scores.index(max(scores)) + 1
-    steps = [progress for progress in told if progress.phase == "train"]
-    assert (steps[-1].done, steps[-1].total, steps[-1].seconds_left) == (40, 40, 0.0)
-    assert steps[0].seconds_left > 0
-    assert steps[0].loss is not None
+    assert [report for report in reports if report[0] == "seed 0"] == [("seed 0", n, 40) for n in range(1, 41)]
+    assert ("predict", 3, 3) in reports
+    assert [(one.epoch, one.n_steps, one.loss, one.scores) for one in evaluations] == [
+        (line["epoch"], line["n_steps"], line["loss"], line["dev"]) for line in lines
+    ]
 
 
 def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
@@ -79,12 +112,8 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     monkeypatch.setattr("elmokit.tasks.loop.CHECKPOINT_SECONDS", 0.0)
     train(tmp_path, "straight", **settings)
 
-    def stop(progress: Progress) -> None:
-        if progress.phase == "train" and progress.done == stop_at:
-            raise Killed
-
     with pytest.raises(Killed):
-        train(tmp_path, "broken", report=stop, **settings)
+        train(tmp_path, "broken", progress=kill_at_step(stop_at), **settings)
     train(tmp_path, "broken", resume=True, **settings)
     straight, broken = tmp_path / "straight/seed-0", tmp_path / "broken/seed-0"
     assert log(straight) == log(broken)
@@ -92,19 +121,15 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     assert (straight / "result.json").read_text() == (broken / "result.json").read_text()
 
 
-def kill_when(is_due: Callable[[Progress], bool]) -> Callable[[Progress], None]:
-    def report(progress: Progress) -> None:
-        if is_due(progress):
-            raise Killed
-
-    return report
+def kill(evaluation: TaskEvaluation) -> None:
+    raise Killed
 
 
 def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(tmp_path, report=kill_when(lambda now: now.phase == "train" and now.done == 4), eval_every=3)
+        train(tmp_path, progress=kill_at_step(4), eval_every=3)
     folder = tmp_path / "run/seed-0"
-    position = json.loads((folder / "checkpoint/position.json").read_text())
+    position = json.loads((folder / "checkpoint/progress.json").read_text())
     assert position["n_steps"] == position["best_n_steps"] == 3
     model, best = (load_file(folder / name) for name in ("checkpoint/model.safetensors", "best.safetensors"))
     assert all(model[name].equal(best[name]) for name in best)
@@ -112,7 +137,7 @@ def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
 
 def test_no_weights_are_kept_that_no_checkpoint_knows(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(tmp_path, report=kill_when(lambda now: now.scores is not None))
+        train(tmp_path, on_evaluation=kill)
     assert not (tmp_path / "run/seed-0/best.safetensors").exists()
 
 
@@ -120,7 +145,7 @@ def test_killed_between_checkpoint_and_best_weights_these_are_written_after_all(
     rate = OptimizerConfig("sgd", 1e-12)  # nothing is learned, so the first evaluation is the best one
     train(tmp_path, "straight", optimizer=rate)
     with pytest.raises(Killed):
-        train(tmp_path, "broken", report=kill_when(lambda now: now.phase == "train" and now.done == 3), optimizer=rate)
+        train(tmp_path, "broken", progress=kill_at_step(3), optimizer=rate)
     (tmp_path / "broken/seed-0/best.safetensors").unlink()
     train(tmp_path, "broken", resume=True, optimizer=rate)
     straight, broken = (tmp_path / run / "seed-0/best.safetensors" for run in ("straight", "broken"))
@@ -129,15 +154,15 @@ def test_killed_between_checkpoint_and_best_weights_these_are_written_after_all(
 
 def test_a_checkpoint_that_a_kill_caught_aside_is_put_back(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(tmp_path, report=kill_when(lambda now: now.phase == "train" and now.done == 5))
+        train(tmp_path, progress=kill_at_step(5))
     folder = tmp_path / "run/seed-0"
     workshop = folder / ".checkpoint.abcd1234"
     workshop.mkdir()
     (folder / "checkpoint").rename(workshop / "old")
     (tmp_path / "run/.results.json.abcd1234").mkdir()
-    told: list[Progress] = []
-    train(tmp_path, report=told.append, resume=True)
-    assert min(progress.done for progress in told if progress.phase == "train") == 5
+    reports: list[Report] = []
+    train(tmp_path, progress=lambda *report: reports.append(report), resume=True)
+    assert min(done for stage, done, _ in reports if stage == "seed 0") == 5
     assert not list((tmp_path / "run").rglob(".*"))
 
 
@@ -165,10 +190,6 @@ def test_the_averaged_weights_are_those_that_are_kept(tmp_path: Path) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     decay = 0.5
 
-    def watch(progress: Progress) -> None:
-        if progress.phase == "train":
-            seen.append({})
-
     import elmokit.tasks.loop as loop
 
     original = loop.AveragedModel.update_parameters
@@ -180,10 +201,9 @@ def test_the_averaged_weights_are_those_that_are_kept(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.AveragedModel, "update_parameters", record)
-        train(tmp_path, epochs=1, average=decay, report=watch)
-    steps = [weights for weights in seen if weights]
-    expected = {name: steps[0][name] for name in steps[0]}
-    for weights in steps[1:]:
+        train(tmp_path, epochs=1, average=decay)
+    expected = dict(seen[0])
+    for weights in seen[1:]:
         expected = {name: decay * expected[name] + (1 - decay) * weights[name] for name in weights}
     kept = load_file(tmp_path / "run/seed-0/best.safetensors")
     for name, value in kept.items():
@@ -194,22 +214,22 @@ def test_gradients_are_clipped_entry_by_entry_then_by_norm() -> None:
     layer = nn.Linear(3, 2)
     layer.weight.grad = torch.tensor([[5.0, 0.5, -5.0], [0.0, 0.0, 0.0]])
     layer.bias.grad = torch.zeros(2)
-    clip(layer, TaskTrainingConfig(clip_value=1.0))
+    clip_gradients(layer.parameters(), max_value=1.0)
     assert layer.weight.grad[0].tolist() == [1.0, 0.5, -1.0]
-    clip(layer, TaskTrainingConfig(max_grad_norm=0.3))
+    clip_gradients(layer.parameters(), max_norm=0.3)
     torch.testing.assert_close(layer.weight.grad.norm(), torch.tensor(0.3))
 
 
 def test_l2_acts_on_matrices_and_not_on_tables_biases_and_mixes() -> None:
     model = nn.ModuleDict({"table": nn.Embedding(3, 2), "linear": nn.Linear(2, 2), "lstm": nn.LSTM(2, 2)})
-    penalty = l2_penalty(model, TaskTrainingConfig(l2=0.01))
+    penalty = l2_penalty(model, 0.01)
     assert isinstance(penalty, torch.Tensor)
     penalty.backward()  # type: ignore[no-untyped-call]
     found = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
     assert found.keys() == {"linear.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"}
     for weight in found.values():
         torch.testing.assert_close(weight.grad, 0.02 * weight)
-    assert l2_penalty(model, TaskTrainingConfig()) == 0.0
+    assert l2_penalty(model, 0.0) == 0.0
 
 
 def test_l2_is_part_of_the_loss_and_its_gradient_is_clipped_with_the_rest(tmp_path: Path) -> None:
@@ -239,7 +259,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     train(tmp_path)
     folder = tmp_path / "run/seed-0"
     (folder / "result.json").unlink()
-    for name in ("position.json", "model.safetensors"):
+    for name in ("progress.json", "model.safetensors"):
         (folder / "checkpoint" / name).write_text("{")
         with pytest.raises(TrainingError, match="is damaged"):
             train(tmp_path, resume=True)

@@ -22,8 +22,8 @@ from elmokit.errors import (
     TrainingError,
 )
 from elmokit.io.lock import file_lock
+from elmokit.io.resumable import ResumableStore
 from elmokit.tasks.config import FinetuneConfig, WordsConfig
-from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.table import load_config
 from elmokit.weights.open import save_model
@@ -106,11 +106,11 @@ def test_layers_are_computed_before_training_and_shared_between_runs(
 ) -> None:
     elmo = {"model": bilm, "cache": str(tmp_path / "cache")}
     task, config = tiny("ner", tmp_path / "data", elmo, train={"epochs": 2})
-    told: list[Any] = []
-    train_task(task, config, tmp_path / "a", report=told.append)
-    assert [progress.total for progress in told if progress.phase == "layers"] == [12, 12, 12]
+    reports: list[Any] = []
+    train_task(task, config, tmp_path / "a", progress=lambda *report: reports.append(report))
+    assert [report for report in reports if report[0] == "layers"] == [("layers", n, 12) for n in (3, 8, 12)]
     assert not (tmp_path / "a/layers").exists()
-    monkeypatch.setattr(LayerCache, "_write", lambda *_: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(ResumableStore, "append", lambda *_: pytest.fail("nothing is to be computed"))
     train_task(task, config, tmp_path / "b")
 
 
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (ConfigError, "have 2 numbers", {"words": {"vectors": str(tmp_path / "v.txt"), "lowercase": False}}),
         (ConfigError, "no function that fine-tunes", {"elmo": {"model": bilm, "finetune": {}}}),
         (ConfigError, "names no file", {"data": {"dev": []}}),
-        (TextError, "Cannot read", {"data": {"dev": "none.conll"}}),
+        (TextError, "No file matches none.conll", {"data": {"dev": "none.conll"}}),
     ]
     for kind, message, tables in cases:
         elmo = tables.pop("elmo", None)
@@ -232,9 +232,9 @@ def test_another_bilm_or_a_damaged_run_is_refused(tmp_path: Path, bilm: str) -> 
     with pytest.raises(FormatError, match="does not fit the run"):
         open_run(run)
     (run / "vocabulary.json").write_text("[]")
-    with pytest.raises(FormatError, match="no table"):
+    with pytest.raises(FormatError, match="not an object"):
         open_run(run)
-    with pytest.raises(ModelNotFoundError, match="is no run"):
+    with pytest.raises(ModelNotFoundError, match="not a task's run"):
         open_run(tmp_path)
 
 
@@ -292,7 +292,7 @@ def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(
 
 
 def test_text_is_labelled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.tasks.run.PREDICTED_AT_ONCE", 2)
+    monkeypatch.setattr("elmokit.tasks.run.READ_AHEAD_EXAMPLES", 2)
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})
     train_task(task, config, tmp_path / "run")
     lines = ["Mira visits Oslo", "", "The New York bus ."] * 2

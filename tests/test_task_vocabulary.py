@@ -27,7 +27,7 @@ def vectors(tmp_path: Path) -> str:
 def test_without_files_the_training_words_count_alone() -> None:
     made = make_table("words", WordsConfig(dim=3), TRAIN, DEV)
     assert made.table.words == ["the", "The", "cat", "dog"]
-    assert made.start is None
+    assert made.vectors is None
     assert make_table("words", WordsConfig(dim=3, min_count=2), TRAIN, DEV).table.words == ["the", "The"]
     assert make_table("words", WordsConfig(dim=3, lowercase=True), TRAIN, DEV).table.words == ["the", "cat", "dog"]
 
@@ -36,12 +36,12 @@ def test_words_of_dev_get_a_row_where_a_file_has_a_vector(vectors: str) -> None:
     made = make_table("words", WordsConfig(vectors=vectors, min_count=2), TRAIN, DEV)
     assert made.table.words == ["the", "The", "cat", "cow"]
     assert made.table.dim == 2
-    assert made.start is not None
-    assert made.start[2].tolist() == [3, 4]
-    assert made.start[5].tolist() == [1, 1]
-    assert not made.start[0].any()
-    assert made.start[1].any()
-    assert made.start[3].any()  # "The" is not in the file, and drawn around its mean
+    assert made.vectors is not None
+    assert made.vectors[2].tolist() == [3, 4]
+    assert made.vectors[5].tolist() == [1, 1]
+    assert not made.vectors[0].any()
+    assert made.vectors[1].any()
+    assert made.vectors[3].any()  # "The" is not in the file, and drawn around its mean
 
 
 def test_coverage_counts_training_words_without_a_vector(vectors: str) -> None:
@@ -54,15 +54,15 @@ def test_files_stand_side_by_side_each_scaled_to_length_one(vectors: str) -> Non
     config = WordsConfig(vectors=(vectors, vectors), unit_length=True, unknown="zero")
     made = make_table("words", config, TRAIN, DEV)
     assert made.table.dim == 4
-    assert made.start is not None
-    torch.testing.assert_close(made.start[2], torch.tensor([0.6, 0.8, 0.6, 0.8]))
-    assert not made.start[1].any()
+    assert made.vectors is not None
+    torch.testing.assert_close(made.vectors[2], torch.tensor([0.6, 0.8, 0.6, 0.8]))
+    assert not made.vectors[1].any()
 
 
 def test_a_size_that_the_file_has_not_is_refused(vectors: str) -> None:
-    with pytest.raises(ConfigError, match=r"words\.dim is 3, and the vectors .* have 2 numbers.*Leave words\.dim out"):
+    with pytest.raises(ConfigError, match=r"words\.dim is 3, but the vectors .* have 2 numbers.*Remove words\.dim"):
         make_table("words", WordsConfig(vectors=vectors, dim=3), TRAIN, DEV)
-    with pytest.raises(ConfigError, match="neither a file of vectors nor a dim"):
+    with pytest.raises(ConfigError, match="neither vectors nor dim"):
         make_table("words", WordsConfig(), TRAIN, DEV)
     with pytest.raises(ConfigError, match="None of the training words"):
         make_table("words", WordsConfig(vectors=vectors), Counter({"xyz": 1}), Counter())

@@ -1,112 +1,115 @@
-"""``elmokit task sweep`` and ``task weights``: the comparisons and figures of Peters et al. 2018 on your data."""
+"""The commands ``elmokit task sweep`` and ``task weights``: comparisons and figures as in Peters et al. 2018."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from elmokit.cli.common import PROGRAM, overwrite_option
-from elmokit.cli.task import Reporter, clock, device_option, refuse_no_seeds
+from elmokit.cli.common import overwrite_option
+from elmokit.cli.task import (
+    device_option,
+    format_evaluation,
+    json_option,
+    load_config_with,
+    run_facts,
+    seeds_option,
+    set_option,
+)
 from elmokit.errors import ConfigError
+from elmokit.io.progress import ProgressBar, format_seconds
 
 if TYPE_CHECKING:
-    from elmokit.tasks.loop import Progress
-    from elmokit.tasks.sweep import Row, Saving, SweepProgress
+    from elmokit.tasks.sweep import StepsSaved, SweepRow, TrainingStart
 
 
-@click.command(short_help="Many trainings side by side: shares of the data, layers, places.")
+@click.command(short_help="Train variants of a config: data sizes, layers, positions.")
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option(
     "--over",
     required=True,
-    type=click.Choice(["shares", "layers", "places"]),
-    help="What differs: the share of the training data, without and with ELMo; which layers are mixed and how freely; "
-    "where ELMo enters.",
+    type=click.Choice(["ratios", "layers", "positions"]),
+    help="What to vary: the fraction of the training data, without and with ELMo; which layers are mixed; "
+    "where ELMo enters the model.",
 )
-@click.option("--run", "folder", required=True, type=click.Path(path_type=Path), help="Folder for all of it.")
-@click.option("--shares", metavar="S[,S...]", help="Above 0, up to 1.  [default: 0.001,0.003,0.01,0.03,0.1,0.3,1]")
-@click.option("--seeds", metavar="N[,N...]", help="Train once for each; instead of train.seeds.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Instead of the file's: train.epochs=5.")
-@click.option("--figure/--no-figure", default=True, help="Draw the curve of --over shares.  [default: --figure]")
+@click.option("--run", "folder", required=True, type=click.Path(path_type=Path), help="Directory for all of it.")
+@click.option("--ratios", metavar="R[,R...]", help="Above 0, up to 1.  [default: 0.001,0.003,0.01,0.03,0.1,0.3,1]")
+@seeds_option
+@set_option
+@click.option("--figure/--no-figure", default=True, help="Plot the curve of --over ratios.  [default: --figure]")
 @device_option
 def sweep(
     config: Path,
     over: str,
     folder: Path,
-    shares: str | None,
+    ratios: str | None,
     seeds: str | None,
-    settings: tuple[str, ...],
+    overrides: tuple[str, ...],
     figure: bool,
     device: str,
 ) -> None:
-    """Train CONFIG (TOML) in variants and print their dev scores, as Peters et al. 2018 do.
+    """Train variants of CONFIG (TOML) and print their dev scores, as Peters et al. 2018 do.
 
-    --over shares is their Figure 1 (and steps to the baseline's best), layers their Table 2, places their Table 3. The
-    same command goes on after a kill; run it in several processes at once to share the work.
+    --over ratios is their Figure 1, with the number of steps to the baseline's best score; layers is their Table 2,
+    positions their Table 3. To continue after an interruption, run the same command again. You can also run it in
+    several processes at once: they share the work.
     """
     from elmokit.cli.task_finetune import finetune_for_task
     from elmokit.io.figures import styled_figure
-    from elmokit.tasks.plots import plot_shares
+    from elmokit.tasks.plots import plot_ratios
     from elmokit.tasks.sweep import (
-        SHARES,
+        RATIOS,
         layer_variants,
-        n_elsewhere,
-        place_variants,
+        n_unfinished,
+        position_variants,
+        ratio_variants,
         run_sweep,
-        share_variants,
         steps_to_baseline,
     )
-    from elmokit.tasks.table import load_config
 
-    if shares is not None and over != "shares":
-        raise ConfigError(f"--shares goes with --over shares, not with --over {over}.")
-    if seeds is not None:
-        refuse_no_seeds(seeds)
-        settings = (*settings, f"train.seeds=[{seeds}]")
-    task, content = load_config(config, settings)
-    if over == "shares":
-        variants = share_variants(task, content, SHARES if shares is None else _numbers(shares))
+    if ratios is not None and over != "ratios":
+        raise ConfigError(f"--ratios needs --over ratios; you gave --over {over}.")
+    task, content = load_config_with(config, overrides, seeds)
+    if over == "ratios":
+        variants = ratio_variants(task, content, RATIOS if ratios is None else _numbers(ratios))
         if figure:
-            with styled_figure():  # a missing matplotlib is told before hours of training
+            with styled_figure():  # reports a missing matplotlib before hours of training
                 pass
     else:
-        variants = layer_variants(task, content) if over == "layers" else place_variants(task, content)
-    seed_list = content.train.seeds
-    facts = {"elmokit": version(PROGRAM), "command": shlex.join([PROGRAM, *sys.argv[1:]])}
-    rows = run_sweep(
-        task,
-        variants,
-        seed_list,
-        folder,
-        device=device,
-        report=_Reporter(),
-        finetune=finetune_for_task,
-        facts=facts,
-    )
+        variants = layer_variants(task, content) if over == "layers" else position_variants(task, content)
+    with ProgressBar("") as progress:
+        rows = run_sweep(
+            task,
+            variants,
+            content.train.seeds,
+            folder,
+            device=device,
+            on_start=lambda start: progress.write(_format_start(start)),
+            progress=progress,
+            on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
+            finetune=finetune_for_task,
+            facts=run_facts(),
+        )
     _echo_table(rows, task.metric)
-    if over == "shares":
-        for share, saving in steps_to_baseline(rows, folder, task.metric).items():
-            click.echo(f"{100 * share:g} %: {_told(saving)}")
+    if over == "ratios":
+        for ratio, saved in steps_to_baseline(rows, folder, task.metric).items():
+            click.echo(f"{100 * ratio:g} %: {format_steps_saved(saved)}")
         if figure and any(row.scores for row in rows):
-            for path in plot_shares(rows, task.metric, folder / "curve", overwrite=True):
+            for path in plot_ratios(rows, task.metric, folder / "curve", overwrite=True):
                 click.echo(str(path))
-    if missing := n_elsewhere(rows, seed_list):
-        click.echo(f"{missing} trainings are another process's; run the command again when it is done.", err=True)
+    if missing := n_unfinished(rows, content.train.seeds):
+        click.echo(f"Other processes are running {missing} trainings. Run the command again afterwards.", err=True)
 
 
-@click.command(short_help="The learned weights of the layers in finished runs.")
+@click.command(short_help="Show the learned layer weights of finished runs.")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw them: PNG and SVG.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Plot them, as PNG and SVG.")
+@json_option
 @overwrite_option
 def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrite: bool) -> None:
-    """The softmaxed weights of each mix of RUNS, means over their seeds; Figure 2 of Peters et al. 2018."""
+    """Show the softmaxed weights of each mix of RUNS, averaged over their seeds (Figure 2 of Peters et al. 2018)."""
     from dataclasses import asdict
 
     from elmokit.io.figures import check_figure_path
@@ -122,55 +125,46 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
         for mix in mixes:
             parts = zip(mix.layers, mix.weights, mix.deviations, strict=True)
             spread = [f"{layer}: {w:.3f}" + (f" ± {d:.3f}" if mix.n_seeds > 1 else "") for layer, w, d in parts]
-            click.echo(f"{mix.run}  {mix.place:<6}  layers  {'  '.join(spread)}  gamma {mix.gamma:.3f}")
+            click.echo(f"{mix.run}  {mix.position:<6}  layers  {'  '.join(spread)}  gamma {mix.gamma:.3f}")
     if figure is not None:
         for path in plot_mixes(mixes, figure, overwrite):
             click.echo(str(path), err=as_json)
+
+
+def format_steps_saved(saved: StepsSaved) -> str:
+    """Return a sentence that says how many steps ELMo saves, and in how many seeds."""
+    seeds = f"in {saved.n_reached} of {saved.n_seeds} seeds"
+    if not saved.n_reached:
+        return f"ELMo reaches the baseline's best score {seeds}"
+    change = 1 - saved.with_elmo / saved.baseline
+    than = f"{change:.0%} fewer" if change >= 0 else f"{-change:.0%} more"
+    return (
+        f"the baseline reaches its best score after {saved.baseline:,.0f} steps, ELMo the same score after "
+        f"{saved.with_elmo:,.0f} ({than}), {seeds}"
+    )
 
 
 def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--shares is {text!r}; give numbers with commas between, such as 0.01,0.1,1.") from None
+        raise ConfigError(
+            f"--ratios is {text!r}; expected numbers with commas between them, such as 0.01,0.1,1."
+        ) from None
 
 
-def _echo_table(rows: list[Row], metric: str) -> None:
+def _echo_table(rows: list[SweepRow], metric: str) -> None:
     width = max(len(row.label) for row in rows)
     for row in rows:
         score = row.scores.get(metric)
         if score is None:
-            click.echo(f"{row.label:<{width}}  no training is over")
+            click.echo(f"{row.label:<{width}}  no training is finished")
             continue
         spread = f" ± {score['deviation']:.2f} ({len(row.seeds)} seeds)" if len(row.seeds) > 1 else ""
         click.echo(f"{row.label:<{width}}  dev {metric} {score['mean']:6.2f}{spread}")
 
 
-class _Reporter:
-    """Says which training begins, and what it does."""
-
-    def __init__(self) -> None:
-        self.of_training = Reporter()
-
-    def __call__(self, progress: SweepProgress | Progress) -> None:
-        from elmokit.tasks.loop import Progress
-
-        if isinstance(progress, Progress):
-            self.of_training(progress)
-            return
-        left = "" if progress.seconds_left is None else f", about {clock(progress.seconds_left)} left in all"
-        variant, seed = progress.cell.variant, progress.cell.seed
-        click.echo(f"training {progress.number} of {progress.total}: {variant.label}, seed {seed}{left}", err=True)
-
-
-def _told(saving: Saving) -> str:
-    """How much sooner ELMo is as good as the baseline, and in how many seeds."""
-    seeds = f"in {saving.n_there} of {saving.n_seeds} seeds"
-    if not saving.n_there:
-        return f"ELMo is as good as the baseline at its best {seeds}"
-    change = 1 - saving.with_elmo / saving.baseline
-    than = f"{change:.0%} fewer" if change >= 0 else f"{-change:.0%} more"
-    return (
-        f"the baseline is at its best after {saving.baseline:,.0f} steps; ELMo is as good after "
-        f"{saving.with_elmo:,.0f} ({than}), {seeds}"
-    )
+def _format_start(start: TrainingStart) -> str:
+    left = "" if start.seconds_left is None else f", about {format_seconds(start.seconds_left)} left for all trainings"
+    variant, seed = start.training.variant, start.training.seed
+    return f"training {start.number} of {start.total}: {variant.label}, seed {seed}{left}"

@@ -1,4 +1,4 @@
-"""Which examples share a batch, and which part of the data is trained on."""
+"""Which training examples share a batch, and which part of the data is trained on."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import math
 import random
 from collections.abc import Hashable, Sequence
 
-LENGTH_NOISE = 0.1  # AllenNLP's: lengths count up to so much more or less, so that batches differ between epochs
-
-
-Lengths = tuple[int, ...]
+LENGTH_NOISE = 0.1  # as in AllenNLP: lengths are varied by up to this ratio, so that batches differ between epochs
 
 
 def epoch_batches(
-    lengths: Sequence[Lengths], batch_size: int, bucketed: bool, seed: int, epoch: int
+    lengths: Sequence[tuple[int, ...]], batch_size: int, bucketed: bool, seed: int, epoch: int
 ) -> list[list[int]]:
-    """The batches of one epoch, a function of its arguments alone.
+    """Plan the batches of one training epoch. The result depends on the arguments alone.
 
     Args:
-        lengths: of the examples, each a tuple; the first number counts first.
-        bucketed: put examples of similar length together; the order of the batches is random all the same.
+        lengths: What to sort each example by. The first number counts first.
+        batch_size: Examples per batch.
+        bucketed: Put examples of similar length into one batch. The order of the batches is random in any case.
+        seed: The random seed.
+        epoch: The number of the epoch.
 
     Returns:
-        for each batch the places of its examples in ``lengths``.
+        The indices of each batch's examples in ``lengths``.
     """
     randomness = random.Random(f"{seed} {epoch}")
     order = list(range(len(lengths)))
@@ -38,21 +38,19 @@ def epoch_batches(
     return batches
 
 
-def sorted_batches(lengths: Sequence[Lengths], batch_size: int) -> list[list[int]]:
-    """Batches of similar lengths for evaluation, the longest first."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-
-
-def subset(texts: Sequence[Hashable], share: float) -> list[int]:
-    """The places of a random share of the distinct texts, in order; a smaller share is a part of every larger one.
+def sample_texts(texts: Sequence[Hashable], ratio: float) -> list[int]:
+    """Draw a random sample of the distinct texts. A smaller sample is a subset of every larger one.
 
     Args:
-        texts: of the examples; examples of one text stay together.
+        texts: The text of each example. Examples of one text stay together.
+        ratio: The size of the sample, from above 0 to 1. At least one text is drawn.
+
+    Returns:
+        The indices of the examples of these texts, in order.
     """
-    if share >= 1:
+    if ratio >= 1:
         return list(range(len(texts)))
     distinct = list(dict.fromkeys(texts))
     random.Random(0).shuffle(distinct)
-    chosen = set(distinct[: max(1, math.ceil(share * len(distinct)))])
-    return [place for place, text in enumerate(texts) if text in chosen]
+    chosen = set(distinct[: max(1, math.ceil(ratio * len(distinct)))])
+    return [index for index, text in enumerate(texts) if text in chosen]

@@ -1,136 +1,116 @@
-"""What the six tasks' configs share, and how a TOML file is laid over a preset.
-
-In a file, ``key = false`` says None wherever the key may be None and may not be a bool: ``words = false`` leaves the
-word vectors out.
-"""
+"""The settings that the six tasks share, and how a config file's paths are expanded."""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from elmokit.config import check_at_least, check_fraction, check_positive, deep_merge
-from elmokit.errors import ConfigError, TextError
+from elmokit.config import check_at_least, check_fraction, check_not_negative, check_positive, deep_merge, setting
+from elmokit.errors import ConfigError
+from elmokit.io.text_files import find_text_files
 
 Paths = str | tuple[str, ...]
-"""One path, a glob pattern, a folder of ``*gold_conll`` files, or several of them."""
-IN_FOLDERS = "*gold_conll"  # what CoNLL-2012's own scripts write, and AllenNLP reads of a folder
+"""A path, a glob pattern, a directory of ``*gold_conll`` files, or a list of them."""
+GOLD_CONLL = "*gold_conll"  # what CoNLL-2012's own scripts write, and what AllenNLP reads from a directory
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """Where the examples are."""
 
-    train: Paths = ()
-    dev: Paths = ()
-    """Decides which epoch is kept."""
-    test: Paths = ()
-    """Only for the vocabulary: its words get their pretrained vectors too. Its labels are not looked at."""
-    train_ratio: float = 1.0
-    """Train on a random share of the texts; a smaller share is a part of every larger one."""
+    train: Paths = setting((), "Training files.")
+    dev: Paths = setting((), "Validation files. They decide which epoch's model is kept.")
+    test: Paths = setting((), "Test files, for the vocabulary only: their words get pretrained vectors too.")
+    train_ratio: float = setting(
+        1.0, "Train on a random sample of the texts. A smaller sample is a subset of every larger one."
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.train_ratio <= 1:
-            raise ConfigError(f"train_ratio is {self.train_ratio}; it is a share above 0, up to 1.")
+            raise ConfigError(f"train_ratio is {self.train_ratio}; it must be above 0 and at most 1.")
 
 
 @dataclass(frozen=True)
 class WordsConfig:
-    """A vector for each word."""
+    """Word vectors."""
 
-    vectors: Paths = ()
-    """Files in GloVe's or word2vec's form, text or binary; several stand side by side in each word's vector."""
-    dim: int | None = None
-    """Needed where there is no file; else derived, and checked if given."""
-    train: bool = True
-    """Without files the vectors are trained in any case."""
-    lowercase: bool = False
-    min_count: int = 1
-    """Words seen less often in training, and not in the files, are unknown."""
-    unit_length: bool = False
-    """Scale the vectors of each file to length 1."""
-    unknown: Literal["random", "zero"] = "random"
-    """The start of words that the files lack: drawn around the files' mean, or zero."""
+    vectors: Paths = setting(
+        (), "Files of pretrained vectors (GloVe or word2vec). Vectors of several files are concatenated."
+    )
+    dim: int | None = setting(None, "Vector size. Needed without files; otherwise it follows from them.")
+    train: bool = setting(True, "Train the vectors. Without files they are always trained.")
+    lowercase: bool = setting(False, "Look words up in lower case.")
+    min_count: int = setting(1, "Rarer words of the training text are unknown, unless a file has them.")
+    unit_length: bool = setting(False, "Scale the vectors of each file to length 1.")
+    unknown: Literal["random", "zero"] = setting(
+        "random", "Initial vectors of words that the files lack: drawn with the files' mean and deviation, or zero."
+    )
 
     def __post_init__(self) -> None:
-        if self.dim is not None:
-            check_at_least("dim", self.dim, 1)
+        check_at_least("dim", self.dim, 1)
         check_at_least("min_count", self.min_count, 1)
 
 
 @dataclass(frozen=True)
 class CharsConfig:
-    """Convolutions over a word's characters."""
+    """Convolutions over the characters of a word."""
 
-    dim: int = 16
-    filters: tuple[tuple[int, int], ...] = ((3, 128),)
-    """(width, count) of each."""
-    max_chars: int | None = None
-    """Words are cut there."""
-    min_count: int = 1
-    """Characters seen less often in training are unknown."""
-    dropout: float = 0.0
-    """On the character vectors."""
-    activation: Literal["relu", "tanh", "none"] = "relu"
+    dim: int = setting(16, "Size of a character's vector.")
+    filters: tuple[tuple[int, int], ...] = setting(((3, 128),), "Width and number of the filters of each width.")
+    max_chars: int | None = setting(None, "Cut words to this many characters.")
+    min_count: int = setting(1, "Rarer characters of the training text are unknown.")
+    dropout: float = setting(0.0, "Dropout on the character vectors.")
+    activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation after the convolutions.")
 
     def __post_init__(self) -> None:
         check_at_least("dim", self.dim, 1)
         check_at_least("min_count", self.min_count, 1)
+        check_at_least("max_chars", self.max_chars, 1)
         check_fraction("dropout", self.dropout)
         if not self.filters or any(len(pair) != 2 or min(pair) < 1 for pair in self.filters):
-            raise ConfigError(f"filters are pairs (width, count), both at least 1; given {list(self.filters)}.")
-        if self.max_chars is not None:
-            check_at_least("max_chars", self.max_chars, 1)
+            raise ConfigError(f"filters is {list(self.filters)}; it must be pairs [width, number], both at least 1.")
 
 
 @dataclass(frozen=True)
 class MixConfig:
-    """One learned mix of the biLM's layers."""
+    """A learned mix of the biLM's layers."""
 
-    layers: Literal["all", "top", "average"] | tuple[int, ...] = "all"
-    penalty: float = 0.0
-    """lambda: times the sum of squares of the raw weights, added to each batch's loss."""
-    dropout: float = 0.0
-    layer_norm: bool = False
-    """Normalise the layers over the batch first, as in bilm-tf."""
+    layers: Literal["all", "top", "average"] | tuple[int, ...] = setting("all", "The layers to mix.")
+    penalty: float = setting(0.0, "Lambda: times the sum of squares of the raw weights, added to each batch's loss.")
+    dropout: float = setting(0.0, "Dropout on the mix.")
+    layer_norm: bool = setting(False, "Normalize the layers over the batch first, as bilm-tf does.")
 
     def __post_init__(self) -> None:
         check_fraction("dropout", self.dropout)
-        if self.penalty < 0:
-            raise ConfigError(f"penalty is {self.penalty}; it must be 0 or more.")
+        check_not_negative("penalty", self.penalty)
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Train the biLM on the task's training text first, then freeze it (Peters et al. 2018, supplement A.1)."""
+    """Fine-tune the biLM on the task's training text, then freeze it (Peters et al. 2018, supplement A.1)."""
 
-    epochs: int = 1
-    learning_rate: float | None = None
-    """None: the biLM training's own choice."""
+    epochs: int = setting(1, "Number of passes over the text.")
+    learning_rate: float | None = setting(None, "Learning rate; false for the default of `elmokit finetune`.")
 
     def __post_init__(self) -> None:
         check_at_least("epochs", self.epochs, 1)
-        if self.learning_rate is not None:
-            check_positive("learning_rate", self.learning_rate)
+        check_positive("learning_rate", self.learning_rate)
 
 
 @dataclass(frozen=True)
 class ElmoConfig:
     """A frozen biLM, and where its mixes enter the model."""
 
-    model: str | None = None
-    """Path, address or published name; None for the model inside the package."""
-    start: Literal["warm", "zero"] = "warm"
-    input: MixConfig | None = field(default_factory=MixConfig)
-    """Beside the word vectors."""
-    output: MixConfig | None = None
-    """Beside the output of the task's first (NLI, QA) or last (SST) recurrent layer."""
-    cache: str | None = None
-    """Folder for computed layers, which runs may share; None for the run's own."""
-    cache_dtype: Literal["float16", "float32"] = "float16"
-    finetune: FinetuneConfig | None = None
+    model: str | None = setting(None, "Path, URL or published name of a model; false for the model in the package.")
+    start: Literal["warm", "zero"] = setting("warm", "LSTM state that each sentence starts from.")
+    input: MixConfig | None = setting(MixConfig(), "A mix concatenated to the word vectors; false for none.")
+    output: MixConfig | None = setting(
+        None, "A mix concatenated to the output of the first (nli, qa) or last (sst) recurrent layer; false for none."
+    )
+    cache: str | None = setting(None, "Directory for computed layers. Runs can share it. Default: in the run.")
+    cache_dtype: Literal["float16", "float32"] = setting("float16", "Number format of the cached layers.")
+    finetune: FinetuneConfig | None = setting(None, "Fine-tune the biLM on the training text before anything else.")
 
     def __post_init__(self) -> None:
         if self.input is None and self.output is None:
@@ -139,33 +119,31 @@ class ElmoConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Which optimiser; ``rho`` is Adadelta's, ``momentum`` SGD's."""
+    """The optimizer."""
 
-    name: Literal["adam", "adadelta", "sgd"] = "adam"
-    learning_rate: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    rho: float = 0.95
-    momentum: float = 0.0
+    name: Literal["adam", "adadelta", "sgd"] = setting("adam", "Optimizer.")
+    learning_rate: float = setting(1e-3, "Learning rate.")
+    betas: tuple[float, float] = setting((0.9, 0.999), "Decay of the running means (adam).")
+    epsilon: float = setting(1e-8, "Added to the divisor (adam, adadelta).")
+    rho: float = setting(0.95, "Decay of the running means (adadelta).")
+    momentum: float = setting(0.0, "Momentum (sgd).")
 
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
         check_positive("epsilon", self.epsilon)
+        check_not_negative("momentum", self.momentum)
         for beta in self.betas:
             check_fraction("betas", beta)
         if not 0 <= self.rho <= 1:
-            raise ConfigError(f"rho is {self.rho}; it is a share from 0 to 1.")
-        if self.momentum < 0:
-            raise ConfigError(f"momentum is {self.momentum}; it must be 0 or more.")
+            raise ConfigError(f"rho is {self.rho}; it must be from 0 to 1.")
 
 
 @dataclass(frozen=True)
 class PlateauConfig:
-    """Lower the learning rate when the dev score stops rising."""
+    """Lower the learning rate when the dev score stops improving."""
 
-    factor: float = 0.5
-    patience: int = 0
-    """Evaluations without a better score that are let pass."""
+    factor: float = setting(0.5, "Factor by which the learning rate is multiplied.")
+    patience: int = setting(0, "Evaluations without improvement before it is lowered.")
 
     def __post_init__(self) -> None:
         check_at_least("patience", self.patience, 0)
@@ -175,106 +153,75 @@ class PlateauConfig:
 
 @dataclass(frozen=True)
 class StepDecayConfig:
-    """Lower the learning rate every so many steps, as a staircase."""
+    """Lower the learning rate at regular intervals."""
 
-    rate: float = 0.999
-    every: int = 100
+    rate: float = setting(0.999, "Factor by which the learning rate is multiplied.")
+    every: int = setting(100, "Steps between two changes.")
 
     def __post_init__(self) -> None:
         check_at_least("every", self.every, 1)
         if not 0 < self.rate <= 1:
-            raise ConfigError(f"rate is {self.rate}; it must be above 0, up to 1.")
+            raise ConfigError(f"rate is {self.rate}; it must be above 0 and at most 1.")
 
 
 @dataclass(frozen=True)
 class TaskTrainingConfig:
-    """How to train."""
+    """How to train a task's model."""
 
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    batch_size: int = 32
-    bucketed: bool = True
-    """Batches of similar lengths; else any lengths."""
-    epochs: int = 20
-    patience: int | None = None
-    """Stop after so many evaluations without a better dev score; None: never."""
-    eval_every: int | None = None
-    """Steps between evaluations on dev; None: at the end of each epoch."""
-    max_grad_norm: float | None = None
-    """Bound on the gradient's global norm."""
-    clip_value: float | None = None
-    """Bound on each entry of the gradient."""
-    plateau: PlateauConfig | None = None
-    step_decay: StepDecayConfig | None = None
-    average: float | None = None
-    """Decay of the exponential moving average of the weights, which is then what is evaluated and kept."""
-    l2: float = 0.0
-    """Times the sum of squares of all matrices, word and character tables left out, added to each batch's loss."""
-    seeds: tuple[int, ...] = (0,)
-    """One training for each."""
+    batch_size: int = setting(32, "Examples per batch.")
+    bucketed: bool = setting(True, "Batch examples of similar length together.")
+    epochs: int = setting(20, "Number of passes over the training examples, at most.")
+    patience: int | None = setting(None, "Stop after this many evaluations without improvement; false for never.")
+    eval_every: int | None = setting(None, "Steps between evaluations on dev; false for once per epoch.")
+    max_grad_norm: float | None = setting(None, "Clip the gradient's global norm.")
+    clip_value: float | None = setting(None, "Clip each entry of the gradient.")
+    plateau: PlateauConfig | None = setting(None, "Lower the learning rate when the dev score stops improving.")
+    step_decay: StepDecayConfig | None = setting(None, "Lower the learning rate at regular intervals.")
+    average: float | None = setting(
+        None, "Decay of an exponential moving average of the weights, which is then evaluated and kept."
+    )
+    l2: float = setting(0.0, "Times the sum of squares of all matrices except embedding tables, added to the loss.")
+    seeds: tuple[int, ...] = setting((0,), "Train once with each random seed.")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs"):
+        for name in ("batch_size", "epochs", "patience", "eval_every"):
             check_at_least(name, getattr(self, name), 1)
-        for name in ("patience", "eval_every"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 1)
         for name in ("max_grad_norm", "clip_value"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
+        check_not_negative("l2", self.l2)
         if self.average is not None and not 0 < self.average < 1:
-            raise ConfigError(f"average is {self.average}; the decay of a moving average lies between 0 and 1.")
-        if self.l2 < 0:
-            raise ConfigError(f"l2 is {self.l2}; it must be 0 or more.")
+            raise ConfigError(f"average is {self.average}; the decay of a moving average must be between 0 and 1.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ConfigError(f"seeds is {list(self.seeds)}; give one or more different numbers from 0 up.")
+            raise ConfigError(f"seeds is {list(self.seeds)}; it must be one or more different numbers from 0 up.")
 
 
-def expand(given: Paths) -> list[str]:
-    """The files of a config's ``Paths``, those of a pattern or folder sorted; a name without a match stands as it is.
-
-    A file comes once for each name that it is given by.
+def expand_paths(paths: Paths) -> list[str]:
+    """List the files of a config's ``Paths``. A file named twice is listed twice: word vectors may be repeated.
 
     Raises:
-        TextError: there is no ``*gold_conll`` file in a folder, nor below it.
+        TextError: A file does not exist, or a directory holds no ``*gold_conll`` file.
     """
-    found: list[str] = []
-    for name in [given] if isinstance(given, str) else given:
-        path = Path(name)
-        anchor = Path(path.anchor) if path.is_absolute() else Path()
-        is_pattern = any(mark in name for mark in "*?[") and not path.exists()
-        matches = sorted(map(str, anchor.glob(str(path.relative_to(path.anchor))))) if is_pattern else []
-        named: dict[str, None] = {}  # each once: ``**`` names a folder and those inside it
-        for match in matches or [name]:
-            named |= dict.fromkeys(_in_folder(match) if Path(match).is_dir() else [match])
-        found += named
-    return found
+    # "train/**" means the directory train: glob would also list the files in it that are not gold_conll files.
+    names = [name.removesuffix("/**") for name in ([paths] if isinstance(paths, str) else paths)]
+    return [str(path) for name in names for path in find_text_files([name], pattern=GOLD_CONLL)]
 
 
-def _in_folder(folder: str) -> list[str]:
-    found = sorted(str(path) for path in Path(folder).rglob(IN_FOLDERS) if path.is_file())
-    if not found:
-        raise TextError(
-            f"{folder} is a folder, and no file in it or below is named {IN_FOLDERS}. Name files, or a pattern such as "
-            f"{Path(folder) / '**' / '*.txt'}."
-        )
-    return found
-
-
-def with_setting(content: dict[str, Any], setting: str) -> dict[str, Any]:
-    """A config's tables with one ``table.key=value`` set; the value in TOML, or a bare word for a string.
+def apply_override(content: dict[str, Any], override: str) -> dict[str, Any]:
+    """Return a config's tables with one ``table.key=value`` set. The value is TOML, or a bare word for a string.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: It does not have that form.
     """
-    name, sign, value = setting.partition("=")
+    name, sign, value = override.partition("=")
     keys = name.strip().split(".")
     if not sign or not all(keys):
-        raise ConfigError(f"A setting reads table.key=value, such as train.batch_size=16; given {setting!r}.")
+        raise ConfigError(f"Expected table.key=value, such as train.batch_size=16, but got {override!r}.")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     changed: dict[str, Any] = parsed
-    for place in range(len(keys) - 1, -1, -1):
-        changed = {keys[place]: changed}
+    for key in reversed(keys):
+        changed = {key: changed}
     return deep_merge(content, changed)

@@ -65,7 +65,7 @@ def mask_of(sentences: Sequence[Sequence[str]]) -> Tensor:
     return torch.from_numpy(np.arange(max(int(lengths.max(initial=0)), 1))[None, :] < lengths[:, None])
 
 
-def padded_layers(arrays: Sequence[NDArray[Any]], n_steps: int, elmo: ElmoShape) -> Tensor:
+def pad_layers(arrays: Sequence[NDArray[Any]], n_steps: int, elmo: ElmoShape) -> Tensor:
     """Sentences' arrays ``(layers, tokens, dim)`` as one: ``(layers, batch, time, dim)`` float32, zero on padding."""
     layers = torch.zeros(elmo.n_layers, len(arrays), n_steps, elmo.dim)
     for row, array in enumerate(arrays):
@@ -122,7 +122,7 @@ class Inputs:
     def _layers(self, sentences: Sequence[Sequence[str]], n_steps: int) -> Tensor | None:
         if self.elmo is None or self.layers_of is None:
             return None
-        return padded_layers(self.layers_of(sentences), n_steps, self.elmo)
+        return pad_layers(self.layers_of(sentences), n_steps, self.elmo)
 
     @staticmethod
     def _padded(rows: Sequence[Sequence[int]], n_steps: int) -> Tensor:

@@ -1,17 +1,16 @@
-"""The layers of a frozen biLM, computed once for each distinct sentence and kept on disk.
+"""The layers of a frozen biLM, computed once per distinct sentence and kept on disk.
 
-A cache is a folder with one sub-folder per model and number type, named by a fingerprint of all that the layers depend
-on. Inside, each shard is a folder that appears whole or not at all: ``layers.npy``, the vectors of its sentences one
-after the other, ``(tokens, layers, dim)``, and ``keys.npy``, ``ends.npy``, which sentence stands where. Shards are only
-ever added, so that processes can share a cache without locks: at worst two of them compute the same sentence.
+A cache is a directory with one :class:`~elmokit.io.resumable.ResumableStore` per model and number format, named by a
+fingerprint of everything that the layers depend on. A store has three growing files: ``layers``, the vectors of its
+sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each sentence's tokens; and ``ends``, the
+row after each sentence's last one. Any number of processes can read what is committed, while one of them appends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,162 +21,135 @@ from torch import Tensor
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
 from elmokit.fingerprint import fingerprint
-from elmokit.io.atomic import atomic_write, remove_abandoned
-from elmokit.tasks.inputs import ElmoShape, mask_of, padded_layers
-from elmokit.text.batching import check_sentence
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.resumable import JOURNAL, ResumableStore, StoreContents, read_store
+from elmokit.tasks.inputs import ElmoShape, mask_of, pad_layers
+from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 
 KEY_BYTES = 16
-SHARD_BYTES = 256 << 20  # how much a kill can cost
-SHARDS_OPEN = 256  # mapped at a time: each holds a file open
+BATCH_TOKENS = 2048
+# What Elmo.embed reads ahead at once: the batches, and so the numbers, are then the same as if it got all sentences.
+CHUNK_TOKENS = READ_AHEAD_BATCHES * BATCH_TOKENS
 
 
 class LayerCache:
-    """The layers of sentences, from disk where they stand there.
+    """A cache on disk for the layers of sentences.
 
     Args:
-        folder: of the cache; many models may share it.
-        elmo: computes what is missing. It starts sentences "warm" or "zero", so that layers depend on nothing else.
-        dtype: on disk, and so of what is given; layers that were just computed are rounded to it too.
-        shard_bytes: how much is computed before it is put on disk.
+        folder: The directory of the cache. Many models can share it.
+        elmo: Computes what is missing. It must start sentences "warm" or "zero": the layers of a sentence must not
+            depend on other sentences.
+        dtype: The number format on disk. Layers that are computed without being stored are rounded to it too.
+
+    Example:
+        >>> cache = LayerCache("layers", Elmo.from_pretrained(n_mixes=0))
+        >>> cache.fill(sentences)  # once
+        >>> layers, mask = cache.batch(sentences[:32])  # in every epoch
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        elmo: Elmo,
-        dtype: Literal["float16", "float32"] = "float16",
-        shard_bytes: int = SHARD_BYTES,
-    ) -> None:
+    def __init__(self, folder: str | Path, elmo: Elmo, dtype: Literal["float16", "float32"] = "float16") -> None:
         if elmo.start == "stateful":
-            raise ValueError("Layers that depend on the sentences before cannot be cached; start 'warm' or 'zero'.")
-        self.elmo, self.dtype, self.shard_bytes = elmo, np.dtype(dtype), shard_bytes
-        self.folder = Path(folder) / f"{fingerprint(elmo.model, elmo.start)}-{dtype}"
-        self._places: dict[bytes, tuple[str, int, int]] = {}  # key -> shard, first row, row after the last
-        self._known: set[str] = set()
-        self._open: dict[str, NDArray[Any]] = {}
-        self._look()
+            raise ValueError('Layers that depend on earlier sentences cannot be cached. Use start="warm" or "zero".')
+        self.elmo, self.dtype = elmo, np.dtype(dtype)
+        self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
+        # Before November 2026 the two parts of the name were in the other order, and the directory held shards.
+        self.folder = Path(folder) / f"{dtype}-{fingerprint(elmo.model, elmo.start)}"
+        self._rows: dict[bytes, tuple[int, int]] = {}  # of each sentence: its first row, and the one after its last
+        self._layers = np.zeros((0, 0), self.dtype)
+        self._read_committed()
 
     def __contains__(self, sentence: Sequence[str]) -> bool:
-        return _key(sentence) in self._places
+        return _key(sentence) in self._rows
 
     def layers(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """One array per sentence, ``(layers, tokens, dim)``; what is not on disk is computed, and not kept."""
+        """Return one array per sentence, ``(layers, tokens, dim)``. Missing layers are computed, but not stored."""
         keys = [_key(sentence) for sentence in sentences]
-        if not all(key in self._places for key in keys):
-            self._look()
-        missing = {key: sentence for key, sentence in zip(keys, sentences, strict=True) if key not in self._places}
+        if not all(key in self._rows for key in keys):
+            self._read_committed()
+        missing = {key: sentence for key, sentence in zip(keys, sentences, strict=True) if key not in self._rows}
         computed = dict(zip(missing, self.elmo.embed(list(missing.values())), strict=True)) if missing else {}
         return [computed[key].astype(self.dtype) if key in computed else self._stored(key) for key in keys]
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """As ``layers``, padded: what a ``ScalarMix`` takes.
+        """Return the padded layers of sentences: the input of a ``ScalarMix``.
 
         Returns:
             layers: ``(layers, batch, time, dim)`` float32 on the CPU, layer 0 first, zero on padding.
             mask: ``(batch, time)`` bool, True on a token.
         """
         mask = mask_of(sentences)
-        shape = ElmoShape(self.elmo.n_layers, self.elmo.output_dim)
-        return padded_layers(self.layers(sentences), mask.shape[1], shape), mask
+        return pad_layers(self.layers(sentences), mask.shape[1], self.shape), mask
 
-    def fill(
-        self, sentences: Iterable[Sequence[str]], report: Callable[[int, int], None] = lambda done, total: None
-    ) -> int:
-        """Compute the layers of all sentences that are not on disk, and put them there, shard by shard.
+    def fill(self, sentences: Iterable[Sequence[str]], progress: ProgressCallback | None = None) -> int:
+        """Compute and store the layers of all sentences that are missing.
 
-        Killed and called again it goes on after the last shard, with the same numbers: what shares a shard does not
-        depend on where it was interrupted.
+        If the process is interrupted, the next call continues after the last commit, with the same numbers. If
+        another process is filling the cache of the same model, the call waits for it.
 
         Args:
-            report: called with the tokens done and to be done.
+            sentences: The sentences; repeated ones count once.
+            progress: Called with the stage ``"layers"`` and the numbers of tokens.
 
         Returns:
-            tokens computed.
+            The number of tokens computed.
 
         Raises:
-            OutputError: the disk is full, or the folder cannot be written.
+            OutputError: The disk is full, or the directory cannot be written.
         """
-        remove_abandoned(self.folder)
-        self._look()
-        missing = {_key(sentence): sentence for sentence in sentences}
-        missing = {key: sentence for key, sentence in missing.items() if key not in self._places}
-        total = sum(map(len, missing.values()))
-        done = 0
-        for shard in self._shards(missing):
-            fresh = {key: sentence for key, sentence in shard.items() if key not in self._places}
-            for n_tokens in self._write(fresh) if fresh else ():
-                done += n_tokens
-                report(done, total)
-            self._look()  # what another process has put there meanwhile
-        return done
+        self._read_committed()
+        wanted = {_key(sentence): sentence for sentence in sentences}
+        if wanted.keys() <= self._rows.keys():
+            return 0
+        settings = {"dtype": str(self.dtype), "n_layers": self.shape.n_layers, "dim": self.shape.dim}
+        n_done = 0
+        with ResumableStore(self.folder, settings, wait=True) as store:
+            self._read_committed(store.committed)  # what another process has added in the meantime
+            missing = {key: sentence for key, sentence in wanted.items() if key not in self._rows}
+            n_tokens = sum(map(len, missing.values()))
+            n_sentences, end = len(self._rows), len(self._layers)
+            for chunk in read_ahead(missing.items(), max_tokens=CHUNK_TOKENS, length=lambda item: len(item[1])):
+                texts = (sentence for _, sentence in chunk)
+                for (key, _), layers in zip(chunk, self.elmo.embed(texts, batch_tokens=BATCH_TOKENS), strict=True):
+                    end += layers.shape[1]
+                    store.append("layers", np.ascontiguousarray(layers.swapaxes(0, 1).astype(self.dtype)))
+                    store.append("ends", np.array([end], np.int64))
+                    store.append("keys", key)
+                    n_done += layers.shape[1]
+                    if progress is not None:
+                        progress("layers", n_done, n_tokens)
+                n_sentences += len(chunk)
+                # Only between chunks: a resumed call then has the same batches, and so the same numbers to the last
+                # bit, as an uninterrupted one.
+                if store.commit_is_due():
+                    store.commit({"n_sentences": n_sentences})
+            store.commit({"n_sentences": n_sentences}, finished=True)
+            self._read_committed(store.committed)
+        return n_done
 
-    def _shards(self, missing: dict[bytes, Sequence[str]]) -> Iterator[dict[bytes, Sequence[str]]]:
-        token_bytes = self.elmo.n_layers * self.elmo.output_dim * self.dtype.itemsize
-        shard: dict[bytes, Sequence[str]] = {}
-        n_bytes = 0
-        for key, sentence in missing.items():
-            shard[key] = sentence
-            n_bytes += token_bytes * len(sentence)
-            if n_bytes >= self.shard_bytes:
-                yield shard
-                shard, n_bytes = {}, 0
-        if shard:
-            yield shard
-
-    def _write(self, shard: dict[bytes, Sequence[str]]) -> Iterator[int]:
-        """Put a shard on disk; yields the tokens of each sentence as it is done."""
-        ends = np.cumsum([len(sentence) for sentence in shard.values()], dtype=np.int64)
-        shape = (int(ends[-1]), self.elmo.n_layers, self.elmo.output_dim)
-        with atomic_write(self.folder / f"shard-{uuid.uuid4().hex}", folder=True) as folder:
-            header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
-            with (folder / "layers.npy").open("wb") as file:  # no memory map: on a full disk that would crash
-                np.lib.format.write_array_header_1_0(file, header)
-                for layers in self.elmo.embed(iter(shard.values())):
-                    file.write(np.ascontiguousarray(layers.swapaxes(0, 1).astype(self.dtype)).tobytes())
-                    yield layers.shape[1]
-            keys = np.frombuffer(b"".join(shard), dtype=np.uint8).reshape(-1, KEY_BYTES)
-            np.save(folder / "keys.npy", keys)
-            np.save(folder / "ends.npy", ends)
-
-    def _look(self) -> None:
-        """Take notice of shards that have come; where a sentence stands twice, the first shard by name counts."""
-        for path in sorted(self.folder.glob("shard-*")):
-            if path.name in self._known:
-                continue
-            try:
-                keys = np.load(path / "keys.npy", allow_pickle=False)
-                ends = np.load(path / "ends.npy", allow_pickle=False)
-                if keys.shape != (len(ends), KEY_BYTES) or keys.dtype != np.uint8:
-                    raise ValueError("the list of sentences does not fit")
-            except (OSError, ValueError, EOFError) as error:
-                raise self._damaged(path, error) from None
-            start = 0
-            for key, end in zip(keys, ends.tolist(), strict=True):
-                self._places.setdefault(key.tobytes(), (path.name, start, end))
-                start = end
-            self._known.add(path.name)
+    def _read_committed(self, contents: StoreContents | None = None) -> None:
+        """Read the list of stored sentences again if it has grown."""
+        if contents is None:
+            if not (self.folder / JOURNAL).exists():
+                return
+            contents = read_store(self.folder)
+        if contents.progress.get("n_sentences", 0) == len(self._rows):
+            return
+        width = self.shape.n_layers * self.shape.dim
+        self._layers = contents.memory_map("layers", self.dtype, width)
+        keys = contents.memory_map("keys", np.uint8, KEY_BYTES)
+        ends = contents.memory_map("ends", np.int64).tolist()
+        if len(keys) != len(ends) or (ends and ends[-1] > len(self._layers)):
+            raise FormatError(f"{self.folder} is damaged. Delete it; its layers will be computed again.")
+        starts = [0, *ends[:-1]]
+        self._rows = {key.tobytes(): rows for key, rows in zip(keys, zip(starts, ends, strict=True), strict=True)}
 
     def _stored(self, key: bytes) -> NDArray[Any]:
-        name, start, end = self._places[key]
-        if name not in self._open:
-            if len(self._open) >= SHARDS_OPEN:
-                self._open.pop(next(iter(self._open)))
-            path = self.folder / name
-            try:
-                self._open[name] = np.load(path / "layers.npy", mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise self._damaged(path, error) from None
-            if self._open[name].shape[1:] != (self.elmo.n_layers, self.elmo.output_dim):
-                raise self._damaged(path, ValueError("sizes of another model"))
-        rows: NDArray[Any] = self._open[name][start:end]
-        return rows.swapaxes(0, 1)
-
-    @staticmethod
-    def _damaged(path: Path, error: Exception) -> FormatError:
-        return FormatError(f"{path} is damaged ({error}). Remove it; its sentences will be computed again.")
+        start, end = self._rows[key]
+        rows: NDArray[Any] = self._layers[start:end]
+        return rows.reshape(end - start, self.shape.n_layers, self.shape.dim).swapaxes(0, 1)
 
 
 def _key(sentence: Sequence[str]) -> bytes:
-    """Of the tokens; no two lists of tokens share one, whatever characters they hold."""
+    """Return a hash of the tokens. Different token lists have different hashes, whatever characters they contain."""
     content = json.dumps(list(check_sentence(sentence))).encode("ascii")
     return hashlib.blake2b(content, digest_size=KEY_BYTES).digest()

@@ -1,335 +1,274 @@
-"""The one training loop of all tasks: one seed, from its first batch to its best model."""
+"""The training loop of all tasks: one seed, from its first batch to its best model."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from elmokit.config import read_json
 from elmokit.errors import TrainingError
-from elmokit.io.atomic import atomic_write, recover_interrupted, truncate_log
-from elmokit.tasks.batches import epoch_batches, sorted_batches
-from elmokit.tasks.checkpoint import LoopState, Position, load_checkpoint, save_checkpoint
-from elmokit.tasks.config import TaskTrainingConfig
-from elmokit.tasks.inputs import Inputs, move_to
-from elmokit.tasks.task import Batch, Config, Example, Labels, Prediction, Task, TaskModel
+from elmokit.io.atomic import atomic_write, recover_interrupted
+from elmokit.io.progress import ProgressCallback
+from elmokit.tasks.batches import epoch_batches
+from elmokit.tasks.checkpoint import TaskCounters, TaskTrainingState
+from elmokit.tasks.setup import TaskSetup
+from elmokit.tasks.task import TaskModel
+from elmokit.training.optimizers import build_optimizer, clip_gradients, set_learning_rate
+from elmokit.training.run_folder import MetricsLog, write_json
 from elmokit.weights.folder import save_tensors
 
-CHECKPOINT_SECONDS = 60.0  # how much a kill can cost
+CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What a run is doing."""
+class TaskEvaluation:
+    """The result of one evaluation on dev during training."""
 
-    phase: Literal["layers", "train", "dev"]
-    seed: int | None
+    seed: int
     epoch: int
     n_epochs: int
-    done: int
-    """Tokens of the layers, steps of the whole training, or examples of dev."""
-    total: int
-    """If no epoch is saved by patience."""
-    seconds_left: float
-    """Of the phase; for "train" of this seed, evaluations not counted."""
-    loss: float | None = None
-    """Mean over the batches since the last evaluation."""
-    scores: dict[str, float] | None = None
-    """On dev, where they were just measured."""
-    is_best: bool = False
+    n_steps: int
+    loss: float
+    """Mean training loss of the batches since the last evaluation."""
+    learning_rate: float
+    scores: dict[str, float]
+    is_best: bool
 
 
-Report = Callable[[Progress], None]
+EvaluationCallback = Callable[[TaskEvaluation], None]
 
 
-@dataclass(frozen=True)
-class Job(Generic[Config, Example, Batch, Prediction]):
-    """What one seed's training reads and never changes."""
-
-    task: Task[Config, Example, Batch, Prediction]
-    config: Config
-    settings: TaskTrainingConfig
-    """The config's ``train``."""
-    train: Sequence[Example]
-    dev: Sequence[Example]
-    inputs: Inputs
-    labels: Labels
-    device: torch.device
-
-
-def fit(
-    job: Job[Config, Example, Batch, Prediction],
-    build: Callable[[], TaskModel[Batch, Prediction]],
+def train_seed(
+    setup: TaskSetup,
+    train: Sequence[Any],
+    dev: Sequence[Any],
+    build: Callable[[], TaskModel[Any, Any]],
     seed: int,
     folder: Path,
-    report: Report,
+    progress: ProgressCallback | None = None,
+    on_evaluation: EvaluationCallback | None = None,
 ) -> dict[str, Any]:
-    """Train one seed, or go on where its checkpoint left off; the result is the same, on the CPU to the last bit.
+    """Train one seed, or resume it from its checkpoint. On CPU the result is bit-identical to an uninterrupted run.
 
-    The best model so far is kept as ``best.safetensors``, each evaluation is a line of ``metrics.jsonl``.
+    The best model so far is kept as ``best.safetensors``, and each evaluation is a line of ``metrics.jsonl``.
 
     Args:
-        build: a fresh model, drawn from torch's global generator, which is seeded here.
-        folder: of the seed; no other process may write to it.
+        setup: The task, its config and vocabularies.
+        train: The training examples.
+        dev: The validation examples.
+        build: Builds a new model, drawn from torch's global generator, which is seeded here.
+        seed: The random seed.
+        folder: The seed's directory. No other process may write to it.
+        progress: Called with the stages ``"seed N"`` (steps) and ``"evaluate"`` (examples).
+        on_evaluation: Called after each evaluation.
 
     Returns:
-        the content of ``result.json``: the best scores, when, and the mixes' weights.
+        The content of ``result.json``: the best scores, when they were reached, and the mixes' weights.
 
     Raises:
-        TrainingError: the loss is no number any more, or the checkpoint is damaged.
+        TrainingError: The loss is not finite, or the checkpoint is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     recover_interrupted(folder)
     result_path = folder / "result.json"
     if result_path.exists():
-        earlier: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
-        return earlier
-    settings = job.settings
+        return read_json(result_path)
+    config = setup.config.train
     torch.manual_seed(seed)
-    model = build().to(job.device)
+    model = build().to(setup.device)
     averaged = None
-    if settings.average is not None:
-        averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(settings.average))  # type: ignore[no-untyped-call]
-    state = LoopState(model, make_optimizer(model, settings), averaged, job.device, Position())
-    torch.manual_seed(seed)  # dropout does not depend on how the weights were drawn
+    if config.average is not None:
+        averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.average))  # type: ignore[no-untyped-call]
+    optimizer = build_optimizer(
+        config.optimizer.name,
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        config.optimizer.learning_rate,
+        betas=config.optimizer.betas,
+        epsilon=config.optimizer.epsilon,
+        rho=config.optimizer.rho,
+        momentum=config.optimizer.momentum,
+    )
+    state = TaskTrainingState(model, optimizer, averaged, setup.device, TaskCounters())
+    torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
     if (folder / "checkpoint").exists():
-        load_checkpoint(state, folder / "checkpoint")
-    truncate_log(folder / "metrics.jsonl", state.position.n_steps)
-    keep_best(state, folder)
-    _Loop(job, state, seed, folder, report).run()
-    best = state.position
+        state.restore(folder / "checkpoint")
+    MetricsLog(folder / "metrics.jsonl").truncate(state.counters.n_steps)
+    save_if_best(state, folder)
+    _SeedLoop(setup, train, dev, state, seed, folder, progress, on_evaluation).run()
+    counters = state.counters
     result = {
         "seed": seed,
-        "dev": best.best,
-        "best_epoch": best.best_epoch,
-        "n_epochs": best.epoch,
-        "n_steps": best.n_steps,
-        "mixes": _mixes(build, folder),
+        "dev": counters.best,
+        "best_epoch": counters.best_epoch,
+        "n_epochs": counters.epoch,
+        "n_steps": counters.n_steps,
+        "mixes": _mix_weights(build, folder),
     }
-    with atomic_write(result_path, overwrite=True) as beside:
-        beside.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_json(result_path, result)
     return result
 
 
-class _Loop(Generic[Config, Example, Batch, Prediction]):
+class _SeedLoop:
     """The steps, evaluations and checkpoints of one seed."""
 
     def __init__(
         self,
-        job: Job[Config, Example, Batch, Prediction],
-        state: LoopState,
+        setup: TaskSetup,
+        train: Sequence[Any],
+        dev: Sequence[Any],
+        state: TaskTrainingState,
         seed: int,
         folder: Path,
-        report: Report,
+        progress: ProgressCallback | None,
+        on_evaluation: EvaluationCallback | None,
     ) -> None:
-        self.job, self.state, self.seed, self.folder, self.report = job, state, seed, folder, report
-        self.lengths = [job.task.lengths(example) for example in job.train]
-        per_epoch = math.ceil(len(job.train) / job.settings.batch_size)
-        self.total_steps = per_epoch * job.settings.epochs
-        self.first_step, self.started = state.position.n_steps, time.monotonic()
-        self.saved = self.started
-        self.evaluation_seconds = 0.0
+        self.setup, self.train, self.dev, self.state, self.seed, self.folder = setup, train, dev, state, seed, folder
+        self.progress, self.on_evaluation = progress, on_evaluation
+        self.config = setup.config.train
+        self.log = MetricsLog(folder / "metrics.jsonl")
+        self.lengths = [setup.task.lengths(example) for example in train]
+        self.total_steps = math.ceil(len(train) / self.config.batch_size) * self.config.epochs
+        self.started = self.saved = time.monotonic()
 
     def run(self) -> None:
-        settings, position = self.job.settings, self.state.position
-        while not position.is_over:
-            batches = epoch_batches(self.lengths, settings.batch_size, settings.bucketed, self.seed, position.epoch)
-            while position.step < len(batches) and not position.is_over:
-                self._step(batches[position.step])
-                position.step += 1
-                position.n_steps += 1
-                is_due = settings.eval_every is not None and position.n_steps % settings.eval_every == 0
-                if is_due and not (position.step == len(batches) and position.epoch + 1 == settings.epochs):
+        config, counters = self.config, self.state.counters
+        while not counters.is_over:
+            batches = epoch_batches(self.lengths, config.batch_size, config.bucketed, self.seed, counters.epoch)
+            while counters.step < len(batches) and not counters.is_over:
+                self._step(batches[counters.step])
+                counters.step += 1
+                counters.n_steps += 1
+                is_due = config.eval_every is not None and counters.n_steps % config.eval_every == 0
+                # The training ends with an evaluation in any case; do not run it twice.
+                if is_due and not (counters.step == len(batches) and counters.epoch + 1 == config.epochs):
                     self._evaluate()
                     self._save()
                 elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
                     self._save()
-            if not position.is_over:
-                position.epoch, position.step = position.epoch + 1, 0
-                is_last = position.epoch == settings.epochs
-                if settings.eval_every is None or is_last:
+            if not counters.is_over:
+                counters.epoch, counters.step = counters.epoch + 1, 0
+                is_last = counters.epoch == config.epochs
+                if config.eval_every is None or is_last:
                     self._evaluate()
-                position.is_over = position.is_over or is_last
+                counters.is_over = counters.is_over or is_last
             self._save()
 
     def _save(self) -> None:
-        save_checkpoint(self.state, self.folder / "checkpoint")
-        keep_best(self.state, self.folder)
+        self.state.save(self.folder / "checkpoint")
+        save_if_best(self.state, self.folder)
         self.saved = time.monotonic()
 
-    def _step(self, places: Sequence[int]) -> None:
-        job, state, position = self.job, self.state, self.state.position
-        examples = [job.train[place] for place in places]
+    def _step(self, indices: Sequence[int]) -> None:
+        setup, state, counters = self.setup, self.state, self.state.counters
+        # The random views depend on seed, epoch and example alone, so that they are the same after a resumption.
         examples = [
-            job.task.vary(example, job.config, random.Random(f"{self.seed} {position.epoch} {place}"))
-            for place, example in zip(places, examples, strict=True)
+            setup.task.vary(self.train[index], setup.config, random.Random(f"{self.seed} {counters.epoch} {index}"))
+            for index in indices
         ]
-        batch = move_to(job.task.collate(examples, job.inputs, job.labels, job.config), job.device)
+        batch = setup.batch(examples)
         model = state.model.train()
         loss = model.loss(batch)
         if not loss.isfinite():
             raise TrainingError(
-                f"The loss is {loss.item()} at step {position.n_steps + 1} of seed {self.seed}. Train with a lower "
+                f"The loss is {loss.item()} at step {counters.n_steps + 1} of seed {self.seed}. Train with a lower "
                 "train.optimizer.learning_rate or train.max_grad_norm."
             )
-        for group in state.optimizer.param_groups:
-            group["lr"] = self._learning_rate()
+        set_learning_rate(state.optimizer, self._learning_rate())
         if loss.requires_grad:
-            (loss + model.inputs.penalty() + l2_penalty(model, job.settings)).backward()  # type: ignore[no-untyped-call]
-            clip(model, job.settings)
+            (loss + model.inputs.penalty() + l2_penalty(model, self.config.l2)).backward()  # type: ignore[no-untyped-call]
+            clip_gradients(model.parameters(), self.config.max_grad_norm, self.config.clip_value)
             state.optimizer.step()
             state.optimizer.zero_grad()
         if state.averaged is not None:
             state.averaged.update_parameters(model)
-        position.loss_sum += loss.item()
-        position.loss_steps += 1
-        done = position.n_steps + 1
-        rate = (time.monotonic() - self.started - self.evaluation_seconds) / (done - self.first_step)
-        self.report(
-            Progress(
-                "train",
-                self.seed,
-                position.epoch + 1,
-                job.settings.epochs,
-                done,
-                self.total_steps,
-                rate * (self.total_steps - done),
-                position.loss_sum / position.loss_steps,
-            )
-        )
+        counters.loss_sum += loss.item()
+        counters.loss_steps += 1
+        if self.progress is not None:
+            self.progress(f"seed {self.seed}", counters.n_steps + 1, self.total_steps)
 
     def _learning_rate(self) -> float:
-        settings, position = self.job.settings, self.state.position
-        rate = settings.optimizer.learning_rate
-        if settings.plateau is not None:
-            rate *= settings.plateau.factor**position.n_drops
-        if settings.step_decay is not None:
-            rate *= settings.step_decay.rate ** (position.n_steps // settings.step_decay.every)
+        config, counters = self.config, self.state.counters
+        rate: float = config.optimizer.learning_rate
+        if config.plateau is not None:
+            rate *= config.plateau.factor**counters.n_drops
+        if config.step_decay is not None:
+            rate *= config.step_decay.rate ** (counters.n_steps // config.step_decay.every)
         return rate
 
     def _evaluate(self) -> None:
-        job, state, position, settings = self.job, self.state, self.state.position, self.job.settings
-        started = time.monotonic()
-        predictions = predict_all(
-            job.task, state.judged, job.dev, job.inputs, job.labels, job.config, job.device, settings.batch_size,
-            lambda done, total: self._report_dev(done, total, started),
-        )  # fmt: skip
-        scores = job.task.score(job.dev, predictions, job.config)
-        loss = position.loss_sum / max(position.loss_steps, 1)
-        learning_rate = self._learning_rate()
-        metric = job.task.metric
-        is_best = not position.best or scores[metric] > position.best[metric]
-        position.loss_sum, position.loss_steps = 0.0, 0
-        position.n_evaluations += 1
-        epoch = position.epoch + (position.step > 0)
-        if is_best:
-            position.best, position.best_epoch, position.best_n_steps = scores, epoch, position.n_steps
-            position.since_best = position.since_drop = 0
-        else:
-            position.since_best += 1
-            position.since_drop += 1
-            if settings.plateau is not None and position.since_drop > settings.plateau.patience:
-                position.n_drops += 1
-                position.since_drop = 0
-        position.is_over = settings.patience is not None and position.since_best >= settings.patience
-        line = {
-            "epoch": epoch,
-            "n_steps": position.n_steps,
-            "loss": loss,
-            "learning_rate": learning_rate,
-            "dev": scores,
-            "is_best": is_best,
-            "seconds": round(time.monotonic() - self.started, 1),
-        }
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
-        self.evaluation_seconds += time.monotonic() - started
-        self.report(
-            Progress("dev", self.seed, epoch, settings.epochs, len(job.dev), len(job.dev), 0.0, loss, scores, is_best)
+        setup, state, counters, config = self.setup, self.state, self.state.counters, self.config
+        predictions = setup.predict_with(state.evaluated_model, self.dev, self.progress)
+        scores = setup.task.score(self.dev, predictions, setup.config)
+        metric = setup.task.metric
+        evaluation = TaskEvaluation(
+            self.seed,
+            counters.epoch + (counters.step > 0),
+            config.epochs,
+            counters.n_steps,
+            counters.loss_sum / max(counters.loss_steps, 1),
+            self._learning_rate(),
+            scores,
+            not counters.best or scores[metric] > counters.best[metric],
         )
+        counters.loss_sum, counters.loss_steps = 0.0, 0
+        if evaluation.is_best:
+            counters.best, counters.best_epoch, counters.best_n_steps = scores, evaluation.epoch, counters.n_steps
+            counters.since_best = counters.since_drop = 0
+        else:
+            counters.since_best += 1
+            counters.since_drop += 1
+            if config.plateau is not None and counters.since_drop > config.plateau.patience:
+                counters.n_drops += 1
+                counters.since_drop = 0
+        counters.is_over = config.patience is not None and counters.since_best >= config.patience
+        self.log.append(
+            {
+                "epoch": evaluation.epoch,
+                "n_steps": evaluation.n_steps,
+                "loss": evaluation.loss,
+                "learning_rate": evaluation.learning_rate,
+                "dev": scores,
+                "is_best": evaluation.is_best,
+                "seconds": round(time.monotonic() - self.started, 1),
+            }
+        )
+        if self.on_evaluation is not None:
+            self.on_evaluation(evaluation)
 
-    def _report_dev(self, done: int, total: int, started: float) -> None:
-        epoch, n_epochs = self.state.position.epoch, self.job.settings.epochs
-        left = (time.monotonic() - started) / done * (total - done)
-        self.report(Progress("dev", self.seed, epoch, n_epochs, done, total, left))
 
-
-def keep_best(state: LoopState, folder: Path) -> None:
+def save_if_best(state: TaskTrainingState, folder: Path) -> None:
     """Write ``best.safetensors`` if the state is that of the best evaluation.
 
-    Called after the checkpoint of that state is on disk, and when training goes on from it: so a kill between the two
-    files leaves no weights that the checkpoint knows nothing of, and no scores whose weights are lost.
+    Called after the checkpoint of that state is on disk, and again when training resumes from it. An interruption
+    between the two files therefore leaves neither weights that no checkpoint knows of nor scores without weights.
     """
-    if state.position.best and state.position.best_n_steps == state.position.n_steps:
-        with atomic_write(folder / "best.safetensors", overwrite=True) as beside:
-            save_tensors(state.judged.state_dict(), beside)
+    if state.counters.best and state.counters.best_n_steps == state.counters.n_steps:
+        with atomic_write(folder / "best.safetensors", overwrite=True) as temporary:
+            save_tensors(state.evaluated_model.state_dict(), temporary)
 
 
-def predict_all(
-    task: Task[Config, Example, Batch, Prediction],
-    model: TaskModel[Batch, Prediction],
-    examples: Sequence[Example],
-    inputs: Inputs,
-    labels: Labels,
-    config: Config,
-    device: torch.device,
-    batch_size: int,
-    report: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Prediction]:
-    """One prediction for each example, in their order; in batches of similar length."""
-    found: dict[int, Prediction] = {}
-    model.eval()
-    with torch.no_grad():
-        for places in sorted_batches([task.lengths(example) for example in examples], batch_size):
-            batch = task.collate([examples[place] for place in places], inputs, labels, config)
-            found.update(zip(places, model.predict(move_to(batch, device)), strict=True))
-            report(len(found), len(examples))
-    return [found[place] for place in range(len(examples))]
-
-
-def make_optimizer(model: nn.Module, settings: TaskTrainingConfig) -> torch.optim.Optimizer:
-    """The optimiser of all that learns."""
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    config = settings.optimizer
-    rate = config.learning_rate
-    if config.name == "adam":
-        return torch.optim.Adam(learnt, lr=rate, betas=config.betas, eps=config.epsilon)
-    if config.name == "adadelta":
-        return torch.optim.Adadelta(learnt, lr=rate, rho=config.rho, eps=config.epsilon)
-    return torch.optim.SGD(learnt, lr=rate, momentum=config.momentum)
-
-
-def l2_penalty(model: nn.Module, settings: TaskTrainingConfig) -> Tensor | float:
-    """``l2`` times the sum of squares of the matrices that learn, word and character tables left out."""
-    if not settings.l2:
+def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
+    """Return ``l2`` times the sum of squares of the trained matrices, embedding tables excepted."""
+    if not l2:
         return 0.0
-    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    learnt = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
-    squares = [(parameter**2).sum() for parameter in learnt if id(parameter) not in tables]
-    return settings.l2 * torch.stack(squares).sum() if squares else 0.0
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
+    squares = [(parameter**2).sum() for parameter in trained if id(parameter) not in tables]
+    return l2 * torch.stack(squares).sum() if squares else 0.0
 
 
-def clip(model: nn.Module, settings: TaskTrainingConfig) -> None:
-    """Bound the gradient: its entries, then its norm, where the settings say so."""
-    if settings.clip_value is not None:
-        nn.utils.clip_grad_value_(model.parameters(), settings.clip_value)
-    if settings.max_grad_norm is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-
-
-def _mixes(build: Callable[[], TaskModel[Any, Any]], folder: Path) -> dict[str, dict[str, Any]]:
-    """The weights of the best model's mixes."""
-    from safetensors.torch import load_file
-
+def _mix_weights(build: Callable[[], TaskModel[Any, Any]], folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the weights of the best model's mixes."""
     model = build()
     model.load_state_dict(load_file(folder / "best.safetensors"))
     return model.inputs.mix_weights()

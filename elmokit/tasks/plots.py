@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from elmokit.errors import ConfigError
 from elmokit.io.figures import COLORS, COLUMN, INK, LINES, save_figure, styled_figure
 from elmokit.tasks.mix_weights import MixWeights
-from elmokit.tasks.sweep import Row
+from elmokit.tasks.sweep import SweepRow
 
 if TYPE_CHECKING:
     from matplotlib.patches import Rectangle
@@ -19,32 +19,40 @@ LONGEST_LEVEL = 5  # characters of a name that fits under its column
 SCORES = {"f1": "F1", "accuracy": "accuracy (%)", "average_f1": "average F1"}
 
 
-def plot_shares(rows: Sequence[Row], metric: str, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-    """Dev scores over the share of the training data, without and with ELMo; bands of one standard deviation.
+def plot_ratios(rows: Sequence[SweepRow], metric: str, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+    """Plot dev scores over the fraction of the training data, without and with ELMo.
+
+    Bands show one standard deviation over the seeds.
 
     Args:
-        metric: the key of the score.
+        rows: The rows of a sweep over ratios.
+        metric: The name of the score.
+        path: The figure, with or without an ending; a PNG and an SVG file are written.
+        overwrite: Replace existing files.
+
+    Returns:
+        The two files.
 
     Raises:
-        ConfigError: no variant is finished.
+        ConfigError: No training is finished.
     """
     done = [row for row in rows if row.scores]
     if not done:
-        raise ConfigError("No training of the sweep is over: there is nothing to draw.")
+        raise ConfigError("No training of the sweep is finished, so there is nothing to plot.")
     with styled_figure(COLUMN, 2.4) as figure:
         axes = figure.subplots()
         for label, with_elmo, style in (("ELMo", True, LINES[0]), ("baseline", False, LINES[1])):
-            line = sorted((row for row in done if row.with_elmo == with_elmo), key=lambda row: row.share)
-            shares = [100 * row.share for row in line]
+            line = sorted((row for row in done if row.with_elmo == with_elmo), key=lambda row: row.train_ratio)
+            percents = [100 * row.train_ratio for row in line]
             means = [row.scores[metric]["mean"] for row in line]
             spreads = [row.scores[metric]["deviation"] for row in line]
             low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
-            axes.plot(shares, means, label=label, **style)
-            axes.fill_between(shares, low, high, color=style["color"], alpha=0.18, linewidth=0)
+            axes.plot(percents, means, label=label, **style)
+            axes.fill_between(percents, low, high, color=style["color"], alpha=0.18, linewidth=0)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        shares = sorted({100 * row.share for row in done})
-        axes.set_xticks(shares, [f"{share:g}" for share in shares])
+        percents = sorted({100 * row.train_ratio for row in done})
+        axes.set_xticks(percents, [f"{percent:g}" for percent in percents])
         axes.minorticks_off()
         axes.set_xlabel("Training data (%)")
         axes.set_ylabel(f"Dev {SCORES.get(metric, metric)}")
@@ -53,26 +61,34 @@ def plot_shares(rows: Sequence[Row], metric: str, path: str | Path, overwrite: b
 
 
 def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-    """The share of each layer in each mix, input and output side by side; hatched below a third, dotted above two.
+    """Plot the weight of each layer in each mix, input and output side by side.
 
-    With mixes of other than three layers the marks are at one and two equal shares.
+    Weights below 1/n of a mix of n layers are hatched, and those above 2/n dotted (in the paper n is 3).
+
+    Args:
+        mixes: The mixes, for example from :func:`elmokit.tasks.mix_weights.weights_of_runs`.
+        path: The figure, with or without an ending; a PNG and an SVG file are written.
+        overwrite: Replace existing files.
+
+    Returns:
+        The two files.
 
     Raises:
-        ConfigError: there is no mix.
+        ConfigError: There is no mix.
     """
     if not mixes:
-        raise ConfigError("The runs have no mix of layers: there is nothing to draw.")
+        raise ConfigError("The runs have no mix of layers, so there is nothing to plot.")
     n_layers = 1 + max(layer for mix in mixes for layer in mix.layers)
     labels = _labels(mixes)
-    by_place = {place: [mix for mix in mixes if mix.place == place] for place in ("input", "output")}
-    drawn = {place: found for place, found in by_place.items() if found}
+    by_position = {name: [mix for mix in mixes if mix.position == name] for name in ("input", "output")}
+    drawn = {name: found for name, found in by_position.items() if found}
     n_columns = sum(map(len, drawn.values()))
     with styled_figure(max(1.6, 0.75 + 0.42 * n_columns), 0.75 + 0.32 * n_layers) as figure:
         grid = figure.subplots(
             1, len(drawn), squeeze=False, width_ratios=[len(found) for found in drawn.values()], sharey=True
         )[0]
-        for axes, (place, found) in zip(grid, drawn.items(), strict=True):
-            axes.set_title(place.capitalize())
+        for axes, (position, found) in zip(grid, drawn.items(), strict=True):
+            axes.set_title(position.capitalize())
             axes.grid(False)
             for column, mix in enumerate(found):
                 equal = 1 / len(mix.layers)
@@ -93,7 +109,7 @@ def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = 
 
 
 def _labels(mixes: Sequence[MixWeights]) -> dict[tuple[str, str], str]:
-    """Tasks by their names, and by their runs' where a task has several."""
+    """Label each run with its task, and with its directory where a task has several runs."""
     runs = {(mix.run, mix.task) for mix in mixes}
     tasks = [task for _, task in runs]
     names = [Path(run).name for run, _ in runs]

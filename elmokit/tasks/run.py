@@ -1,19 +1,17 @@
-"""A run: a folder that says all that is needed to repeat it, and the trained models in it."""
+"""Train a task, and open the trained model: the two calls behind ``elmokit task``."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 
-from elmokit.config import from_dict, read_toml
+from elmokit.config import read_json
 from elmokit.embedder import Elmo
 from elmokit.errors import (
     ConfigError,
@@ -25,32 +23,33 @@ from elmokit.errors import (
 )
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import recover_interrupted
+from elmokit.io.progress import ProgressCallback
 from elmokit.nn.devices import usable_device
-from elmokit.tasks.batches import subset
-from elmokit.tasks.config import ElmoConfig, FinetuneConfig, WordsConfig, expand
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.batches import sample_texts
+from elmokit.tasks.config import ElmoConfig, FinetuneConfig, expand_paths
+from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.tasks.loop import Job, Progress, Report, fit, predict_all
+from elmokit.tasks.loop import EvaluationCallback, train_seed
 from elmokit.tasks.run_folder import (
-    AnyTask,
-    begin,
     finished_seeds,
     mean_and_deviation,
-    read_json,
-    where_begun,
+    read_vocabulary,
+    resolve_path,
+    start_run,
     write_facts,
-    write_json,
 )
-from elmokit.tasks.table import config_of
-from elmokit.tasks.task import Labels, TaskModel, Tokenize
-from elmokit.tasks.vocabulary import Coverage, count_words, make_chars, make_table
-from elmokit.training.run_folder import run_lock
+from elmokit.tasks.setup import TaskSetup
+from elmokit.tasks.table import load_run_config
+from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
+from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
+from elmokit.text.batching import read_ahead
+from elmokit.training.run_folder import run_lock, write_json
 from elmokit.weights.open import DEFAULT_MODEL
 
 Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
-"""Train a biLM (path or name) on sentences, on a device, and write the result to the folder: what ``train/`` offers."""
-PREDICTED_AT_ONCE = 256  # examples
-TUNED = "bilm"  # the folder in a run for the biLM that it has fine-tuned
+"""Train a biLM (path or name) on sentences, on a device, and write the result to the folder."""
+READ_AHEAD_EXAMPLES = 256
+FINETUNED = "bilm"  # the directory in a run for the biLM that it has fine-tuned
 
 
 def train_task(
@@ -59,67 +58,85 @@ def train_task(
     run: str | Path,
     *,
     device: str | torch.device = "cpu",
-    report: Report = lambda progress: None,
-    tell: Callable[[str, Coverage], None] = lambda table, coverage: None,
+    progress: ProgressCallback | None = None,
+    on_evaluation: EvaluationCallback | None = None,
+    on_coverage: Callable[[str, Coverage], None] | None = None,
     finetune: Finetune | None = None,
     resume: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train a task, once for each of the config's seeds.
+    """Train a task's model, once for each of the config's seeds.
 
     Args:
-        run: a folder that is not there yet, or with ``resume`` one of a run with the same config and data.
-        tell: is told before training, of each table of words with pretrained vectors, how many words lack one.
-        finetune: for a config that fine-tunes the biLM first.
-        facts: what ``run.json`` says beside its own, such as the command.
+        task: The task.
+        config: Its config, for example from :func:`elmokit.tasks.table.load_config`.
+        run: The run directory. It must not exist, unless ``resume`` is set and it holds a run with the same config and
+            data.
+        device: Where to compute.
+        progress: Called with the stages ``"layers"`` (tokens through the biLM), ``"seed N"`` (training steps) and
+            ``"predict"`` (dev examples).
+        on_evaluation: Called after each evaluation on dev.
+        on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
+            lack a vector.
+        finetune: Fine-tunes a biLM, for a config with ``elmo.finetune``.
+        resume: Continue an interrupted run; start it if there is none.
+        facts: Added to ``run.json``, such as the command.
 
     Returns:
-        the content of ``results.json``: each seed's result, and the dev scores' mean and deviation.
+        The content of ``results.json``: the result of each seed, mean and standard deviation of the dev scores.
 
     Raises:
-        ConfigError, TextError, ModelError: the config, the data or the biLM cannot be used.
-        OutputError: the folder exists, or cannot be written.
-        TrainingError: the folder's run has other settings, or another process is at it; training cannot go on.
+        ConfigError, TextError, ModelError: The config, the data or the biLM cannot be used.
+        OutputError: The directory exists, or cannot be written.
+        TrainingError: The run was started with other settings, or the training failed.
+        LockedError: Another process is training in the directory.
+
+    Example:
+        >>> task, config = load_config("ner.toml")
+        >>> results = train_task(task, config, "ner-run")
+        >>> results["dev"]["f1"]["mean"]
     """
     run = Path(run)
     if run.exists() and not (resume and run.is_dir()):
-        raise OutputError(f"{run} exists already. Add --resume to go on with a run's folder, or choose another.")
+        raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
     place = usable_device(device)
     if config.elmo is not None and config.elmo.finetune is not None and finetune is None:
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
-    refuse_no_input(task, config)
-    train, dev = _examples(task, config, "train"), _examples(task, config, "dev")
-    train = [train[number] for number in subset([_texts(task, example) for example in train], config.data.train_ratio)]
-    others = [*dev, *(_examples(task, config, "test") if expand(config.data.test) else ())]
+    task.check_inputs(config)
+    train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
+    texts = [tuple(map(tuple, task.texts(example))) for example in train]
+    train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
+    others = [*dev, *(_read_examples(task, config, "test") if config.data.test else ())]
     labels = task.labels([*train, *dev], config)
-    vocabulary = _vocabulary(task, config, train, others)
-    for name, coverage in vocabulary.coverage.items():
-        tell(name, coverage)
+    vocabulary = make_vocabulary(task, config, train, others)
+    if on_coverage is not None:
+        for name, coverage in vocabulary.coverage.items():
+            on_coverage(name, coverage)
     inputs = vocabulary.inputs
-    elmo = None if config.elmo is None else _open_elmo(config.elmo, config.elmo.model, place)
-    if elmo is not None:
+    elmo = None
+    if config.elmo is not None:
+        elmo = _open_elmo(config.elmo, config.elmo.model, place)
         inputs = _with_elmo(inputs, elmo)
+    setup = TaskSetup(task, config, inputs, labels, place)
 
     def build() -> TaskModel[Any, Any]:
-        return _build(task, config, inputs, labels, vocabulary.starts)
+        return setup.build(vocabulary.initial_vectors)
 
-    build()  # what does not fit together is refused before anything is written
+    build()  # fails for settings that do not fit together, before anything is written
     with run_lock(run):
         recover_interrupted(run)
-        begin(run, task, config, {**vocabulary.content, "labels": labels})
-        facts = {**(facts or {}), "device": str(place)}
-        if elmo is not None and config.elmo is not None:
-            if config.elmo.finetune is not None:
-                elmo = _finetuned(task, config.elmo, run, train, place, finetune)
-            write_facts(run, task, config, vocabulary.coverage, elmo, facts)
+        start_run(run, task, config, {**vocabulary.to_dict(), "labels": labels})
+        if elmo is not None and config.elmo.finetune is not None:
+            elmo = _finetuned(task, config.elmo, run, train, place, finetune)
+        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(place)})
+        if elmo is not None:
             cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
-            _fill(cache, task, [*train, *dev], report, config.train.epochs)
+            cache.fill((sentence for example in [*train, *dev] for sentence in task.sentences(example)), progress)
             inputs.layers_of = cache.layers
-        else:
-            write_facts(run, task, config, vocabulary.coverage, None, facts)
-
-        job = Job(task, config, config.train, train, dev, inputs, labels, place)
-        results = [fit(job, build, seed, run / f"seed-{seed}", report) for seed in config.train.seeds]
+        results = [
+            train_seed(setup, train, dev, build, seed, run / f"seed-{seed}", progress, on_evaluation)
+            for seed in config.train.seeds
+        ]
         summary = {
             "task": task.name,
             "metric": task.metric,
@@ -130,39 +147,35 @@ def train_task(
     return summary
 
 
-@dataclass
-class Run:
-    """A trained model, ready to judge and to predict."""
+@dataclass(frozen=True)
+class TaskRun(TaskSetup):
+    """A trained model, ready to evaluate and to predict. :func:`open_run` makes one."""
 
-    task: AnyTask
-    config: Any
-    inputs: Inputs
-    labels: Labels
     model: TaskModel[Any, Any]
     seed: int
-    device: torch.device
     cache: LayerCache | None
-    """Of the biLM's layers, where the model has one."""
+    """The cached layers of the biLM, if the model uses one."""
 
-    def keep_layers(self, examples: Sequence[Any], report: Callable[[int, int], None] = lambda *_: None) -> None:
-        """Put the layers of examples into the run's cache, for those that are judged several times."""
+    def cache_layers(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> None:
+        """Add the biLM's layers of examples to the run's cache, because several seeds will predict for them."""
         if self.cache is not None:
-            self.cache.fill((sentence for one in examples for sentence in self.task.sentences(one)), report)
+            self.cache.fill((sentence for one in examples for sentence in self.task.sentences(one)), progress)
 
     def read(self, paths: str | Sequence[str], count_unknown_labels: bool = False) -> list[Any]:
-        """The examples of files, their labels checked against the run's.
+        """Read the examples of files, and check their labels against the run's.
 
         Args:
-            count_unknown_labels: take gold labels that the run does not know; the scores count them as missed.
+            paths: Paths, patterns or directories, as in a config.
+            count_unknown_labels: Accept gold labels that the run does not know. The scores count them as missed.
 
         Raises:
-            UnknownLabelError: a file holds a label that the run does not know.
-            TextError: a file cannot be read, or has no gold labels.
+            UnknownLabelError: A file has a label that the run does not know.
+            TextError: A file cannot be read, or has no gold labels.
         """
-        given = paths if isinstance(paths, str) else tuple(paths)
-        examples = [example for path in expand(given) for example in self.task.read(path, self.config)]
+        files = expand_paths(paths if isinstance(paths, str) else tuple(paths))
+        examples = [example for path in files for example in self.task.read(path, self.config)]
         if not examples:
-            raise TextError(f"There is no example in {', '.join(expand(given))}.")
+            raise TextError(f"There is no example in {', '.join(files)}.")
         for example in examples:
             try:
                 self.task.check(example, self.labels)
@@ -171,146 +184,113 @@ class Run:
                     raise
         return examples
 
-    def predict(self, examples: Sequence[Any], report: Callable[[int, int], None] = lambda *_: None) -> list[Any]:
-        """One prediction for each example, in their order."""
-        return predict_all(
-            self.task,
-            self.model,
-            examples,
-            self.inputs,
-            self.labels,
-            self.config,
-            self.device,
-            self.config.train.batch_size,
-            report,
-        )
+    def predict(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> list[Any]:
+        """Return one prediction per example, in their order."""
+        return self.predict_with(self.model, examples, progress)
 
-    def score(self, examples: Sequence[Any], report: Callable[[int, int], None] = lambda *_: None) -> dict[str, float]:
-        """The official scores of the predictions, in percent."""
-        scores: dict[str, float] = self.task.score(examples, self.predict(examples, report), self.config)
+    def score(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> dict[str, float]:
+        """Predict, and return the official scores in percent."""
+        scores: dict[str, float] = self.task.score(examples, self.predict(examples, progress), self.config)
         return scores
 
     def predict_lines(self, lines: Iterable[str], name: str, tokenize: Tokenize) -> Iterator[tuple[Any, Any]]:
-        """Examples read from lines of text, each with its prediction; some hundreds are held at a time."""
-        pool: list[Any] = []
-        for example in self.task.read_text(lines, name, tokenize, self.config):
-            pool.append(example)
-            if len(pool) == PREDICTED_AT_ONCE:
-                yield from zip(pool, self.predict(pool), strict=True)
-                pool = []
-        yield from zip(pool, self.predict(pool), strict=True)
+        """Read examples from lines of text, and yield each with its prediction. A few hundred are held at a time."""
+        for examples in read_ahead(
+            self.task.read_text(lines, name, tokenize, self.config), max_items=READ_AHEAD_EXAMPLES
+        ):
+            yield from zip(examples, self.predict(examples), strict=True)
 
 
-def open_run(run: str | Path, seed: int | None = None, device: str | torch.device = "cpu") -> Run:
-    """Open a run's model.
+def open_run(run: str | Path, seed: int | None = None, device: str | torch.device = "cpu") -> TaskRun:
+    """Open the trained model of a run.
 
     Args:
-        seed: of the training; None for the one with the best dev score.
+        run: The run directory.
+        seed: Which training's model to open; None for the one with the best dev score.
+        device: Where to compute.
 
     Raises:
-        ModelNotFoundError: there is no such run, or seed, or it is not finished.
-        FormatError: it is damaged, or its biLM is another one now.
-        ConfigError: the device cannot be used.
+        ModelNotFoundError: There is no such run or seed, or its training is not finished.
+        FormatError: The run is damaged, or its biLM has changed.
+        ConfigError: The device cannot be used.
     """
     run, place = Path(run), usable_device(device)
     if not (run / "config.toml").is_file():
-        raise ModelNotFoundError(f"{run} is no run of a task: it has no config.toml.")
-    task, config = config_of(read_toml(run / "config.toml"), str(run / "config.toml"))
+        raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
+    task, config = load_run_config(run)
     finished = finished_seeds(run)
     if seed is None and finished:
         results = {number: read_json(run / f"seed-{number}" / "result.json") for number in finished}
         seed = max(finished, key=lambda number: results[number]["dev"][task.metric])
     if seed not in finished:
         raise ModelNotFoundError(
-            f"{run} holds no finished training{'' if seed is None else f' with seed {seed}'}. "
-            + (f"Finished seeds: {', '.join(map(str, finished))}." if finished else "Go on with: task train --resume.")
+            f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
+            + (f"Finished seeds: {', '.join(map(str, finished))}." if finished else "Resume it: task train --resume.")
         )
-    content = read_json(run / "vocabulary.json")
+    content = read_vocabulary(run)
     try:
         inputs, labels = inputs_from(content), dict(content["labels"])
     except (KeyError, TypeError) as error:
         raise FormatError(f"{run / 'vocabulary.json'} is damaged ({error}). Copy the run again.") from None
     cache = None
     if config.elmo is not None:
-        elmo = _open_elmo(config.elmo, _bilm_of(config.elmo, run), place)
+        elmo = _open_elmo(config.elmo, _model_of(config.elmo, run), place)
         expected = read_json(run / "run.json").get("bilm", {}).get("fingerprint")
         found = fingerprint(elmo.model, elmo.start)
         if expected != found:
             raise FormatError(
-                f"{run} was trained with another biLM than the one at {config.elmo.model or 'en-mini'} now "
-                f"(fingerprint {expected}, found {found}). Put the old one back, or train again."
+                f"{run} was trained with another biLM than the one that is now at {config.elmo.model or DEFAULT_MODEL} "
+                f"(fingerprint {expected}, found {found}). Restore the old one, or train again."
             )
-        cache = LayerCache(where_begun(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
+        cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
         inputs = _with_elmo(inputs, elmo)
         inputs.layers_of = cache.layers
-    model = _build(task, config, inputs, labels, {})
+    model = TaskSetup(task, config, inputs, labels, place).build()
     weights = run / f"seed-{seed}" / "best.safetensors"
     try:
         model.load_state_dict(load_file(weights))
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FormatError(f"{weights} does not fit the run ({reason}). Copy the run again.") from None
-    return Run(task, config, inputs, labels, model.to(place).eval(), seed, place, cache)
+    return TaskRun(task, config, inputs, labels, place, model.to(place).eval(), seed, cache)
 
 
-@dataclass(frozen=True)
-class _Vocabulary:
-    """What ``vocabulary.json`` holds, the tables' first values, and what was counted."""
+def evaluate_run(
+    run: str | Path,
+    paths: str | Sequence[str],
+    seed: int | None = None,
+    *,
+    count_unknown_labels: bool = False,
+    device: str | torch.device = "cpu",
+    progress: ProgressCallback | None = None,
+) -> tuple[int, dict[int, dict[str, float]]]:
+    """Compute the official scores of a run's models on labelled files.
 
-    inputs: Inputs
-    content: dict[str, Any]
-    starts: dict[str, Tensor]
-    coverage: dict[str, Coverage]
+    Args:
+        run: The run directory.
+        paths: Files in the format of the training data.
+        seed: Evaluate this training alone; None for all that are finished.
+        count_unknown_labels: Accept gold labels that the run does not know, and count them as missed.
+        device: Where to compute.
+        progress: Called with the stages ``"layers"`` and ``"predict"``.
 
-
-def inputs_from(content: Mapping[str, Any]) -> Inputs:
-    """The vocabularies that ``vocabulary.json`` holds, without a biLM."""
-    tables = {name: from_dict(WordTable, table, name) for name, table in content["tables"].items()}
-    return Inputs(tables, content["chars"], content["max_chars"])
-
-
-def _vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> _Vocabulary:
-    training = count_words(sentence for example in train for sentence in task.sentences(example))
-    other = count_words(sentence for example in others for sentence in task.sentences(example))
-    fresh = {name: make_table(name, words, training, other) for name, words in _word_configs(task, config).items()}
-    tables = {name: made.table for name, made in fresh.items()}
-    chars = None if config.chars is None else make_chars(config.chars, training)
-    max_chars = None if config.chars is None else config.chars.max_chars
-    content = {
-        "tables": {name: asdict(table) for name, table in tables.items()},
-        "chars": chars,
-        "max_chars": max_chars,
-    }
-    return _Vocabulary(
-        Inputs(tables, chars, max_chars),
-        content,
-        {name: made.start for name, made in fresh.items() if made.start is not None},
-        {name: made.coverage for name, made in fresh.items() if made.coverage is not None},
-    )
-
-
-def refuse_no_input(task: AnyTask, config: Any) -> None:
-    """Refuse a config whose model would read no word.
+    Returns:
+        The number of examples, and the scores of each seed in percent.
 
     Raises:
-        ConfigError: there are neither words, nor characters, nor ELMo at the input.
+        ElmoError: As :func:`open_run` and :meth:`TaskRun.read`.
     """
-    has_elmo = config.elmo is not None and config.elmo.input is not None
-    if not (has_elmo or config.chars is not None or "words" in _word_configs(task, config)):
-        raise ConfigError(f"The model of {task.name} has nothing to read: give words, chars or elmo.input.")
-
-
-def _word_configs(task: AnyTask, config: Any) -> dict[str, WordsConfig]:
-    found = {name: getattr(config, name) for name in task.word_tables}
-    return {name: words for name, words in found.items() if words is not None}
-
-
-def _build(
-    task: AnyTask, config: Any, inputs: Inputs, labels: Labels, starts: Mapping[str, Tensor]
-) -> TaskModel[Any, Any]:
-    layer = InputLayer(inputs, _word_configs(task, config), config.chars, config.elmo, starts)
-    model: TaskModel[Any, Any] = task.build(config, layer, labels)
-    return model
+    scores: dict[int, dict[str, float]] = {}
+    examples: list[Any] = []
+    seeds: list[int | None] = [seed] if seed is not None else [*finished_seeds(Path(run))]
+    for number in seeds or [None]:  # without a finished training, open_run explains what is missing
+        opened = open_run(run, number, device)
+        if not scores:
+            examples = opened.read(paths, count_unknown_labels)
+            if len(seeds) > 1:
+                opened.cache_layers(examples, progress)
+        scores[opened.seed] = opened.score(examples, progress)
+    return len(examples), scores
 
 
 def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
@@ -318,9 +298,8 @@ def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
     return Inputs(inputs.tables, inputs.chars, inputs.max_chars, shape)
 
 
-def _examples(task: AnyTask, config: Any, part: str) -> list[Any]:
-    paths = expand(getattr(config.data, part))
-    if not paths:
+def _read_examples(task: AnyTask, config: Any, part: str) -> list[Any]:
+    if not (paths := expand_paths(getattr(config.data, part))):
         raise ConfigError(f"data.{part} names no file.")
     read = task.read_training if part == "train" else task.read
     examples = [example for path in paths for example in read(path, config)]
@@ -329,39 +308,24 @@ def _examples(task: AnyTask, config: Any, part: str) -> list[Any]:
     return examples
 
 
-def _texts(task: AnyTask, example: Any) -> tuple[tuple[str, ...], ...]:
-    return tuple(map(tuple, task.texts(example)))
-
-
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
     return Elmo.from_pretrained(source, start=config.start, n_mixes=0, device=device)
 
 
-def _bilm_of(config: ElmoConfig, run: Path) -> str | None:
-    """Where a run's biLM is: its own, if it has fine-tuned one."""
+def _model_of(config: ElmoConfig, run: Path) -> str | None:
+    """Return the source of a run's biLM: its own directory if it has fine-tuned one."""
     if config.finetune is not None:
-        return str(run / TUNED)
-    return config.model if config.model == DEFAULT_MODEL else where_begun(run, config.model)
+        return str(run / FINETUNED)
+    return config.model if config.model == DEFAULT_MODEL else resolve_path(run, config.model)
 
 
 def _finetuned(
     task: AnyTask, config: ElmoConfig, run: Path, train: Sequence[Any], device: torch.device, finetune: Finetune | None
 ) -> Elmo:
-    """The biLM after training on the distinct sentences of the training examples; it stays in the run."""
-    if not (run / TUNED).exists():
+    """Fine-tune the biLM on the distinct sentences of the training examples, unless the run has done so already."""
+    if not (run / FINETUNED).exists():
         assert finetune is not None
         assert config.finetune is not None
-        texts = (sentence for example in train for sentence in _texts(task, example) if sentence)
-        sentences = list(dict.fromkeys(texts))
-        finetune(config.model, sentences, config.finetune, run / TUNED, device)
-    return _open_elmo(config, str(run / TUNED), device)
-
-
-def _fill(cache: LayerCache, task: AnyTask, examples: Sequence[Any], report: Report, n_epochs: int) -> None:
-    started = time.monotonic()
-
-    def tell(done: int, total: int) -> None:
-        left = (time.monotonic() - started) / max(done, 1) * (total - done)
-        report(Progress("layers", None, 0, n_epochs, done, total, left))
-
-    cache.fill((sentence for example in examples for sentence in task.sentences(example)), tell)
+        texts = (tuple(sentence) for example in train for sentence in task.texts(example) if sentence)
+        finetune(config.model, list(dict.fromkeys(texts)), config.finetune, run / FINETUNED, device)
+    return _open_elmo(config, str(run / FINETUNED), device)

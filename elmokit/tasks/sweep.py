@@ -1,15 +1,14 @@
-"""Trainings side by side, as Peters et al. 2018 compare them: data (Figure 1), layers (Table 2), places (Table 3).
+"""Train many variants of a config, as the comparisons in Peters et al. 2018 do.
 
-A sweep's folder holds one run folder for each variant and seed, a layer cache that they share, and ``sweep.json``.
-The same command goes on after a kill. Several processes, on machines that see the folder, may run it at once: each
-training is held by a lock that goes away with its process.
+A sweep's directory holds one run directory for each variant and seed, a layer cache that they share, and
+``sweep.json``. After an interruption, the same call continues. Several processes, on all machines that see the
+directory, can run the same sweep at once: each training is protected by a lock that is released when its process ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import statistics
 import time
@@ -18,93 +17,96 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import read_toml, to_dict
+from elmokit.config import read_json, to_dict
 from elmokit.errors import ConfigError, LockedError, OutputError, TrainingError
 from elmokit.io.lock import file_lock
+from elmokit.io.progress import ProgressCallback
 from elmokit.tasks.config import ElmoConfig, MixConfig
-from elmokit.tasks.loop import Progress
-from elmokit.tasks.run import Finetune, refuse_no_input, train_task
-from elmokit.tasks.run_folder import AnyTask, changes, mean_and_deviation, read_json, write_json
-from elmokit.tasks.table import config_of
+from elmokit.tasks.loop import EvaluationCallback
+from elmokit.tasks.run import Finetune, train_task
+from elmokit.tasks.run_folder import MAY_CHANGE, mean_and_deviation
+from elmokit.tasks.table import load_run_config
+from elmokit.tasks.task import AnyTask
+from elmokit.training.run_folder import MetricsLog, changed_settings, write_json
 
-SHARES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Figure 1 goes from 0.1 % to 100 %, on a logarithmic axis."""
+RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""The default fractions of the training data. Figure 1 goes from 0.1 % to 100 %, on a logarithmic axis."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train, for every seed."""
+    """A config to train with every seed."""
 
     name: str
-    """Of its folder."""
+    """The name of its directory."""
     label: str
-    """What a table calls it."""
+    """Its name in tables."""
     config: Any
-    share: float = 1.0
+    train_ratio: float = 1.0
     with_elmo: bool = True
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One training: a variant and a seed."""
+class SweepTraining:
+    """One training of a sweep: a variant and a seed."""
 
     variant: Variant
     seed: int
 
     def run(self, folder: Path) -> Path:
-        """Its run folder in the sweep's."""
+        """Return its run directory in the sweep's directory."""
         return folder / self.variant.name / f"run-{self.seed}"
 
     def is_done(self, folder: Path) -> bool:
-        """Whether its training is over."""
+        """Return whether it is finished."""
         return (self.run(folder) / "results.json").exists()
 
 
 @dataclass(frozen=True)
-class Row:
-    """What the trainings of one variant have come to."""
+class SweepRow:
+    """The results of one variant."""
 
     name: str
     label: str
-    share: float
+    train_ratio: float
     with_elmo: bool
     seeds: tuple[int, ...]
-    """Whose training is over."""
+    """Those whose training is finished."""
     scores: Mapping[str, Mapping[str, float]]
-    """Of dev: mean and deviation of each; empty while no training is over."""
+    """Mean and standard deviation of each dev score; empty if no training is finished."""
 
 
 @dataclass(frozen=True)
-class SweepProgress:
-    """A training of a sweep begins."""
+class TrainingStart:
+    """Announces that a training of a sweep starts."""
 
-    cell: Cell
+    training: SweepTraining
     number: int
     """Counted from 1."""
     total: int
     seconds_left: float | None
-    """Of the whole sweep in this process, by the trainings before; None of the first."""
+    """Estimate for all trainings that are left, from those that this process has done; None before the first."""
 
 
-def share_variants(task: AnyTask, config: Any, shares: Sequence[float]) -> list[Variant]:
-    """Figure 1: random shares of the training texts, a smaller one part of every larger one, without and with ELMo."""
-    if not shares or not all(0 < share <= 1 for share in shares):
-        raise ConfigError(f"shares are {list(shares)}; give one or more, each above 0, up to 1.")
+def ratio_variants(task: AnyTask, config: Any, ratios: Sequence[float]) -> list[Variant]:
+    """Make the variants of Figure 1: random samples of the training texts, without and with ELMo."""
+    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+        raise ConfigError(f"The ratios are {list(ratios)}; give one or more numbers above 0 and at most 1.")
     return [
         Variant(
-            f"{kind}-{share:g}",
-            f"{label}, {100 * share:g} %",
-            replace(config, elmo=elmo, data=replace(config.data, train_ratio=share)),
-            share,
+            f"{kind}-{ratio:g}",
+            f"{label}, {100 * ratio:g} %",
+            replace(config, elmo=elmo, data=replace(config.data, train_ratio=ratio)),
+            ratio,
             elmo is not None,
         )
-        for share in sorted(set(shares))
+        for ratio in sorted(set(ratios))
         for kind, label, elmo in (("baseline", "baseline", None), ("elmo", "ELMo", config.elmo or task.elmo))
     ]
 
 
 def layer_variants(task: AnyTask, config: Any) -> list[Variant]:
-    """Table 2: no ELMo, the last layer only, all layers with lambda = 1 (close to their average) and with 0.001."""
+    """Make the variants of Table 2: no ELMo; the last layer; all layers with lambda 1 (nearly their mean) and 0.001."""
     elmo = config.elmo or task.elmo
     return [
         Variant("baseline", "baseline", replace(config, elmo=None), with_elmo=False),
@@ -114,8 +116,8 @@ def layer_variants(task: AnyTask, config: Any) -> list[Variant]:
     ]
 
 
-def place_variants(task: AnyTask, config: Any) -> list[Variant]:
-    """Table 3: ELMo at the input only, at input and output, at the output only."""
+def position_variants(task: AnyTask, config: Any) -> list[Variant]:
+    """Make the variants of Table 3: ELMo at the input, at the input and the output, at the output."""
     elmo = config.elmo or task.elmo
     at_input = elmo.input or elmo.output or MixConfig()
     at_output = elmo.output or at_input
@@ -127,8 +129,8 @@ def place_variants(task: AnyTask, config: Any) -> list[Variant]:
 
 
 def _with_mixes(elmo: ElmoConfig, **changes: Any) -> ElmoConfig:
-    mixes = {place: mix for place in ("input", "output") if (mix := getattr(elmo, place)) is not None}
-    return replace(elmo, **{place: replace(mix, **changes) for place, mix in mixes.items()})
+    mixes = {name: mix for name in ("input", "output") if (mix := getattr(elmo, name)) is not None}
+    return replace(elmo, **{name: replace(mix, **changes) for name, mix in mixes.items()})
 
 
 def run_sweep(
@@ -138,149 +140,167 @@ def run_sweep(
     folder: str | Path,
     *,
     device: str = "cpu",
-    report: Callable[[SweepProgress | Progress], None] = lambda progress: None,
+    on_start: Callable[[TrainingStart], None] | None = None,
+    progress: ProgressCallback | None = None,
+    on_evaluation: EvaluationCallback | None = None,
     finetune: Finetune | None = None,
     facts: Mapping[str, Any] | None = None,
-) -> list[Row]:
-    """Train what is not trained yet, and gather what there is in ``results.json``.
+) -> list[SweepRow]:
+    """Train everything that is not trained yet, and collect the results in ``results.json``.
 
     Args:
-        folder: of the sweep; one that stands is gone on with. Seeds and shares may be added.
-        report: called as each training begins, and by the trainings.
+        task: The task.
+        variants: The configs to compare.
+        seeds: Each variant is trained once with each.
+        folder: The sweep's directory. An existing sweep is continued; seeds and ratios can be added.
+        device: Where to compute.
+        on_start: Called when a training starts.
+        progress: Called during each training, as in :func:`elmokit.tasks.run.train_task`.
+        on_evaluation: Called after each evaluation.
+        finetune: As in :func:`elmokit.tasks.run.train_task`.
+        facts: Added to each ``run.json``.
 
     Returns:
-        a row for each variant. Trainings that another process is at are left to it, and not in their rows.
+        One row per variant. Trainings that another process is running are left to it, and are not in the rows.
 
     Raises:
-        ConfigError: a variant's model would read no word.
-        TrainingError: the folder is of a sweep with another task or other settings, or a training failed.
-        OutputError: the folder is something else, or cannot be written.
+        ConfigError: A variant's model would have no input.
+        TrainingError: The directory is a sweep of another task or with other settings, or a training failed.
+        OutputError: The directory is something else, or cannot be written.
     """
     folder = Path(folder)
     for variant in variants:
         try:
-            refuse_no_input(task, variant.config)
+            task.check_inputs(variant.config)
         except ConfigError as error:
             raise ConfigError(f"{variant.label}: {error}") from None
-    _begin(task, folder)
-    cells = [Cell(variant, seed) for variant in variants for seed in seeds]
-    for cell in cells:
-        _refuse_other_settings(cell, folder)
-    seconds = trained = 0.0
-    for number, cell in enumerate(cells, start=1):
-        if cell.is_done(folder):
+    _start_sweep(task, folder)
+    trainings = [SweepTraining(variant, seed) for variant in variants for seed in seeds]
+    for training in trainings:
+        _check_settings(training, folder)
+    seconds = trained = 0.0  # trained: in multiples of a training on all data
+    for number, training in enumerate(trainings, start=1):
+        if training.is_done(folder):
             continue
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(file_lock(folder / cell.variant.name / f"run-{cell.seed}.lock"))
-            except LockedError:  # another process trains this one
+                stack.enter_context(file_lock(folder / training.variant.name / f"run-{training.seed}.lock"))
+            except LockedError:
                 continue
-            if cell.is_done(folder):
+            if training.is_done(folder):  # by another process, before the lock was free
                 continue
-            to_train = sum(other.variant.share for other in cells if not other.is_done(folder))
-            left = seconds / trained * to_train if trained else None
-            report(SweepProgress(cell, number, len(cells), left))
+            if on_start is not None:
+                left = sum(other.variant.train_ratio for other in trainings if not other.is_done(folder))
+                on_start(TrainingStart(training, number, len(trainings), seconds / trained * left if trained else None))
             started = time.monotonic()
-            config, run = _config_of(cell, folder), cell.run(folder)
-            train_task(task, config, run, device=device, report=report, finetune=finetune, resume=True, facts=facts)
-            seconds, trained = seconds + time.monotonic() - started, trained + cell.variant.share
+            train_task(
+                task,
+                _config_of(training, folder),
+                training.run(folder),
+                device=device,
+                progress=progress,
+                on_evaluation=on_evaluation,
+                finetune=finetune,
+                resume=True,
+                facts=facts,
+            )
+            seconds, trained = seconds + time.monotonic() - started, trained + training.variant.train_ratio
     rows = [_row(variant, seeds, folder) for variant in variants]
     content = {"task": task.name, "metric": task.metric, "rows": [dataclasses.asdict(row) for row in rows]}
     write_json(folder / "results.json", content)
     return rows
 
 
-def n_elsewhere(rows: Sequence[Row], seeds: Sequence[int]) -> int:
-    """How many trainings other processes are still at."""
+def n_unfinished(rows: Sequence[SweepRow], seeds: Sequence[int]) -> int:
+    """Count the trainings that other processes are still running."""
     return sum(len(set(seeds) - set(row.seeds)) for row in rows)
 
 
 @dataclass(frozen=True)
-class Saving:
-    """How soon ELMo is as good as the baseline at its best."""
+class StepsSaved:
+    """How many steps training needs with ELMo to reach the baseline's best score."""
 
     n_seeds: int
-    """Of which both trainings are over."""
-    n_there: int
-    """Of these, in which ELMo gets there; the steps are means over them."""
+    """Seeds whose two trainings are finished."""
+    n_reached: int
+    """How many of these reach the score; the steps are means over them."""
     baseline: float
-    """Steps to its best dev score."""
+    """Steps of the baseline to its best dev score."""
     with_elmo: float
-    """Steps to as good a one."""
+    """Steps with ELMo to a score as good."""
 
 
-def steps_to_baseline(rows: Sequence[Row], folder: str | Path, metric: str) -> dict[float, Saving]:
-    """By share; shares of which no seed is over are left out."""
-    found: dict[float, Saving] = {}
-    baselines = {row.share: row for row in rows if not row.with_elmo}
+def steps_to_baseline(rows: Sequence[SweepRow], folder: str | Path, metric: str) -> dict[float, StepsSaved]:
+    """Compare the steps to the baseline's best score, by ratio. Ratios without a finished seed are left out."""
+    found: dict[float, StepsSaved] = {}
+    baselines = {row.train_ratio: row for row in rows if not row.with_elmo}
     for row in rows:
-        base = baselines.get(row.share)
+        base = baselines.get(row.train_ratio)
         if base is None or not row.with_elmo:
             continue
         steps: list[tuple[int, int]] = []
         seeds = sorted(set(row.seeds) & set(base.seeds))
         for seed in seeds:
-            lines = _metrics(Path(folder) / base.name / f"run-{seed}")
-            best = max(lines, key=lambda line: float(line["dev"][metric]))
+            records = _metrics(Path(folder) / base.name / f"run-{seed}")
+            best = max(records, key=lambda record: float(record["dev"][metric]))
             with_elmo = _metrics(Path(folder) / row.name / f"run-{seed}")
-            there = [line["n_steps"] for line in with_elmo if line["dev"][metric] >= best["dev"][metric]]
-            if there:
-                steps.append((best["n_steps"], there[0]))
+            reached = [record["n_steps"] for record in with_elmo if record["dev"][metric] >= best["dev"][metric]]
+            if reached:
+                steps.append((best["n_steps"], reached[0]))
         if seeds:
             baseline, sooner = map(statistics.fmean, zip(*steps, strict=True)) if steps else (math.nan, math.nan)
-            found[row.share] = Saving(len(seeds), len(steps), baseline, sooner)
+            found[row.train_ratio] = StepsSaved(len(seeds), len(steps), baseline, sooner)
     return found
 
 
-def _begin(task: AnyTask, folder: Path) -> None:
+def _start_sweep(task: AnyTask, folder: Path) -> None:
     path = folder / "sweep.json"
     if not path.exists():
         if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder} is a file; the sweep's folder is to be made there. Choose another name.")
-        # a name with a dot is what another process of this sweep is writing
+            raise OutputError(f"{folder} is a file, but a sweep needs a directory. Choose another name.")
+        # Names with a dot are what another process of this sweep is writing.
         if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise OutputError(f"{folder} is no sweep's folder, and not empty. Choose another.")
+            raise OutputError(f"{folder} is not a sweep's directory, and not empty. Choose another.")
         write_json(path, {"task": task.name})
     if (earlier := read_json(path).get("task")) != task.name:
-        raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another folder.")
+        raise TrainingError(f"{folder} is a sweep of the task {earlier}, not {task.name}. Choose another directory.")
 
 
-def _refuse_other_settings(cell: Cell, folder: Path) -> None:
-    """A training that has begun must be of this config; what is not over is looked at again when it goes on."""
-    path = cell.run(folder) / "config.toml"
-    if not path.exists():
+def _check_settings(training: SweepTraining, folder: Path) -> None:
+    """Check that a training that was started earlier has this config, before any other is trained."""
+    run = training.run(folder)
+    if not (run / "config.toml").exists():
         return
-    earlier = to_dict(config_of(read_toml(path), str(path))[1])
-    if differing := changes(earlier, to_dict(_config_of(cell, folder))):
+    earlier = to_dict(load_run_config(run)[1])
+    if differing := changed_settings(earlier, to_dict(_config_of(training, folder)), MAY_CHANGE):
         raise TrainingError(
-            f"{folder} is a sweep with other settings: in {cell.variant.name}, {', '.join(differing)}. Go on with the "
-            "same, or choose another folder."
+            f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. Continue it "
+            "with the same settings, or choose another directory."
         )
 
 
-def _config_of(cell: Cell, folder: Path) -> Any:
-    """The variant's config for one seed, its layers in the cache that all share."""
-    config = cell.variant.config
+def _config_of(training: SweepTraining, folder: Path) -> Any:
+    """Return the variant's config for one seed, with the shared layer cache."""
+    config = training.variant.config
     if config.elmo is not None and config.elmo.cache is None:
         config = replace(config, elmo=replace(config.elmo, cache=str(folder / "layers")))
-    return replace(config, train=replace(config.train, seeds=(cell.seed,)))
+    return replace(config, train=replace(config.train, seeds=(training.seed,)))
 
 
-def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> Row:
-    cells = [Cell(variant, seed) for seed in seeds]
-    done = [cell for cell in cells if cell.is_done(folder)]
-    scores = [read_json(cell.run(folder) / "results.json")["seeds"][0]["dev"] for cell in done]
-    return Row(
+def _row(variant: Variant, seeds: Sequence[int], folder: Path) -> SweepRow:
+    done = [training for seed in seeds if (training := SweepTraining(variant, seed)).is_done(folder)]
+    scores = [read_json(training.run(folder) / "results.json")["seeds"][0]["dev"] for training in done]
+    return SweepRow(
         variant.name,
         variant.label,
-        variant.share,
+        variant.train_ratio,
         variant.with_elmo,
-        tuple(cell.seed for cell in done),
+        tuple(training.seed for training in done),
         mean_and_deviation(scores) if scores else {},
     )
 
 
 def _metrics(run: Path) -> list[dict[str, Any]]:
-    """The evaluations of a run's only seed."""
+    """Read the evaluations of a run's only seed."""
     (log,) = run.glob("seed-*/metrics.jsonl")
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return MetricsLog(log).records()

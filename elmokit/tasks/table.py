@@ -1,67 +1,94 @@
-"""The tasks by name, and a config file to its task and config."""
+"""The list of tasks, and the way from a config file to a task and its config."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from elmokit.config import deep_merge, from_dict, read_toml, to_dict
 from elmokit.errors import ConfigError
-from elmokit.tasks.config import with_setting
+from elmokit.tasks.config import apply_override
 from elmokit.tasks.coref import CorefTask
 from elmokit.tasks.ner import NerTask
 from elmokit.tasks.nli import NliTask
 from elmokit.tasks.qa import QaTask
 from elmokit.tasks.srl import SrlTask
 from elmokit.tasks.sst import SstTask
-from elmokit.tasks.task import Task
+from elmokit.tasks.task import AnyTask
 
-TASKS: dict[str, Task[Any, Any, Any, Any]] = {
+TASKS: dict[str, AnyTask] = {
     task.name: task for task in (NerTask(), SstTask(), NliTask(), SrlTask(), CorefTask(), QaTask())
 }
 DEFAULT_PRESET = "published"
 
+# Keys that were renamed in November 2026. Finished runs keep the old ones in their config.toml, and still open.
+RENAMED_KEYS = {
+    "data": {"train_share": "train_ratio"},
+    "train": {"clip_norm": "max_grad_norm", "evaluate_every": "eval_every"},
+}
 
-def load_config(path: str | Path, settings: Sequence[str] = ()) -> tuple[Task[Any, Any, Any, Any], Any]:
-    """A TOML file's task and config.
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[AnyTask, Any]:
+    """Read a task and its config from a TOML file.
 
     Args:
-        settings: values to put in place of the file's, each ``table.key=value``.
+        path: The file.
+        overrides: Values that replace the file's, each ``table.key=value``.
 
     Raises:
-        ConfigError: the file cannot be read, or a key or value cannot be; the nearest valid key is named.
+        ConfigError: The file cannot be read, or a key or value is invalid. The message names the nearest valid key.
     """
     content = read_toml(path)
-    for setting in settings:
-        content = with_setting(content, setting)
+    for override in overrides:
+        content = apply_override(content, override)
     return config_of(content, str(path))
 
 
-def config_of(content: dict[str, Any], where: str) -> tuple[Task[Any, Any, Any, Any], Any]:
-    """As ``load_config``, from the tables themselves; ``where`` is what the user calls them."""
+def load_run_config(run: Path) -> tuple[AnyTask, Any]:
+    """Read the task and config of a run, also of one from before keys were renamed.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    path = run / "config.toml"
+    content = read_toml(path)
+    for table, renamed in RENAMED_KEYS.items():
+        if isinstance(content.get(table), dict):
+            content[table] = {renamed.get(key, key): value for key, value in content[table].items()}
+    return config_of(content, str(path))
+
+
+def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
+    """Build a task and its config from the tables of a config file.
+
+    Args:
+        content: The tables. What they leave out is taken from the preset.
+        where: The name of the file, for errors.
+
+    Raises:
+        ConfigError: A key or value is invalid.
+    """
     content = dict(content)
-    task = TASKS[_chosen(content.pop("task", None), TASKS, "task", where)]
-    preset = task.presets[_chosen(content.pop("preset", DEFAULT_PRESET), task.presets, "preset", where)]
-    kind = type(preset)
+    task = TASKS[_choice(content.pop("task", None), TASKS, "task", where)]
+    preset = task.presets[_choice(content.pop("preset", DEFAULT_PRESET), task.presets, "preset", where)]
     base = to_dict(preset)
     if isinstance(content.get("elmo"), dict):
         base["elmo"] = to_dict(task.elmo)
     for name in task.word_tables:
         given = content.get(name)
         if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
-            base[name]["dim"] = None  # the preset's was for words without files; the files say their own
-    return task, from_dict(kind, deep_merge(base, content), where)
+            base[name]["dim"] = None  # the preset's size is for words without files; files have their own
+    return task, from_dict(type(preset), deep_merge(base, content), where)
 
 
-def _chosen(name: Any, among: Any, what: str, where: str) -> str:
-    if isinstance(name, str) and name in among:
+def _choice(name: Any, choices: Iterable[str], what: str, where: str) -> str:
+    choices = list(choices)
+    if isinstance(name, str) and name in choices:
         return name
-    names = ", ".join(among)
+    names = ", ".join(choices)
     if name is None:
-        raise ConfigError(
-            f"{where} names no {what}. Begin it with, for example: {what} = {next(iter(among))!r} ({names})."
-        )
-    nearest = difflib.get_close_matches(str(name), list(among), n=1, cutoff=0.0)
-    raise ConfigError(f"{where}: there is no {what} {name!r}. Did you mean {nearest[0]!r}? There are: {names}.")
+        raise ConfigError(f"{where} has no {what}. Add a first line such as: {what} = {choices[0]!r} ({names}).")
+    nearest = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.0)
+    raise ConfigError(f"{where}: unknown {what} {name!r}. Did you mean {nearest[0]!r}? The choices are: {names}.")

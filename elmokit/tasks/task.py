@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from elmokit.errors import UnknownLabelError
-from elmokit.tasks.config import ElmoConfig
+from elmokit.errors import ConfigError, UnknownLabelError
+from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, Inputs
 
 Config = TypeVar("Config")
@@ -65,6 +65,21 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
     word_tables: tuple[str, ...] = ("words",)
     """The config's fields that are a ``WordsConfig`` or None."""
+
+    def word_configs(self, config: Config) -> dict[str, WordsConfig]:
+        """Return the settings of the word tables that a config has, by table."""
+        tables = {name: getattr(config, name) for name in self.word_tables}
+        return {name: words for name, words in tables.items() if words is not None}
+
+    def check_inputs(self, config: Any) -> None:
+        """Check that a model with this config has any input.
+
+        Raises:
+            ConfigError: There are neither words, nor characters, nor ELMo at the input.
+        """
+        has_elmo = config.elmo is not None and config.elmo.input is not None
+        if not (has_elmo or config.chars is not None or "words" in self.word_configs(config)):
+            raise ConfigError(f"The model of {self.name} has nothing to read: give words, chars or elmo.input.")
 
     @abstractmethod
     def read(self, path: str, config: Config) -> Iterable[Example]:
@@ -128,3 +143,6 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     @abstractmethod
     def to_text(self, example: Example, prediction: Prediction) -> str:
         """Return a prediction as text to read."""
+
+
+AnyTask = Task[Any, Any, Any, Any]

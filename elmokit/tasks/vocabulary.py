@@ -1,90 +1,143 @@
-"""The words and characters of a run, and the first values of its word tables."""
+"""The words and characters of a run, and the initial values of its word tables."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.config import from_dict
 from elmokit.errors import ConfigError
-from elmokit.tasks.config import CharsConfig, WordsConfig, expand
-from elmokit.tasks.inputs import N_SPECIAL, WordTable
+from elmokit.tasks.config import CharsConfig, WordsConfig, expand_paths
+from elmokit.tasks.inputs import N_SPECIAL, Inputs, WordTable
+from elmokit.tasks.task import AnyTask
 from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many of the training words a table's files know."""
+    """How many of the training words have a pretrained vector."""
 
     n_words: int
     unknown_types: float
-    """Share of the distinct words without a pretrained vector; of all tokens in ``unknown_tokens``."""
+    """Fraction of the distinct words without a pretrained vector."""
     unknown_tokens: float
+    """Fraction of all tokens without one."""
 
 
 @dataclass(frozen=True)
-class FreshTable:
-    """A table before training."""
+class InitialTable:
+    """A word table before training."""
 
     table: WordTable
-    start: Tensor | None  # (rows, dim); None where everything is learned from scratch
+    vectors: Tensor | None  # (rows, dim); None where all vectors are learned from scratch
     coverage: Coverage | None
 
 
+@dataclass(frozen=True)
+class TaskVocabulary:
+    """The words and characters of a run."""
+
+    inputs: Inputs
+    """Without a biLM."""
+    initial_vectors: dict[str, Tensor]
+    """For the tables with pretrained vectors."""
+    coverage: dict[str, Coverage]
+    """For the same tables."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``vocabulary.json``, which :func:`inputs_from` reads; the labels are added to it."""
+        return {
+            "tables": {name: asdict(table) for name, table in self.inputs.tables.items()},
+            "chars": self.inputs.chars,
+            "max_chars": self.inputs.max_chars,
+        }
+
+
+def inputs_from(content: Mapping[str, Any]) -> Inputs:
+    """Build a run's inputs, without a biLM, from the content of its ``vocabulary.json``."""
+    tables = {name: from_dict(WordTable, table, name) for name, table in content["tables"].items()}
+    return Inputs(tables, content["chars"], content["max_chars"])
+
+
+def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> TaskVocabulary:
+    """Collect the words and characters of a run.
+
+    Args:
+        task: The task.
+        config: Its config.
+        train: The training examples.
+        others: Examples whose words are only taken if they have a pretrained vector: dev and test.
+    """
+    training = count_words(sentence for example in train for sentence in task.sentences(example))
+    other = count_words(sentence for example in others for sentence in task.sentences(example))
+    made = {name: make_table(name, words, training, other) for name, words in task.word_configs(config).items()}
+    tables = {name: initial.table for name, initial in made.items()}
+    chars = None if config.chars is None else make_chars(config.chars, training)
+    return TaskVocabulary(
+        Inputs(tables, chars, None if config.chars is None else config.chars.max_chars),
+        {name: initial.vectors for name, initial in made.items() if initial.vectors is not None},
+        {name: initial.coverage for name, initial in made.items() if initial.coverage is not None},
+    )
+
+
 def count_words(sentences: Iterable[Sequence[str]]) -> Counter[str]:
-    """How often each word stands there."""
+    """Count how often each word occurs."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence)
     return counts
 
 
-def make_table(name: str, config: WordsConfig, training: Counter[str], others: Counter[str]) -> FreshTable:
-    """The words of a table: those of the training text, and of the other texts those that a file has a vector for.
+def make_table(name: str, config: WordsConfig, training: Counter[str], others: Counter[str]) -> InitialTable:
+    """Make a word table of the words of the training text, and of those other words that have a pretrained vector.
 
     Args:
-        name: the config's name of the table, for errors.
-        others: the words of dev and test.
+        name: The config's name for the table, for errors.
+        config: The table's settings.
+        training: The words of the training text.
+        others: The words of the dev and test text.
 
     Raises:
-        ConfigError: neither files nor a size are given, or the size is not that of the files.
-        TextError: a file cannot be read.
+        ConfigError: Neither files nor a size are given, or the size differs from that of the files.
+        TextError: A file cannot be read.
     """
     if config.lowercase:
         training, others = _lowercased(training), _lowercased(others)
     seen = [word for word, count in training.most_common() if count >= config.min_count]
-    files = expand(config.vectors)
+    files = expand_paths(config.vectors)
     if not files:
         if config.dim is None:
-            raise ConfigError(f"{name} has neither a file of vectors nor a dim. Give one of them, or {name} = false.")
-        return FreshTable(WordTable(seen, config.dim, config.lowercase), None, None)
+            raise ConfigError(f"{name} has neither vectors nor dim. Set one of them, or {name} = false.")
+        return InitialTable(WordTable(seen, config.dim, config.lowercase), None, None)
     wanted = training.keys() | others.keys()
     read = [read_word_vectors(path, wanted) for path in files]
     dim = sum(vectors.dim for vectors in read)
     if config.dim not in (None, dim):
         raise ConfigError(
-            f"{name}.dim is {config.dim}, and the vectors in {', '.join(files)} have {dim} numbers. Leave {name}.dim "
-            "out, or set it to false: it follows from the files."
+            f"{name}.dim is {config.dim}, but the vectors in {', '.join(files)} have {dim} numbers. Remove {name}.dim, "
+            "or set it to false: it follows from the files."
         )
     known = {word for vectors in read for word in vectors.vectors}
     more = sorted(known - set(seen))
     words = seen + more
     if not known:
-        raise ConfigError(f"None of the training words stands in {', '.join(files)}. Are they of this language?")
-    start = torch.cat([_start(vectors, words, config) for vectors in read], dim=1)
+        raise ConfigError(f"None of the training words is in {', '.join(files)}. Are the vectors of the same language?")
+    initial = torch.cat([_initial_vectors(vectors, words, config) for vectors in read], dim=1)
     missing = [word for word in training if word not in known]
     coverage = Coverage(
         len(words), len(missing) / len(training), sum(training[word] for word in missing) / training.total()
     )
-    return FreshTable(WordTable(words, dim, config.lowercase), start, coverage)
+    return InitialTable(WordTable(words, dim, config.lowercase), initial, coverage)
 
 
 def make_chars(config: CharsConfig, training: Counter[str]) -> list[str]:
-    """The characters of the training text, the most frequent first."""
+    """List the characters of the training text, the most frequent first."""
     counts: Counter[str] = Counter()
     for word, count in training.items():
         for char in word:
@@ -103,16 +156,16 @@ def _lowercased(counts: Counter[str]) -> Counter[str]:
     return lowered
 
 
-def _start(read: WordVectors, words: Sequence[str], config: WordsConfig) -> Tensor:
-    """One file's part of the table's first values, ``(rows, dim)``; AllenNLP draws unknown words in the same manner."""
+def _initial_vectors(read: WordVectors, words: Sequence[str], config: WordsConfig) -> Tensor:
+    """Return one file's columns of the table's initial values, ``(rows, dim)``."""
     vectors = read.vectors
     if config.unit_length:
         vectors = {word: vector / max(float(np.linalg.norm(vector)), 1e-12) for word, vector in vectors.items()}
-    start = np.zeros((len(words) + N_SPECIAL, read.dim), dtype=np.float32)
-    if config.unknown == "random" and vectors:
+    initial = np.zeros((len(words) + N_SPECIAL, read.dim), dtype=np.float32)
+    if config.unknown == "random" and vectors:  # AllenNLP draws the vectors of unknown words in the same way
         found = np.stack([vectors[word] for word in sorted(vectors)])
-        start[1:] = np.random.default_rng(0).normal(found.mean(), found.std(), start[1:].shape)
+        initial[1:] = np.random.default_rng(0).normal(found.mean(), found.std(), initial[1:].shape)
     for row, word in enumerate(words, start=N_SPECIAL):
         if word in vectors:
-            start[row] = vectors[word]
-    return torch.from_numpy(start)
+            initial[row] = vectors[word]
+    return torch.from_numpy(initial)

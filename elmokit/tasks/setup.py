@@ -1,0 +1,62 @@
+"""A task together with its config, vocabularies and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elmokit.io.progress import ProgressCallback
+from elmokit.tasks.inputs import InputLayer, Inputs, move_to
+from elmokit.tasks.task import AnyTask, Labels, TaskModel
+from elmokit.text.batching import plan_batches, restore_order
+
+
+@dataclass(frozen=True)
+class TaskSetup:
+    """What the training of every seed shares, and what a trained model needs to predict."""
+
+    task: AnyTask
+    config: Any
+    inputs: Inputs
+    labels: Labels
+    device: torch.device
+
+    def build(self, initial_vectors: Mapping[str, Tensor] | None = None) -> TaskModel[Any, Any]:
+        """Build a new model on the CPU.
+
+        Args:
+            initial_vectors: The initial values of word tables with pretrained vectors, by table.
+        """
+        tables = self.task.word_configs(self.config)
+        layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors)
+        model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
+        return model
+
+    def batch(self, examples: Sequence[Any]) -> Any:
+        """Turn examples into a batch on the device."""
+        return move_to(self.task.collate(examples, self.inputs, self.labels, self.config), self.device)
+
+    def predict_with(
+        self, model: TaskModel[Any, Any], examples: Sequence[Any], progress: ProgressCallback | None = None
+    ) -> list[Any]:
+        """Predict with a model, in batches of examples of similar length.
+
+        Returns:
+            One prediction per example, in their order.
+        """
+        plan = plan_batches(
+            [self.task.lengths(example) for example in examples], batch_size=self.config.train.batch_size
+        )
+        n_done, results = 0, []
+        model.eval()
+        with torch.no_grad():
+            for indices in plan:
+                results.append(model.predict(self.batch([examples[index] for index in indices])))
+                n_done += len(indices)
+                if progress is not None:
+                    progress("predict", n_done, len(examples))
+        return restore_order(plan, results)
