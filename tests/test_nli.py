@@ -100,7 +100,7 @@ def test_text_is_premise_tab_hypothesis_or_json() -> None:
     assert second.premise == first.premise
     (by_hand,) = TASK.read_text(lines[:1], "text", str.split, config(tokenize="parse"))
     assert by_hand.premise == ["A", "girl."]
-    for wrong, message in (("no tab", "line 1: .* 0 tabs"), ("a\tb\tc", "2 tabs"), ("{", "broken JSON")):
+    for wrong, message in (("no tab", "line 1: .* 0 tabs"), ("a\tb\tc", "2 tabs"), ("{", "invalid JSON")):
         with pytest.raises(TextError, match=message):
             list(TASK.read_text([wrong], "text", str.split, config()))
 

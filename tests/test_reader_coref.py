@@ -1,4 +1,4 @@
-"""Readers of documents with coreference: what they find, and what they say of bad files."""
+"""Documents with coreference are read in every format, and errors name the line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.tasks.readers.coref import Document, merged, read_coref, to_conll
+from elmokit.tasks.readers.coref import Document, merge_clusters, read_conll, read_coref, to_conll
 
 CONLL = """#begin document (nw/demo/00/demo_0001); part 002
 nw/demo/00/demo_0001 0 0 Mira  NNP  (TOP(S(NP*) -   -  - spk1 (PERSON) (ARG0*) (3)
@@ -39,7 +39,7 @@ def read(folder: Path, text: str, name: str = "documents") -> list[Document]:
     return list(read_coref(str(path)))
 
 
-def test_conll_and_json_say_the_same(tmp_path: Path) -> None:
+def test_conll_and_json_give_the_same_document(tmp_path: Path) -> None:
     (conll,), (from_json,) = read(tmp_path, CONLL), read(tmp_path, json.dumps(JSON))
     assert conll.sentences == (("Mira", "fixed", "her", "bike", "."), ("It", "rides"))
     assert conll.clusters == (((0, 0), (2, 2)), ((2, 3), (5, 5)))
@@ -49,7 +49,7 @@ def test_conll_and_json_say_the_same(tmp_path: Path) -> None:
         assert getattr(conll, name) == getattr(from_json, name)
 
 
-def test_a_no_break_space_parts_no_token(tmp_path: Path) -> None:
+def test_a_no_break_space_does_not_separate_tokens(tmp_path: Path) -> None:
     (document,) = read(tmp_path, CONLL.replace("bike ", "bike\u00a0two "))
     assert document.sentences[0] == ("Mira", "fixed", "her", "bike\u00a0two", ".")
 
@@ -65,14 +65,14 @@ def test_json_without_clusters_is_for_prediction(tmp_path: Path) -> None:
     assert document.clusters is None
 
 
-def test_mentions_of_one_chain_may_nest_and_touch(tmp_path: Path) -> None:
+def test_mentions_of_one_chain_may_be_nested_or_adjacent(tmp_path: Path) -> None:
     rows = ["(1|(1", "1)", "1)|(1)", "-"]
     text = "#begin document (x); part 0\n" + "".join(f"x 0 {i} w {c}\n" for i, c in enumerate(rows)) + "#end document\n"
     assert read(tmp_path, text)[0].clusters == (((0, 1), (0, 2), (2, 2)),)
 
 
-def test_clusters_that_share_a_mention_are_one() -> None:
-    assert merged([[(0, 0), (1, 1)], [(2, 2)], [(1, 1), (3, 3)], []]) == (((0, 0), (1, 1), (3, 3)), ((2, 2),))
+def test_clusters_that_share_a_mention_are_merged() -> None:
+    assert merge_clusters([[(0, 0), (1, 1)], [(2, 2)], [(1, 1), (3, 3)], []]) == (((0, 0), (1, 1), (3, 3)), ((2, 2),))
 
 
 def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
@@ -87,13 +87,13 @@ spans = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda pair: (min(pa
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(spans, min_size=1, max_size=4), max_size=4))
-def test_any_clusters_survive_conll(
+def test_any_clusters_can_be_written_as_conll_and_read_back(
     tmp_path_factory: pytest.TempPathFactory, clusters: list[list[tuple[int, int]]]
 ) -> None:
-    wanted = merged(clusters)
+    wanted = merge_clusters(clusters)
     document = Document("here", "x", (("a", "b", "c"), ("d", "e", "f")), None, wanted)
     (again,) = read(tmp_path_factory.mktemp("any"), to_conll(document, wanted))
-    # Two mentions of one chain that cross come back nested, as the layout cannot tell them apart.
+    # Two mentions of one chain that cross come back nested, because the format cannot tell them apart.
     crossing = any(a < c <= b < d for cluster in wanted for a, b in cluster for c, d in cluster)
     assert crossing or again.clusters == wanted
 
@@ -101,7 +101,7 @@ def test_any_clusters_survive_conll(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (CONLL.replace("4)\n", "-\n", 1), "line 4: a mention of chain 4 opens here and is not closed"),
+        (CONLL.replace("4)\n", "-\n", 1), "line 4: this mention of chain 4 is not closed before #end document"),
         (CONLL.replace("(4|(3)", "(3)"), "line 5: '4\\)' closes a mention of chain 4 that is not open"),
         (CONLL.replace("(4|(3)", "4|(3)"), "line 4: '4|\\(3\\)' in the last column"),
         (CONLL.replace("(4|(3)", "(x)"), "line 4: '\\(x\\)' in the last column"),
@@ -109,29 +109,29 @@ def test_any_clusters_survive_conll(
         (CONLL.replace("#end document\n", "") + CONLL, "line 11: a document begins"),
         (
             CONLL.replace("bike  NN   *))         -   -  - spk1 *        *)     ", "bike"),
-            "line 5: 5 columns, but 13 in the",
+            "line 5: 5 columns, expected 13",
         ),
-        (CONLL + "#end document\n", "line 12: a document ends, but none has begun"),
+        (CONLL + "#end document\n", "line 12: #end document without #begin document"),
         (CONLL.partition("\n")[2], "line 1: expected '#begin document"),
-        ("#begin document (x); part 0\nx 0 0\n", "line 2: 3 columns, expected at least 5"),
-        ('{"sentences": [["a"]]', "line 1: Input data was truncated"),
-        ('\n{"sentences": ["a"]}', "line 2: Expected `array`, got `str`"),
-        ('{"doc_key": "x"}', "line 1: Object missing required field `sentences`"),
+        ("#begin document (x); part 0\nx 0 0\n#end document\n", "line 2: 3 columns, expected at least 5"),
+        ('{"sentences": [["a"]]', "line 1, column 22: invalid JSON"),
+        ('\n{"sentences": ["a"]}', "line 2: not one JSON object .*: Expected `array`, got `str`"),
+        ('{"doc_key": "x"}', "line 1: not one JSON object .*: Object missing required field `sentences`"),
         (
             '{"sentences": [["a"]], "clusters": [[[0, 1]]]}',
             "line 1: a mention from word 0 to 1, in a document of 1 words",
         ),
-        ('{"sentences": [["a"]], "speakers": [["x", "y"]]}', "line 1: speakers are not one for each word"),
+        ('{"sentences": [["a"]], "speakers": [["x", "y"]]}', "line 1: expected one speaker per word"),
     ],
 )
-def test_a_bad_file_is_told_by_line(text: str, message: str, tmp_path: Path) -> None:
+def test_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TextError, match=message):
         read(tmp_path, text)
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet='#begin document(x);\n0-|() {}"[],', max_size=100))
-def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_read_or_rejected_with_one_message(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     message = "line 0"
     try:
         read(tmp_path_factory.mktemp("any"), text)
@@ -161,19 +161,19 @@ def test_gap_rows_become_documents(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ("t-1\tx\n", "line 2: 2 columns, expected 11"),
-        (GAP_ROW.replace("\t33\t", "\t34\t"), "line 2: Pronoun is 'She' at character 34, but the text has 'he '"),
+        (GAP_ROW.replace("\t33\t", "\t34\t"), "line 2: Pronoun is 'She' at character 34, but the text there is 'he '"),
         (GAP_ROW.replace("\t33\t", "\tx\t"), "line 2: Pronoun is 'She' at character x"),
-        (GAP_ROW.replace("Mira Berg\t4", " \t3"), "line 2: A is ' ', which holds no word"),
+        (GAP_ROW.replace("Mira Berg\t4", " \t3"), "line 2: A is ' ', which contains no word"),
         (GAP_ROW.replace("TRUE", "yes"), "line 2: B-coref is 'yes'. Expected TRUE or FALSE"),
     ],
 )
-def test_a_bad_row_of_gap_is_told_by_line(row: str, message: str, tmp_path: Path) -> None:
+def test_errors_in_gap_name_the_line(row: str, message: str, tmp_path: Path) -> None:
     pytest.importorskip("nltk")
     with pytest.raises(TextError, match=message):
         read(tmp_path, GAP_HEADER + row)
 
 
-def test_the_shared_litbank_data_is_read_whole(shared: Path) -> None:
+def test_the_shared_litbank_data_is_read_completely(shared: Path) -> None:
     documents = list(read_coref(str(shared / "data" / "coref-litbank" / "dev.conll")))
     assert len(documents) == 10
     assert sum(len(sentence) for document in documents for sentence in document.sentences) == 20438
@@ -185,12 +185,10 @@ def test_the_shared_litbank_data_is_read_whole(shared: Path) -> None:
 
 
 def read_lines_of(text: str, document: Document) -> list[object]:
-    from elmokit.tasks.readers.coref import _read_conll
-
-    return [found.clusters for found in _read_conll(document.key, enumerate(text.splitlines(), start=1))]
+    return [found.clusters for found in read_conll(document.key, enumerate(text.splitlines(), start=1))]
 
 
-def test_the_shared_gap_data_is_read_whole(shared: Path) -> None:
+def test_the_shared_gap_data_is_read_completely(shared: Path) -> None:
     pytest.importorskip("nltk")
     documents = list(read_coref(str(shared / "data" / "coref-gap" / "gap-validation.tsv")))
     assert len(documents) == 454

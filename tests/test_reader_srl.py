@@ -1,4 +1,4 @@
-"""Readers of semantic roles: four layouts, one result; bad files say where."""
+"""All four formats of semantic roles give the same result, and errors name the line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.tasks.readers.srl import Proposition, _tags_from_brackets, proposition_from_line, read_srl
+from elmokit.tasks.readers.srl import Proposition, _tags_from_brackets, parse_proposition, read_srl
 from elmokit.tasks.scores.chunks import chunks_of
+from elmokit.text.columns import ColumnSentence
 from tests.helpers.srl_columns import CONLL_2012
 
 TOKENS = ("Mira", "fixed", "her", "bike", ".")
+SENTENCE = ColumnSentence("x", 1, [])
 FIXED = ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "O")
 
 CONLL_2005 = """Mira  -   (A0*)
@@ -46,19 +48,19 @@ def read(folder: Path, text: str) -> list[Proposition]:
 
 
 @pytest.mark.parametrize("text", [CONLL_2012, CONLL_2005.replace("A0", "ARG0").replace("A1", "ARG1"), PROPBANK])
-def test_each_layout_of_columns_gives_the_same(text: str, tmp_path: Path) -> None:
+def test_every_column_format_gives_the_same_propositions(text: str, tmp_path: Path) -> None:
     with_roles, without = read(tmp_path, text)
     assert (with_roles.tokens, with_roles.predicate, with_roles.tags) == (TOKENS, 1, FIXED)
     assert (without.tokens, without.predicate, without.tags) == (("Yes",), None, ("O",))
 
 
-def test_the_one_line_layout_gives_it_too(tmp_path: Path) -> None:
+def test_the_one_line_format_gives_them_too(tmp_path: Path) -> None:
     (found,) = read(tmp_path, ONE_LINE)
     assert (found.tokens, found.predicate, found.tags) == (TOKENS, 1, FIXED)
-    assert proposition_from_line("0 Run ! |||", "here") == Proposition("here", ("Run", "!"), 0, None)
+    assert parse_proposition("0 Run ! |||", "here") == Proposition("here", ("Run", "!"), 0, None)
 
 
-def test_the_place_is_the_sentences_first_line(tmp_path: Path) -> None:
+def test_where_names_the_first_line_of_the_sentence(tmp_path: Path) -> None:
     assert [found.where.rpartition(", ")[2] for found in read(tmp_path, PROPBANK)] == ["line 2", "line 9"]
 
 
@@ -73,19 +75,19 @@ def test_a_token_may_be_a_hash_or_a_quote(tmp_path: Path) -> None:
     assert read(tmp_path, text.replace("\t", " "))[0].tokens == ("#", "rose", '"')
 
 
-def test_a_no_break_space_parts_no_token(tmp_path: Path) -> None:
+def test_a_no_break_space_does_not_separate_tokens(tmp_path: Path) -> None:
     path = tmp_path / "roles"
     for text, token in ((CONLL_2005, "bike "), (CONLL_2012, "bike "), (ONE_LINE, "bike ")):
         path.write_text(text.replace(token, "bike\u00a0two "), encoding="utf-8")
         assert next(iter(read_srl(str(path)))).tokens == ("Mira", "fixed", "her", "bike\u00a0two", ".")
 
 
-def test_of_nested_brackets_the_outermost_is_kept() -> None:
-    assert _tags_from_brackets(["(ARG2(ARG1*)", "*)", "(V*)"], "x, line 1") == ["B-ARG2", "I-ARG2", "B-V"]
+def test_only_the_outermost_of_nested_brackets_is_kept() -> None:
+    assert _tags_from_brackets(["(ARG2(ARG1*)", "*)", "(V*)"], SENTENCE) == ["B-ARG2", "I-ARG2", "B-V"]
 
 
-def test_neighbours_of_one_role_stay_apart() -> None:
-    assert _tags_from_brackets(["(A0*)", "(A0*", "*)"], "x, line 1") == ["B-A0", "B-A0", "I-A0"]
+def test_adjacent_arguments_of_one_role_are_kept_apart() -> None:
+    assert _tags_from_brackets(["(A0*)", "(A0*", "*)"], SENTENCE) == ["B-A0", "B-A0", "I-A0"]
 
 
 def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
@@ -95,33 +97,33 @@ def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, but 3"),
+        (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, expected 3"),
         (PROPBANK.replace("fix.01", "-"), "line 2: 0 predicates in column 2, but 1 columns"),
-        (PROPBANK.replace("B-V", "O"), "line 3: 'fixed' is a predicate, but column 3 has 'O'"),
+        (PROPBANK.replace("B-V", "O"), "line 3: 'fixed' is a predicate, but column 3 contains 'O'"),
         (PROPBANK.replace("B-ARG1", "O"), "line 2: the tag of token 3 is 'I-ARG1', after 'O'"),
         (PROPBANK.replace("B-ARG1", "ARG1"), "line 2: the tag of token 2 is 'ARG1'. Expected O, B-ROLE"),
         ("word\n", "line 1: one column, expected at least 2"),
         (CONLL_2005.replace("*)\n.", "*\n."), "line 5: the sentence ends, but .A1. is still open"),
         (CONLL_2005.replace("(A1*", "*"), "line 4: '.\\)' closes a bracket that is not open"),
-        (CONLL_2005.replace("(A1*", "(A1"), "line 3: '.A1' is no cell of roles"),
+        (CONLL_2005.replace("(A1*", "(A1"), "line 3: '.A1' is not a role"),
         (CONLL_2012.replace("(V*)", "(A2*)"), "line 2: column 12 marks no predicate"),
         ("#begin document (x); part 0\nx 0 0 word\n", "line 2: 4 columns, expected at least 12"),
-        (ONE_LINE + "fixed it\n", "line 2: expected: place of the predicate"),
-        ("7 Run ! ||| B-V O\n", "line 1: the predicate's place is 7, but there are 2 tokens"),
+        (ONE_LINE + "fixed it\n", "line 2: expected the index of the predicate"),
+        ("7 Run ! ||| B-V O\n", "line 1: the index of the predicate is 7, but the last of the 2 tokens has index 1"),
         ("0 Run ! ||| B-V\n", "line 1: 1 tags for 2 tokens"),
         ("0 Run ! ||| B-V I-A0\n", "line 1: the tag of token 1"),
-        ("0 Mira ran ||| B-ARG0 B-V\n", "line 1: the predicate is at place 0, from 0 on, and the tag there is B-ARG0"),
-        ("1 Mira ran ||| B-ARG0 O\n", "the tag there is O. Expected B-V or I-V"),
+        ("0 Mira ran ||| B-ARG0 B-V\n", "line 1: the index of the predicate is 0 .from 0., but that token has the tag B-ARG0"),
+        ("1 Mira ran ||| B-ARG0 O\n", "has the tag O. Expected B-V or I-V"),
     ],
 )
-def test_a_bad_file_is_told_by_line(text: str, message: str, tmp_path: Path) -> None:
+def test_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TextError, match=message):
         read(tmp_path, text)
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet="AV0-* ()|#\t\nIBO.", max_size=80))
-def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_read_or_rejected_with_one_message(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     message, found = "line 0", []
     try:
         found = read(tmp_path_factory.mktemp("any"), text)
@@ -136,7 +138,7 @@ roles = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["ARG0", "C-ARG0",
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(roles)
-def test_brackets_and_tags_say_the_same(pieces: list[tuple[int, str | None]]) -> None:
+def test_brackets_and_tags_describe_the_same_arguments(pieces: list[tuple[int, str | None]]) -> None:
     cells: list[str] = []
     for length, label in pieces:
         piece = ["*"] * length
@@ -144,7 +146,7 @@ def test_brackets_and_tags_say_the_same(pieces: list[tuple[int, str | None]]) ->
             piece[0] = f"({label}" + piece[0]
             piece[-1] += ")"
         cells += piece
-    tags = _tags_from_brackets(cells, "x, line 1")
+    tags = _tags_from_brackets(cells, SENTENCE)
     starts = {
         place: label for place, label in zip(_starts(pieces), [label for _, label in pieces], strict=True) if label
     }
@@ -158,7 +160,7 @@ def _starts(pieces: list[tuple[int, str | None]]) -> list[int]:
     return places[:-1]
 
 
-def test_the_shared_propbank_data_is_read_whole(shared: Path) -> None:
+def test_the_shared_propbank_data_is_read_completely(shared: Path) -> None:
     propositions = list(read_srl(str(shared / "data" / "srl-propbank-ewt" / "dev.props")))
     assert sum(one.predicate is not None for one in propositions) == 4906
     assert len({one.where for one in propositions}) == 1938

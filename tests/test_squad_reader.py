@@ -1,4 +1,4 @@
-"""SQuAD files to questions, passages and spans."""
+"""SQuAD files are read into questions, passages and spans."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_an_answer_becomes_a_span_of_tokens_and_its_slice_is_the_answer(tmp_path
     assert example.tokens == ("When", "did", "Ada", "fix", "it", "?")
 
 
-def test_training_takes_the_most_frequent_span_and_the_first_of_equals(tmp_path: Path) -> None:
+def test_training_uses_the_most_frequent_span_and_the_first_of_equally_frequent_ones(tmp_path: Path) -> None:
     (example,) = read(tmp_path, squad(question(("in May", 19), ("May", 22), ("May", 22))))
     assert example.span == (5, 5)
     (example,) = read(tmp_path, squad(question(("in May", 19), ("May", 22))))
     assert example.span == (4, 5)
 
 
-def test_an_answer_that_cuts_a_token_is_widened(tmp_path: Path) -> None:
+def test_an_answer_that_ends_inside_a_token_is_widened(tmp_path: Path) -> None:
     (example,) = read(tmp_path, squad(question(("hain", 36))))
     assert example.span is not None
     assert example.passage.slice(*example.span) == "chain"
@@ -55,7 +55,7 @@ def test_an_answer_that_cuts_a_token_is_widened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "start"), [("in June", 19), ("in May", 20), ("May", 900), ("Ada", -3), ("", 3), (" ", 3)]
 )
-def test_an_answer_that_is_not_the_text_is_refused_with_its_question_and_the_way_out(
+def test_an_answer_that_differs_from_the_passage_is_rejected_unless_mismatches_are_skipped(
     tmp_path: Path, text: str, start: int
 ) -> None:
     content = squad(question((text, start), ("in May", 19)))
@@ -63,12 +63,12 @@ def test_an_answer_that_is_not_the_text_is_refused_with_its_question_and_the_way
         read(tmp_path, content)
     (example,) = read(tmp_path, content, skip_mismatched=True)
     assert example.span == (4, 5)
-    assert example.answers == (text, "in May")  # the official script counts it all the same
+    assert example.answers == (text, "in May")  # the official script still counts it
     (example,) = read(tmp_path, squad(question((text, start))), skip_mismatched=True)
     assert example.span is None
 
 
-def test_a_question_without_an_answer_is_refused_skipped_or_kept(tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_rejected_skipped_or_kept(tmp_path: Path) -> None:
     content = squad(question(is_impossible=True), question(("in May", 19)))
     with pytest.raises(TextError, match=r"question 'q1': has no answer.*model\.no_answer.*data\.skip_unanswerable"):
         read(tmp_path, content)
@@ -87,23 +87,23 @@ def test_a_file_without_gold_answers_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"data": [\n{"a" 1}]}', r"squad\.json, line 2, column 6: broken JSON"),
+        ('{"data": [\n{"a" 1}]}', r"squad\.json, line 2, column 6: invalid JSON"),
         ('{"questions": []}', r"squad\.json: not SQuAD's JSON: .*missing required field `data`"),
         (
             '{"data": [{"paragraphs": [{"qas": []}]}]}',
             r"missing required field `context` - at `\$\.data\[0\]\.paragraphs",
         ),
-        ("[" * 100_000, "nested too deeply|broken JSON"),
-        (squad(question(("x", 0)), context=" \n"), "a passage without a word"),
+        ("[" * 100_000, "nested too deeply|invalid JSON"),
+        (squad(question(("x", 0)), context=" \n"), "the passage .* contains no word"),
         (squad({"id": "q7", "question": " ", "answers": []}), "question 'q7'"),
     ],
 )
-def test_what_is_no_squad_file_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_file_is_rejected_with_the_location_of_the_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
         read(tmp_path, text, unanswerable="keep")
 
 
-def test_questions_to_predict_on_are_tabbed_lines_or_json_lines_or_a_squad_file() -> None:
+def test_questions_to_predict_on_are_tab_separated_lines_json_lines_or_a_squad_file() -> None:
     lines = [f"When?\t{CONTEXT}", "", json.dumps({"question": "What?", "context": CONTEXT, "id": "x"})]
     tabbed, record = read_questions(lines, "input")
     assert (tabbed.id, tabbed.where, record.id) == ("1", "input, line 1", "x")
@@ -116,14 +116,14 @@ def test_questions_to_predict_on_are_tabbed_lines_or_json_lines_or_a_squad_file(
     ("line", "message"),
     [
         ("When?", "input, line 1: expected a question, a tab and a passage"),
-        ("\tpassage", "input, line 1: a question without a word"),
-        ("When?\t ", "input, line 1: a passage without a word"),
+        ("\tpassage", "input, line 1: the question '' contains no word"),
+        ("When?\t ", "input, line 1: the passage ' ' contains no word"),
         ('{"question": "q"}', "missing required field `context`"),
-        ('{"question": ', "input, line 1, column .*: broken JSON"),
+        ('{"question": ', "input, line 1, column .*: invalid JSON"),
         ('{"data": 3}', "not SQuAD's JSON"),
     ],
 )
-def test_lines_that_are_no_questions_are_refused(line: str, message: str) -> None:
+def test_lines_that_are_not_questions_are_rejected(line: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
         list(read_questions([line], "input"))
 

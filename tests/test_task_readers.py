@@ -1,4 +1,4 @@
-"""Columns, trees and pairs of sentences: read, or refused with file and line."""
+"""Trees and pairs of sentences are read, or rejected with file and line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.tasks.readers.conll_tags import read_columns
-from elmokit.tasks.readers.pairs import leaves, read_pairs
-from elmokit.tasks.readers.trees import LabelledTree, Node, parse_tree, read_trees
+from elmokit.tasks.readers.pairs import read_pairs, tokens_of_parse
+from elmokit.tasks.readers.trees import LabelledTree, TreeNode, parse_tree, read_trees
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -21,35 +20,12 @@ def written(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_columns_with_blanks_or_tabs_and_document_marks(tmp_path: Path) -> None:
-    text = "-DOCSTART- -X- O\n\na b  c\n-DOCSTART- -X- O\n\n\nd\u00a0e\tf\tg\n"
-    found = list(read_columns(written(tmp_path, text)))
-    assert [sentence.rows for sentence in found] == [[["a", "b", "c"]], [["d\u00a0e", "f", "g"]]]
-    assert [sentence.first_line for sentence in found] == [3, 7]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a b\nc\n", "line 2: 1 columns, expected 2, as on the lines before"),
-        ("a\n", "line 1: 1 columns, expected at least 2"),
-        ("a\tb\nc\t\n", "line 2: 1 columns"),
-        ("a b c\n\nd e\n", "line 3: 2 columns, expected 3"),
-    ],
-)
-def test_ragged_columns_are_refused(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(TextError) as error:
-        list(read_columns(written(tmp_path, text)))
-    assert message in str(error.value)
-    assert "file.txt" in str(error.value)
-
-
 def test_a_tree_gives_its_phrases_root_first(tmp_path: Path) -> None:
     text = "(3 (2 Mira) (3 (2 rides) (4 superbly)))\n\n(2 1\u00a01\\/2)\n"
     first, second = read_trees(written(tmp_path, text))
     assert first.tokens == ["Mira", "rides", "superbly"]
-    assert first.nodes == [Node(0, 3, "3"), Node(0, 1, "2"), Node(1, 3, "3"), Node(1, 2, "2"), Node(2, 3, "4")]
-    assert second == LabelledTree(["1\u00a01\\/2"], [Node(0, 1, "2")], second.where)  # a no-break space parts nothing
+    assert first.nodes == [TreeNode(0, 3, "3"), TreeNode(0, 1, "2"), TreeNode(1, 3, "3"), TreeNode(1, 2, "2"), TreeNode(2, 3, "4")]
+    assert second == LabelledTree(["1\u00a01\\/2"], [TreeNode(0, 1, "2")], second.where)  # a no-break space does not separate words
     assert second.where.endswith("line 3")
 
 
@@ -65,7 +41,7 @@ def trees(draw: st.DrawFn, depth: int = 4) -> tuple[str, list[str], int]:
 
 
 @given(trees())
-def test_any_tree_is_read_whole(case: tuple[str, list[str], int]) -> None:
+def test_any_tree_is_read_completely(case: tuple[str, list[str], int]) -> None:
     text, words, n_nodes = case
     tree = parse_tree(text, "here")
     assert tree.tokens == words
@@ -76,20 +52,20 @@ def test_any_tree_is_read_whole(case: tuple[str, list[str], int]) -> None:
     ("line", "message"),
     [
         ("(2 (2 a) (2 b)", "unbalanced brackets: 1 never closed"),
-        ("(2 a))", "closes that was not opened"),
+        ("(2 a))", "unmatched closing bracket"),
         ("(2 a) (2 b)", "more than one tree"),
-        ("2 a", "'2' stands outside the tree"),
-        ("(2 a b)", "'a' does not stand alone"),
-        ("(2 a (2 b))", "'a' does not stand alone"),
-        ("(2 (2 a) b)", "'b' does not stand alone"),
-        ("((2 a))", "opens without a label"),
-        ("(2)", "holds no word"),
-        ("(2 (2 a) (3))", "holds no word"),
-        ("(", "opens without a label"),
-        ("\u3000", "stands outside the tree"),
+        ("2 a", "'2' is outside the tree"),
+        ("(2 a b)", "'a' is not the only child"),
+        ("(2 a (2 b))", "'a' is not the only child"),
+        ("(2 (2 a) b)", "'b' is not the only child"),
+        ("((2 a))", "has no label"),
+        ("(2)", "contains no word"),
+        ("(2 (2 a) (3))", "contains no word"),
+        ("(", "has no label"),
+        ("\u3000", "is outside the tree"),
     ],
 )
-def test_what_is_no_tree_is_refused(line: str, message: str) -> None:
+def test_an_invalid_tree_is_rejected(line: str, message: str) -> None:
     with pytest.raises(TextError) as error:
         parse_tree(line, "f, line 7")
     assert message in str(error.value)
@@ -102,7 +78,7 @@ def test_any_line_is_a_tree_or_one_clear_error(line: str) -> None:
         tree = parse_tree(line, "here")
     except TextError:
         return
-    assert tree.nodes[0] == Node(0, len(tree.tokens), tree.nodes[0].label)
+    assert tree.nodes[0] == TreeNode(0, len(tree.tokens), tree.nodes[0].label)
     assert all(node.start < node.stop <= len(tree.tokens) for node in tree.nodes)
 
 
@@ -111,7 +87,7 @@ def test_very_deep_trees_are_read() -> None:
     assert len(parse_tree("(1 " * n_levels + "(2 a)" + ")" * n_levels, "here").nodes) == n_levels + 1
 
 
-def test_json_lines_without_a_majority_are_passed_over(tmp_path: Path) -> None:
+def test_json_lines_without_a_majority_are_skipped(tmp_path: Path) -> None:
     rows = [
         {"gold_label": "Entailment", "sentence1": "A b.", "sentence2": "C."},
         {"gold_label": "-", "sentence1": "A", "sentence2": "B"},
@@ -126,11 +102,11 @@ def test_json_lines_without_a_majority_are_passed_over(tmp_path: Path) -> None:
     first, second = read_pairs(written(tmp_path, "\n".join(map(json.dumps, rows))))
     assert (first.label, first.first, first.second, first.parses) == ("entailment", "A b.", "C.", None)
     assert second.parses is not None
-    assert leaves(second.parses[0]) == ["A", "b", "."]
+    assert tokens_of_parse(second.parses[0]) == ["A", "b", "."]
     assert second.where.endswith("line 3")
 
 
-def test_tables_are_read_by_their_head_line(tmp_path: Path) -> None:
+def test_tables_are_read_by_their_header(tmp_path: Path) -> None:
     sick = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA b\tC d\t4.5\tNEUTRAL\n"
     (pair,) = read_pairs(written(tmp_path, sick))
     assert (pair.first, pair.second, pair.label) == ("A b", "C d", "neutral")
@@ -142,17 +118,17 @@ def test_tables_are_read_by_their_head_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"gold_label":"neutral","sentence1":"A"}', "line 1: there is no sentence2 or sentence_B"),
-        ('{"sentence1":"A","sentence2":"B"}', "line 1: there is no label"),
-        ('{"gold_label":1,"sentence1":"A","sentence2":"B"}', "gold_label is 1; expected text"),
-        ('{"gold_label":"-","sentence1":"A","sentence2":"B"}\n{broken', "line 2: broken JSON"),
-        ('{"gold_label":"-","sentence1":"A","sentence2":"B"}\n[]', "line 2: expected a JSON object"),
-        ("sentence1\tsentence2\nA\tB\n", "line 1: the head line names no gold_label"),
+        ('{"gold_label":"neutral","sentence1":"A"}', "line 1: no sentence2 or sentence_B"),
+        ('{"sentence1":"A","sentence2":"B"}', "line 1: no label"),
+        ('{"gold_label":1,"sentence1":"A","sentence2":"B"}', "gold_label is 1. Expected a string"),
+        ('{"gold_label":"-","sentence1":"A","sentence2":"B"}\n{broken', "line 2, column 2: invalid JSON"),
+        ('{"gold_label":"-","sentence1":"A","sentence2":"B"}\n[]', "line 2: not one JSON object per line: Expected `object`"),
+        ("sentence1\tsentence2\nA\tB\n", "line 1: the header has no column gold_label"),
         ("sentence1\tsentence2\tgold_label\nA\tB\n", "line 2: 2 columns, expected 3"),
         ("sentence1\tsentence2\tgold_label\nA\tB\tC\tD\n", "line 2: 4 columns, expected 3"),
     ],
 )
-def test_what_is_no_pair_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_pair_is_rejected(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TextError) as error:
         list(read_pairs(written(tmp_path, text)))
     assert message in str(error.value)
@@ -168,7 +144,7 @@ def test_any_text_gives_pairs_or_one_clear_error(tmp_path_factory: pytest.TempPa
         assert "line" in str(error)  # noqa: PT017
 
 
-def test_the_shared_files_are_read_whole(shared: Path) -> None:
+def test_the_shared_files_are_read_completely(shared: Path) -> None:
     data = shared / "data"
     trees_ = list(read_trees(str(data / "sst5/dev.txt")))
     roots = [tree.nodes[0].label for tree in trees_]
@@ -176,5 +152,3 @@ def test_the_shared_files_are_read_whole(shared: Path) -> None:
     assert len(list(read_trees(str(data / "sst5/train.txt")))) == 8544
     assert len(list(read_pairs(str(data / "nli-snli/dev.jsonl")))) == 9842
     assert len(list(read_pairs(str(data / "nli-sick/dev.jsonl")))) == 500
-    columns = list(read_columns(str(data / "ner-wikigold/dev.conll")))
-    assert (len(columns), sum(len(sentence.rows) for sentence in columns)) == (296, 6982)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.text_files import read_lines
+from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.text.columns import read_column_sentences
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 PLUS = "# global.columns ="  # the first line of CoNLL-U Plus names its columns
 NO_TAG = "_"  # CoNLL-U's word for "not given"
-DOCUMENT = "-DOCSTART-"
 
 
 @dataclass(frozen=True)
@@ -78,36 +78,23 @@ def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence
 
 
 def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[TaggedSentence]:
-    """Sentences of a file of columns with blanks or tabs between, a blank line after each sentence (CoNLL 2000, 2003).
+    """Read the sentences of a file with one token per line and columns separated by spaces or tabs.
 
-    ``-DOCSTART-`` lines are passed over.
+    This is the format of CoNLL 2000 and 2003: a blank line ends a sentence, and ``-DOCSTART-`` lines are skipped.
 
     Args:
-        words, tags: numbers of their columns, from 1.
+        words, tags: Numbers of their columns, from 1.
 
     Raises:
-        ConfigError: there is no column of that number.
-        TextError: the file cannot be read, or a line has another number of columns than the first.
+        ConfigError: There is no column with that number.
+        TextError: The file cannot be read, or a line has a different number of columns than the first.
     """
-    n_columns = 0
-    sentence: list[tuple[str, str | None]] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.replace("\t", " ").split(" ")
-        columns = [column for column in columns if column]
-        if not columns or columns[0] == DOCUMENT:
-            yield from _sentence(sentence)
-            sentence = []
-            continue
-        n_columns = n_columns or len(columns)
-        if len(columns) != n_columns:
-            raise TextError(
-                f"{path}, line {number}: {len(columns)} columns, expected {n_columns} as on the lines before."
-            )
+    for sentence in read_column_sentences(path, enumerate(read_lines(path), start=1), split=split_tokens):
+        n_columns = len(sentence.rows[0])
         for wanted in (words, tags):
             if not 1 <= wanted <= n_columns:
                 raise ConfigError(f"{path} has {n_columns} columns; there is no column {wanted}. Give one from 1.")
-        sentence.append((columns[words - 1], columns[tags - 1]))
-    yield from _sentence(sentence)
+        yield TaggedSentence([row[words - 1] for row in sentence.rows], [row[tags - 1] for row in sentence.rows])
 
 
 def unpacked_name(path: str | Path) -> str:

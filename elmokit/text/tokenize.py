@@ -1,14 +1,14 @@
-"""Split raw text into tokens with NLTK's Penn Treebank tokenizer."""
+"""Split raw English text into tokens with NLTK's Penn Treebank tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from elmokit.errors import MissingExtraError
 
 
-def treebank_tokenizer() -> Callable[[str], list[str]]:
-    """Return a function that splits a raw sentence into tokens, each an unchanged part of the sentence.
+def treebank_span_tokenizer() -> Callable[[str], Iterable[tuple[int, int]]]:
+    """Return a function that maps a raw sentence to the character offsets ``(start, stop)`` of its tokens.
 
     Raises:
         MissingExtraError: NLTK is not installed.
@@ -17,9 +17,17 @@ def treebank_tokenizer() -> Callable[[str], list[str]]:
         from nltk.tokenize import NLTKWordTokenizer
     except ImportError:
         raise MissingExtraError("Tokenizing raw text", "tokenize") from None
-    tokenizer = NLTKWordTokenizer()
+    spans: Callable[[str], Iterable[tuple[int, int]]] = NLTKWordTokenizer().span_tokenize
+    return spans
 
-    def tokenize(sentence: str) -> list[str]:
-        return [sentence[start:stop] for start, stop in tokenizer.span_tokenize(sentence)]
 
-    return tokenize
+def treebank_tokenizer() -> Callable[[str], list[str]]:
+    """Return a function that maps a raw sentence to its tokens.
+
+    Each token is a slice of the sentence: unlike NLTK's ``tokenize``, quotes are not rewritten as `` and ''.
+
+    Raises:
+        MissingExtraError: NLTK is not installed.
+    """
+    spans = treebank_span_tokenizer()
+    return lambda sentence: [sentence[start:stop] for start, stop in spans(sentence)]

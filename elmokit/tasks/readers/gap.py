@@ -1,6 +1,6 @@
-"""GAP: which of two names an ambiguous pronoun means (Webster et al. 2018).
+"""Read GAP: for each ambiguous pronoun, which of two names it refers to (Webster et al. 2018).
 
-A table with a header; the texts are raw, and the offsets count characters in them.
+The file is a tab-separated table with a header. Its texts are raw, and its offsets count characters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.tasks.readers.passages import covering_tokens
+from elmokit.tasks.scores.coref import Mention
+from elmokit.text.tokenize import treebank_span_tokenizer
 
 HEADER = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"]
 SENTENCE_END = re.compile(r"""[.!?]["'\u201d\u2019)\]]*\s+(?=["'\u201c\u2018(\[]*[A-Z0-9])""")
@@ -23,27 +25,30 @@ Sentences = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Pronoun:
-    """The pronoun, the two names, and which of them it means; spans of tokens, both ends included."""
+    """An ambiguous pronoun, two names, and which of them it refers to."""
 
-    span: tuple[int, int]
+    span: Mention
     is_feminine: bool
-    names: tuple[tuple[int, int], tuple[int, int]]
+    names: tuple[Mention, Mention]
     answers: tuple[bool, bool]
 
-    def clusters(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """What the table says of coreference: the pronoun and the names that it means."""
-        meant = [name for name, answer in zip(self.names, self.answers, strict=True) if answer]
-        return (tuple(sorted({self.span, *meant})),) if meant else ()
+    def clusters(self) -> tuple[tuple[Mention, ...], ...]:
+        """Return what the table says about coreference: one cluster of the pronoun and the names it refers to."""
+        referents = [name for name, is_referent in zip(self.names, self.answers, strict=True) if is_referent]
+        return (tuple(sorted({self.span, *referents})),) if referents else ()
 
 
 def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, str, Sentences, Pronoun]]:
-    """Place, key, sentences and pronoun of each row; the first line is the header.
+    """Read the rows of the table from its numbered lines, of which the first is the header.
+
+    Returns:
+        For each row: file and line, ID, tokenized sentences, and the pronoun.
 
     Raises:
-        TextError: a row has another number of columns, or its offsets do not fit its text.
-        MissingExtraError: the tokenizer is not installed.
+        TextError: A row has a wrong number of columns, or its offsets do not match its text.
+        MissingExtraError: The tokenizer is not installed.
     """
-    tokenize = treebank_tokenizer()
+    token_spans = treebank_span_tokenizer()
     for number, line in lines:
         columns = line.split("\t")
         where = f"{path}, line {number}"
@@ -54,43 +59,38 @@ def read_gap(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str,
         row = dict(zip(HEADER, columns, strict=True))
         text = row["Text"]
         sentences: list[tuple[str, ...]] = []
-        bounds: list[tuple[int, int]] = []  # in the text, of each token
-        for start, stop in _sentence_bounds(text):
-            tokens = tokenize(text[start:stop])
-            at = start
-            for token in tokens:
-                at = text.index(token, at)
-                bounds.append((at, at + len(token)))
-                at += len(token)
-            sentences.append(tuple(tokens))
-        spans = [_span(row, name, bounds, where) for name in ("Pronoun", "A", "B")]
-        answers = []
+        offsets: list[tuple[int, int]] = []  # of each token, in the text
+        for start, stop in _sentence_offsets(text):
+            spans = [(start + first, start + last) for first, last in token_spans(text[start:stop])]
+            offsets += spans
+            sentences.append(tuple(text[first:last] for first, last in spans))
+        span, one, other = (_mention(row, name, offsets, where) for name in ("Pronoun", "A", "B"))
         for name in ("A-coref", "B-coref"):
             if row[name] not in ("TRUE", "FALSE"):
                 raise TextError(f"{where}: {name} is {row[name]!r}. Expected TRUE or FALSE.")
-            answers.append(row[name] == "TRUE")
-        pronoun = Pronoun(spans[0], row["Pronoun"].lower() in FEMININE, (spans[1], spans[2]), (answers[0], answers[1]))
+        answers = (row["A-coref"] == "TRUE", row["B-coref"] == "TRUE")
+        pronoun = Pronoun(span, row["Pronoun"].lower() in FEMININE, (one, other), answers)
         yield where, row["ID"], tuple(sentences), pronoun
 
 
-def _sentence_bounds(text: str) -> list[tuple[int, int]]:
-    """Where sentences stand: cut after . ! ? before a capital, not after an initial or a title."""
+def _sentence_offsets(text: str) -> list[tuple[int, int]]:
+    """Split after . ! ? in front of a capital letter or digit, but not after an initial or a title."""
     cuts = [end.end() for end in SENTENCE_END.finditer(text) if not ABBREVIATION.search(text[: end.end()])]
     starts = [0, *cuts]
     return [(start, stop) for start, stop in zip(starts, [*cuts, len(text)], strict=True) if text[start:stop].strip()]
 
 
-def _span(row: dict[str, str], name: str, bounds: list[tuple[int, int]], where: str) -> tuple[int, int]:
-    """The tokens that a string of the row touches."""
+def _mention(row: dict[str, str], name: str, offsets: list[tuple[int, int]], where: str) -> Mention:
+    """Return the first and last token that overlap with a name or pronoun of the row."""
     offset = row[f"{name}-offset"]
     start = int(offset) if offset.isdecimal() else -1
     stop = start + len(row[name])
     if start < 0 or not row[name] or row["Text"][start:stop] != row[name]:
         raise TextError(
-            f"{where}: {name} is {row[name]!r} at character {offset}, but the text has "
-            f"{row['Text'][max(start, 0) : max(stop, 0)]!r} there."
+            f"{where}: {name} is {row[name]!r} at character {offset}, but the text there is "
+            f"{row['Text'][max(start, 0) : max(stop, 0)]!r}."
         )
-    touched = [place for place, (first, last) in enumerate(bounds) if first < stop and start < last]
-    if not touched:
-        raise TextError(f"{where}: {name} is {row[name]!r}, which holds no word.")
-    return touched[0], touched[-1]
+    covered = covering_tokens(offsets, start, stop)
+    if covered is None:
+        raise TextError(f"{where}: {name} is {row[name]!r}, which contains no word.")
+    return covered

@@ -1,17 +1,17 @@
-"""Pairs of sentences with a label: SNLI's JSON lines, and tables with tabs and a head line (SNLI's text form, SICK)."""
+"""Read labelled pairs of sentences: SNLI's JSON lines, and tab-separated tables with a header (SNLI's text form, SICK)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from elmokit.errors import TextError
 from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.tasks.readers.json_text import parse_json
 
-NO_MAJORITY = "-"  # SNLI's annotators did not agree
-# Names of the columns: SNLI's, SICK's from SemEval, SICK's full release.
+NO_MAJORITY = "-"  # SNLI: the annotators did not agree
+# Names of the columns in SNLI, in SICK's SemEval release, and in SICK's full release.
 FIRST = ("sentence1", "sentence_A")
 SECOND = ("sentence2", "sentence_B")
 LABEL = ("gold_label", "entailment_judgment", "entailment_label")
@@ -19,26 +19,28 @@ PARSES = ("sentence1_binary_parse", "sentence2_binary_parse")
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A line of the file."""
+class RawPair:
+    """A pair of sentences before tokenization."""
 
     first: str
     second: str
     label: str | None
-    """In small letters; None where there is none."""
+    """In lower case; None if the file has no labels."""
     parses: tuple[str, str] | None
-    """SNLI's binary parses, which hold the tokens."""
+    """SNLI's binary parses, which contain the tokens."""
     where: str
+    """File and line, for error messages."""
 
 
-def read_pairs(path: str) -> Iterator[Pair]:
-    """The pairs of a file (``.gz``, ``.xz`` too) but those without a majority label; JSON if it begins with a brace.
+def read_pairs(path: str) -> Iterator[RawPair]:
+    """Read the pairs of a file, which may be compressed; JSON lines if it starts with a brace, a table otherwise.
+
+    Pairs without a majority label are skipped, as in all published work on SNLI.
 
     Raises:
-        TextError: the file cannot be read, a line is broken JSON or has another number of columns, or something is
-            missing in it.
+        TextError: The file cannot be read, a line is not valid, or a sentence or label is missing.
     """
-    head: list[str] | None = None
+    header: list[str] | None = None
     is_json: bool | None = None
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -46,81 +48,68 @@ def read_pairs(path: str) -> Iterator[Pair]:
         where = f"{path}, line {number}"
         if is_json is None:
             is_json = line.lstrip().startswith("{")
-        if not is_json and head is None:
-            head = _head(line, where)
+        if not is_json and header is None:
+            header = _parse_header(line, where)
             continue
-        content = parse_object(line, where) if is_json else _row(line, head or [], where)
-        pair = pair_of(content, where)
+        pair = parse_pair(line, where) if is_json else _pair_from_values(_parse_row(line, header or [], where), where)
         if pair.label is None:
-            raise TextError(f"{where}: there is no label; expected {' or '.join(LABEL)}.")
+            raise TextError(f"{where}: no label. Expected the key {' or '.join(LABEL)}.")
         if pair.label != NO_MAJORITY:
             yield pair
 
 
-def pair_of(content: dict[str, Any], where: str) -> Pair:
-    """A pair from named values.
+def parse_pair(line: str, where: str) -> RawPair:
+    """Parse a pair in JSON, with or without a label.
 
     Raises:
-        TextError: a sentence is missing, or something is no text.
+        TextError: The line is not a JSON object, a sentence is missing, or a value is not a string.
     """
-    first, second = _value(content, FIRST, where), _value(content, SECOND, where)
-    if first is None or second is None:
-        wanted = FIRST if first is None else SECOND
-        raise TextError(
-            f"{where}: there is no {' or '.join(wanted)}; found {', '.join(map(str, content)) or 'nothing'}."
-        )
-    label = _value(content, LABEL, where)
-    one, two = (_value(content, (name,), where) for name in PARSES)
-    parses = None if one is None or two is None else (one, two)
-    return Pair(first, second, None if label is None else label.lower(), parses, where)
+    return _pair_from_values(parse_json(line, where, dict[str, Any], "one JSON object per line"), where)
 
 
-def parse_object(line: str, where: str) -> dict[str, Any]:
-    """A line of JSON that must be an object.
-
-    Raises:
-        TextError: it is not.
-    """
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise TextError(f"{where}: broken JSON ({error}). Expected one object a line.") from None
-    if not isinstance(content, dict):
-        raise TextError(f"{where}: expected a JSON object with named values, found {line.strip()[:40]!r}.")
-    return content
-
-
-def leaves(parse: str) -> list[str]:
-    """The tokens of a binary parse: what is left when its brackets are dropped."""
+def tokens_of_parse(parse: str) -> list[str]:
+    """Return the tokens of a binary parse, which is the sentence with brackets added."""
     return [part for part in split_tokens(parse) if part not in ("(", ")")]
 
 
-def _value(content: dict[str, Any], names: tuple[str, ...], where: str) -> str | None:
+def _pair_from_values(values: dict[str, Any], where: str) -> RawPair:
+    first, second = _first_of(values, FIRST, where), _first_of(values, SECOND, where)
+    if first is None or second is None:
+        missing = FIRST if first is None else SECOND
+        raise TextError(f"{where}: no {' or '.join(missing)}. Found {', '.join(map(str, values)) or 'nothing'}.")
+    label = _first_of(values, LABEL, where)
+    one, two = (_first_of(values, (name,), where) for name in PARSES)
+    parses = None if one is None or two is None else (one, two)
+    return RawPair(first, second, None if label is None else label.lower(), parses, where)
+
+
+def _first_of(values: dict[str, Any], names: tuple[str, ...], where: str) -> str | None:
     for name in names:
-        if name in content:
-            value = content[name]
-            if not isinstance(value, str):
-                raise TextError(f"{where}: {name} is {value!r}; expected text.")
-            return value
+        if name in values:
+            if not isinstance(values[name], str):
+                raise TextError(f"{where}: {name} is {values[name]!r}. Expected a string.")
+            return values[name]
     return None
 
 
-def _head(line: str, where: str) -> list[str]:
+def _parse_header(line: str, where: str) -> list[str]:
     names = line.split("\t")
-    for wanted in (FIRST, SECOND, LABEL):
-        if not set(wanted) & set(names):
+    for choices in (FIRST, SECOND, LABEL):
+        if not set(choices) & set(names):
             raise TextError(
-                f"{where}: the head line names no {' or '.join(wanted)}. Expected JSON lines, or a table with tabs "
-                "between its columns and their names on the first line."
+                f"{where}: the header has no column {' or '.join(choices)}. Expected JSON lines, or a tab-separated "
+                "table with the names of its columns on the first line."
             )
     return names
 
 
-def _row(line: str, head: list[str], where: str) -> dict[str, Any]:
+def _parse_row(line: str, header: list[str], where: str) -> dict[str, Any]:
     columns = line.split("\t")
-    # SNLI's own tables leave trailing empty columns out
-    if len(columns) > len(head) or len(columns) <= max(
-        head.index(name) for name in head if name in FIRST + SECOND + LABEL
-    ):
-        raise TextError(f"{where}: {len(columns)} columns, expected {len(head)}, as in the head line.")
-    return dict(zip(head, columns, strict=False))
+    last_needed = max(header.index(name) for name in header if name in FIRST + SECOND + LABEL)
+    if not last_needed < len(columns) <= len(header):  # SNLI's own tables omit trailing empty columns
+        raise TextError(f"{where}: {len(columns)} columns, expected {len(header)}, as in the header.")
+    return dict(zip(header, columns, strict=False))
+
+Pair, leaves, pair_of = RawPair, tokens_of_parse, _pair_from_values
+def parse_object(line: str, where: str) -> dict[str, Any]:
+    return parse_json(line, where, dict[str, Any], "one JSON object per line")

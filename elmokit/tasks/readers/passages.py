@@ -1,9 +1,9 @@
-"""Raw passages to tokens that know where they stand, for tasks whose answers are slices of the text.
+"""Tokenize raw passages with character offsets, for tasks whose answers are slices of the text.
 
-Sentences by NLTK's Punkt with a fixed list of abbreviations, words in the manner of the Penn Treebank by NLTK, then
-more splits at hyphens, slashes, quotes, currency signs and dashes, as in Clark and Gardner's program, so that an
-answer rarely cuts a token. Theirs took Punkt's learned abbreviations for English, a file that NLTK downloads; this
-needs none.
+Sentences are split by NLTK's Punkt and words by its Penn Treebank tokenizer. Tokens are then split further at hyphens,
+slashes, quotes, currency signs and dashes, as in Clark and Gardner's program, so that an answer rarely starts or ends
+inside a token. Their program used Punkt's learned English abbreviations, a file that NLTK downloads; the fixed list
+below needs no download.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from elmokit.errors import MissingExtraError
+from elmokit.text.tokenize import treebank_span_tokenizer
 
 ABBREVIATIONS = (
     "mr mrs ms dr prof st mt ft sr jr rev hon gen col lt capt sgt maj gov sen rep pres co corp inc ltd bros vs etc al",
@@ -23,16 +24,16 @@ ABBREVIATIONS = (
 DOUBLE_QUOTES = "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}\N{DOUBLE LOW-9 QUOTATION MARK}«»"
 SINGLE_QUOTES = "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
 DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
-BREAK = re.compile(rf"``|''|(?<=[^_])_(?=[^_])|[-/~\"'°£€¥¢₹{DOUBLE_QUOTES}{SINGLE_QUOTES}{DASHES}]")
-PLAIN = {
+SPLIT_AT = re.compile(rf"``|''|(?<=[^_])_(?=[^_])|[-/~\"'°£€¥¢₹{DOUBLE_QUOTES}{SINGLE_QUOTES}{DASHES}]")
+NORMALIZED = {
     **dict.fromkeys(("``", "''", *DOUBLE_QUOTES), '"'),
     **dict.fromkeys(SINGLE_QUOTES, "'"),
     "\N{MINUS SIGN}": "-",
 }
-"""What a token is read as where it differs from its slice of the text: quotes and minus signs have one form each."""
+"""Tokens that differ from their slice of the text: all quotes and minus signs are read in their ASCII form."""
 
 
-class PlacedToken(NamedTuple):
+class OffsetToken(NamedTuple):
     """A token and its slice ``text[start:stop]`` of the passage."""
 
     token: str
@@ -40,46 +41,46 @@ class PlacedToken(NamedTuple):
     stop: int
 
 
-def passage_tokenizer() -> Callable[[str], list[PlacedToken]]:
-    """A function from a raw passage to its tokens in order, with their places.
+def passage_tokenizer() -> Callable[[str], list[OffsetToken]]:
+    """Return a function that maps a raw passage to its tokens with their character offsets.
 
     Raises:
         MissingExtraError: NLTK is not installed.
     """
+    words = treebank_span_tokenizer()
     try:
-        from nltk.tokenize import NLTKWordTokenizer
         from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
     except ImportError:
-        raise MissingExtraError("Tokenising raw passages", "tokenize") from None
+        raise MissingExtraError("Tokenizing raw passages", "tokenize") from None
     parameters = PunktParameters()
     parameters.abbrev_types = set(" ".join(ABBREVIATIONS).split())
-    sentences, words = PunktSentenceTokenizer(parameters), NLTKWordTokenizer()
+    sentences = PunktSentenceTokenizer(parameters)
 
-    def tokenize(text: str) -> list[PlacedToken]:
+    def tokenize(text: str) -> list[OffsetToken]:
         tokens = []
         for sentence_start, sentence_stop in sentences.span_tokenize(text):
-            for start, stop in words.span_tokenize(text[sentence_start:sentence_stop]):
-                tokens += _split(text, sentence_start + start, sentence_start + stop)
+            for start, stop in words(text[sentence_start:sentence_stop]):
+                tokens += _split_word(text, sentence_start + start, sentence_start + stop)
         return tokens
 
     return tokenize
 
 
-def _split(text: str, start: int, stop: int) -> list[PlacedToken]:
-    """The pieces of one word: what ``BREAK`` matches, and what stands between."""
+def _split_word(text: str, start: int, stop: int) -> list[OffsetToken]:
+    """Split one word into the matches of ``SPLIT_AT`` and the text between them."""
     cuts = [start]
-    for match in BREAK.finditer(text, start, stop):
+    for match in SPLIT_AT.finditer(text, start, stop):
         cuts += [match.start(), match.end()]
     cuts.append(stop)
     pieces = [(text[first:last], first, last) for first, last in itertools.pairwise(cuts) if first < last]
-    return [PlacedToken(PLAIN.get(piece, piece), first, last) for piece, first, last in pieces]
+    return [OffsetToken(NORMALIZED.get(piece, piece), first, last) for piece, first, last in pieces]
 
 
-def covering_tokens(places: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """The first and the last token that share a character with ``text[start:stop]``; None where none does.
+def covering_tokens(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
+    """Return the first and the last token that overlap with ``text[start:stop]``, or None if there is none.
 
     Args:
-        places: start and stop of each token.
+        offsets: Start and stop of each token.
     """
-    covered = [index for index, (first, last) in enumerate(places) if last > start and first < stop]
+    covered = [token for token, (first, last) in enumerate(offsets) if last > start and first < stop]
     return (covered[0], covered[-1]) if covered else None

@@ -1,6 +1,6 @@
-"""Questions on passages: SQuAD's JSON, v1.1 and v2.0, and plain lines to predict on.
+"""Read questions about passages: SQuAD's JSON (v1.1 and v2.0), and lines of text to predict on.
 
-The passage's tokens know their places (``text/passages.py``), so that a span of tokens is a slice of the raw text.
+Tokens keep their character offsets (``passages.py``), so that a span of tokens is a slice of the raw text.
 """
 
 from __future__ import annotations
@@ -9,46 +9,50 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from elmokit.errors import TextError
 from elmokit.io.text_files import read_lines
-from elmokit.tasks.readers.passages import PlacedToken, covering_tokens, passage_tokenizer
+from elmokit.tasks.readers.json_text import parse_json
+from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
 
-PlacedTokenize = Callable[[str], list[PlacedToken]]
+OffsetTokenizer = Callable[[str], list[OffsetToken]]
 Unanswerable = Literal["refuse", "skip", "keep"]
+SQUAD_JSON = "SQuAD's JSON"  # as error messages call it
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A raw text and its tokens; all questions on it share one."""
+    """A raw text and its tokens, shared by all questions about it."""
 
     text: str
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
-    """First and past-the-last character of each token."""
+    """Character offsets of each token: the first character, and the one after the last."""
 
     def slice(self, first: int, last: int) -> str:
-        """The raw text from one token to another, both included."""
+        """Return the raw text from one token to another, both included."""
         return self.text[self.spans[first][0] : self.spans[last][1]]
 
 
 @dataclass(frozen=True)
 class QaExample:
-    """A question on a passage."""
+    """A question about a passage."""
 
     where: str
+    """File and question, for error messages."""
     id: str
     text: str
+    """The question, raw."""
     tokens: tuple[str, ...]
-    """Of the question."""
+    """The tokens of the question."""
     passage: Passage
     answers: tuple[str, ...] | None = None
-    """What counts as right; none where the passage holds no answer (v2.0), None where it is not known."""
+    """The acceptable answers; empty if the passage contains no answer (v2.0), None if they are unknown."""
     span: tuple[int, int] | None = None
-    """First and last token of the answer to train on: the most frequent among the answers, the first of equals."""
+    """First and last token of the answer to train on: the most frequent answer, and the first of equally frequent ones."""
 
 
 class _Answer(msgspec.Struct):
@@ -84,37 +88,37 @@ class _Line(msgspec.Struct):
 
 
 def read_squad(path: str, unanswerable: Unanswerable = "refuse", skip_mismatched: bool = False) -> Iterator[QaExample]:
-    """The questions of a SQuAD file, v1.1 or v2.0.
+    """Read the questions of a SQuAD file, v1.1 or v2.0.
 
     Args:
-        unanswerable: what becomes of v2.0's questions that have no answer; kept, their ``answers`` are empty and their
-            ``span`` None.
-        skip_mismatched: do not train on answers that differ from the text where they are said to stand. They still
-            count as right when answers are scored, as in the official script.
+        unanswerable: What to do with questions of v2.0 that have no answer: raise an error, skip them, or keep them
+            with empty ``answers`` and without a ``span``.
+        skip_mismatched: Do not train on answers whose text differs from the passage at the given offset, instead of
+            raising an error. They still count as correct when predictions are scored, as in the official script.
 
     Raises:
-        TextError: the file cannot be read, is not SQuAD's JSON, an answer differs from the text, or a question that
-            has none is refused.
+        TextError: The file cannot be read or is not SQuAD's JSON, an answer differs from the passage, or a question
+            has no answer.
     """
-    content = _parse("\n".join(read_lines(path)), path, 1, _Squad, "SQuAD's JSON")
+    content = parse_json("\n".join(read_lines(path)), path, _Squad, SQUAD_JSON)
     return _questions(content, path, passage_tokenizer(), unanswerable, skip_mismatched)
 
 
 def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
-    """Questions without answers, to predict on: SQuAD's JSON, or one question a line.
+    """Read questions without answers, to predict on: SQuAD's JSON, or one question per line.
 
-    A line is a JSON object with ``question``, ``context`` and, if wanted, ``id``, or question, tab, passage.
+    A line is a question, a tab and a passage, or a JSON object with ``question``, ``context`` and optionally ``id``.
 
     Args:
-        name: what errors call the text.
+        name: Name of the text in error messages.
 
     Raises:
-        TextError: a line that is neither, or a question or passage without a word.
+        TextError: A line has neither format, or a question or passage contains no word.
     """
     lines = list(lines)
     tokenize = passage_tokenizer()
     if _is_whole_file(lines):
-        content = _parse("\n".join(lines), name, 1, _Squad, "SQuAD's JSON")
+        content = parse_json("\n".join(lines), name, _Squad, SQUAD_JSON)
         for example in _questions(content, name, tokenize, "keep", skip_mismatched=True):
             yield QaExample(example.where, example.id, example.text, example.tokens, example.passage)
         return
@@ -124,7 +128,7 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
             continue
         where = f"{name}, line {number}"
         if line.lstrip().startswith("{"):
-            record = _parse(line, name, number, _Line, "a JSON object with question and context")
+            record = parse_json(line, where, _Line, "a JSON object with question and context")
         else:
             question, tab, context = line.partition("\t")
             if not tab:
@@ -139,7 +143,7 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
 
 
 def _is_whole_file(lines: list[str]) -> bool:
-    """Whether the lines together are one SQuAD file, not questions of their own."""
+    """Return whether the lines together are one SQuAD file rather than one question each."""
     try:
         content = json.loads("\n".join(lines))
     except (ValueError, RecursionError):
@@ -147,24 +151,8 @@ def _is_whole_file(lines: list[str]) -> bool:
     return isinstance(content, dict) and "data" in content
 
 
-def _parse(text: str, name: str, line: int, kind: Any, expected: str) -> Any:
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TextError(
-            f"{name}, line {line + error.lineno - 1}, column {error.colno}: broken JSON ({error.msg}). "
-            f"Expected {expected}."
-        ) from None
-    except RecursionError:
-        raise TextError(f"{name}: JSON nested too deeply. Expected {expected}.") from None
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        raise TextError(f"{name}: not {expected}: {error}.") from None
-
-
 def _questions(
-    content: _Squad, name: str, tokenize: PlacedTokenize, unanswerable: Unanswerable, skip_mismatched: bool
+    content: _Squad, name: str, tokenize: OffsetTokenizer, unanswerable: Unanswerable, skip_mismatched: bool
 ) -> Iterator[QaExample]:
     for article in content.data:
         for paragraph in article.paragraphs:
@@ -178,8 +166,8 @@ def _questions(
                         continue
                     if unanswerable == "refuse":
                         raise TextError(
-                            f"{where}: has no answer, as in SQuAD v2.0. Set model.no_answer = true to learn that some "
-                            "questions have none, or data.skip_unanswerable = true to leave them out."
+                            f"{where}: has no answer, as in SQuAD v2.0. Set model.no_answer = true to train on such "
+                            "questions, or data.skip_unanswerable = true to skip them."
                         )
                     answers = ()
                 elif question.answers is not None:
@@ -201,21 +189,21 @@ def _most_frequent_span(
             spans[span] += 1
         elif not skip_mismatched:
             raise TextError(
-                f"{where}: the answer {answer.text!r} should stand at character {start} of the passage, where it reads "
-                f"{found!r}. Mend the file, or set data.skip_mismatched = true to leave such answers out of training."
+                f"{where}: the answer {answer.text!r} is not at character {start} of the passage; the text there is "
+                f"{found!r}. Correct the file, or set data.skip_mismatched = true to leave such answers out of training."
             )
     return spans.most_common(1)[0][0] if spans else None
 
 
-def _passage(text: str, tokenize: PlacedTokenize, where: str) -> Passage:
-    placed = tokenize(text)
-    if not placed:
-        raise TextError(f"{where}: a passage without a word, {text[:40]!r}.")
-    return Passage(text, tuple(token for token, _, _ in placed), tuple((start, stop) for _, start, stop in placed))
+def _passage(text: str, tokenize: OffsetTokenizer, where: str) -> Passage:
+    tokens = tokenize(text)
+    if not tokens:
+        raise TextError(f"{where}: the passage {text[:40]!r} contains no word.")
+    return Passage(text, tuple(token for token, _, _ in tokens), tuple((start, stop) for _, start, stop in tokens))
 
 
-def _question_tokens(text: str, tokenize: PlacedTokenize, where: str) -> tuple[str, ...]:
+def _question_tokens(text: str, tokenize: OffsetTokenizer, where: str) -> tuple[str, ...]:
     tokens = tuple(token for token, _, _ in tokenize(text))
     if not tokens:
-        raise TextError(f"{where}: a question without a word, {text[:40]!r}.")
+        raise TextError(f"{where}: the question {text[:40]!r} contains no word.")
     return tokens

@@ -1,32 +1,33 @@
-"""Semantic roles: one proposition, a sentence and one of its predicates, at a time.
+"""Read semantic roles, one proposition (a sentence and one of its predicates) at a time.
 
-Three layouts, told apart by what the file begins with:
+The format is detected from the start of the file:
 
-- CoNLL-2012 (``#begin document``): the word is column 4, from column 12 on stands one column of brackets per predicate,
-  ``(ARG0*``, ``*)``, ``(V*)``, and the last column is not ours;
-- one line per proposition (He et al. 2017): ``1 Mira fixed it ||| B-ARG0 B-V B-ARG1``, the predicate's place first;
-- columns: the word, the predicate (its sense or lemma, ``-`` elsewhere), one column per predicate, in brackets
-  (CoNLL-2005: the words pasted before the props) or as BIO tags (PropBank on English EWT).
+- CoNLL-2012 (``#begin document``): column 4 is the word. From column 12 on there is one column of brackets per
+  predicate, such as ``(ARG0*``, ``*)`` and ``(V*)``; the last column holds coreference and is ignored.
+- One line per proposition (He et al. 2017): ``1 Mira fixed it ||| B-ARG0 B-V B-ARG1``, with the predicate's index first.
+- Columns: the word, the predicate (its sense or lemma, ``-`` for other words), then one column per predicate, with
+  brackets (CoNLL-2005, the words pasted in front of the props) or BIO tags (PropBank on the English Web Treebank).
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elmokit.errors import TextError
 from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.text.columns import ColumnSentence, read_column_sentences
 
 PREDICATE = "V"
-FIRST_ROLE_COLUMN = 11  # of CoNLL-2012, from 0
-WORD_COLUMN = 3
+WORD_COLUMN, FIRST_ROLE_COLUMN = 3, 11  # of CoNLL-2012, from 0
 NO_PREDICATE = "-"
 DIVIDER = "|||"
+DOCUMENT_BOUNDARIES = ("#begin document", "#end document")
+COMMENT = re.compile(r"# \w+ =")  # "# sent_id = ..."; a sentence may start with the token #
+CELL = re.compile(r"^((?:\([^()*]+)*)\*((?:[^()*]*\))*)$")  # opening brackets, *, closing brackets
 OPENING = re.compile(r"\(([^()*]+)")
-COMMENT = re.compile(r"# \w+ =")  # "# sent_id = ...": a sentence may well begin with the token #
-CELL = re.compile(r"^((?:\([^()*]+)*)\*((?:[^()*]*\))*)$")
 
 
 @dataclass(frozen=True)
@@ -34,187 +35,169 @@ class Proposition:
     """A sentence and one of its predicates."""
 
     where: str
-    """File and line of the sentence."""
+    """File and line of the sentence, for error messages."""
     tokens: tuple[str, ...]
     predicate: int | None
-    """Place of the predicate; None where the sentence has none, or where it is not known."""
+    """Index of the predicate; None if the sentence has none, or if it is unknown."""
     tags: tuple[str, ...] | None
-    """BIO tags of the roles, the predicate under V; None where they are not known."""
+    """BIO tags of the roles, with the predicate tagged as V; None if they are unknown."""
 
 
 def read_srl(path: str) -> Iterator[Proposition]:
-    """The propositions of a file; a sentence without a predicate gives one, with no roles.
+    """Read the propositions of a file. A sentence without a predicate gives one proposition without roles.
 
     Raises:
-        TextError: the file cannot be read, or a line is not as its layout has it.
+        TextError: The file cannot be read, or a line does not match the file's format.
     """
     numbered = enumerate(read_lines(path), start=1)
     first = next(((number, line) for number, line in numbered if line.strip()), None)
     if first is None:
         return
     lines = itertools.chain([first], numbered)
-    if first[1].startswith("#begin document"):
-        for where, rows in _sentences(path, lines):
-            yield from _conll_2012(where, rows)
-    elif DIVIDER in first[1]:
+    if DIVIDER in first[1] and not first[1].startswith(DOCUMENT_BOUNDARIES):
         for number, line in lines:
             if line.strip():
-                found = proposition_from_line(line, f"{path}, line {number}")
+                found = parse_proposition(line, f"{path}, line {number}")
                 _check_predicate(found)
                 yield found
-    else:
-        for where, rows in _sentences(path, lines):
-            yield from _columns(where, rows)
+        return
+    from_columns = _conll_2012 if first[1].startswith(DOCUMENT_BOUNDARIES[0]) else _conll_2005
+    for sentence in read_column_sentences(
+        path, lines, boundaries=DOCUMENT_BOUNDARIES, comment=COMMENT, same_in_file=False
+    ):
+        yield from from_columns(sentence)
 
 
-def proposition_from_line(line: str, where: str) -> Proposition:
-    """Read the one-line layout; the tags may be missing after the bars.
+def parse_proposition(line: str, where: str) -> Proposition:
+    """Parse the one-line format. The tags after the divider are optional.
 
     Raises:
-        TextError: a part is missing or does not fit the others.
+        TextError: An element of the line is missing or does not match the others.
     """
     left, divider, right = line.partition(DIVIDER)
-    place, *tokens = split_tokens(left) or [""]
+    index, *tokens = split_tokens(left) or [""]
     tags = split_tokens(right)
-    if not divider or not place.isdecimal() or not tokens:
-        raise TextError(f"{where}: expected: place of the predicate, tokens, {DIVIDER}, tags. Found {line[:60]!r}.")
-    predicate = int(place)
+    if not divider or not index.isdecimal() or not tokens:
+        raise TextError(
+            f"{where}: expected the index of the predicate, the tokens, {DIVIDER}, and the tags. Found {line[:60]!r}."
+        )
+    predicate = int(index)
     if predicate >= len(tokens):
         raise TextError(
-            f"{where}: the predicate's place is {predicate}, but there are {len(tokens)} tokens, from 0 on."
+            f"{where}: the index of the predicate is {predicate}, but the last of the {len(tokens)} tokens has index "
+            f"{len(tokens) - 1}."
         )
     if tags:
         if len(tags) != len(tokens):
-            raise TextError(f"{where}: {len(tags)} tags for {len(tokens)} tokens. Each token needs one tag.")
+            raise TextError(f"{where}: {len(tags)} tags for {len(tokens)} tokens. Expected one tag per token.")
         _check_bio(tags, where)
     return Proposition(where, tuple(tokens), predicate, tuple(tags) if tags else None)
 
 
 def _check_predicate(found: Proposition) -> None:
-    """Refuse gold tags that mark another token than the predicate, or none."""
+    """Reject gold tags that do not tag the predicate as such."""
     if found.tags is None or found.predicate is None:
         return
     tag = found.tags[found.predicate]
     if tag.partition("-")[2] != PREDICATE:
         raise TextError(
-            f"{found.where}: the predicate is at place {found.predicate}, from 0 on, and the tag there is {tag}. "
+            f"{found.where}: the index of the predicate is {found.predicate} (from 0), but that token has the tag {tag}. "
             f"Expected B-{PREDICATE} or I-{PREDICATE}."
         )
 
 
-def _sentences(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Place and rows of each sentence: equal numbers of columns, comments left out."""
-    rows: list[list[str]] = []
-    start = 0
-    for number, line in itertools.chain(lines, [(0, "")]):
-        columns = line.split("\t") if "\t" in line else split_tokens(line)
-        if not line.strip() or line.startswith(("#begin document", "#end document")):
-            if rows:
-                yield f"{path}, line {start}", rows
-            rows = []
-        elif rows or not COMMENT.match(line):
-            start = start if rows else number
-            if rows and len(columns) != len(rows[0]):
-                raise TextError(
-                    f"{path}, line {number}: {len(columns)} columns, but {len(rows[0])} in the sentence's first line "
-                    f"({start}). A blank line ends a sentence."
-                )
-            rows.append(columns)
-
-
-def _line(where: str, place: int) -> str:
-    """The place of a sentence's token: its line in the file."""
-    path, _, first = where.rpartition(", line ")
-    return f"{path}, line {int(first) + place}"
-
-
-def _conll_2012(where: str, rows: list[list[str]]) -> Iterator[Proposition]:
+def _conll_2012(sentence: ColumnSentence) -> Iterator[Proposition]:
+    rows = sentence.rows
     if len(rows[0]) <= FIRST_ROLE_COLUMN:
         raise TextError(
-            f"{where}: {len(rows[0])} columns, expected at least {FIRST_ROLE_COLUMN + 1}: document, part, index, word, "
-            "part of speech, parse, lemma, frameset, sense, speaker, entity, one per predicate, coreference."
+            f"{sentence.where()}: {len(rows[0])} columns, expected at least {FIRST_ROLE_COLUMN + 1}: document, part, "
+            "index, word, part of speech, parse, lemma, frameset, sense, speaker, entity, one column per predicate, "
+            "coreference."
         )
-    tokens = tuple(row[WORD_COLUMN] for row in rows)
     found = []
     for column in range(FIRST_ROLE_COLUMN, len(rows[0]) - 1):
-        tags = _tags_from_brackets([row[column] for row in rows], where)
-        found.append((_predicate(tags, f"{where}: column {column + 1}"), tags))
-    yield from _propositions(where, tokens, found)
+        tags = _tags_from_brackets([row[column] for row in rows], sentence)
+        if f"B-{PREDICATE}" not in tags:
+            raise TextError(
+                f"{sentence.where()}: column {column + 1} marks no predicate. Expected one ({PREDICATE}*) in each "
+                "column of roles."
+            )
+        found.append((tags.index(f"B-{PREDICATE}"), tags))
+    yield from _propositions(sentence, WORD_COLUMN, found)
 
 
-def _columns(where: str, rows: list[list[str]]) -> Iterator[Proposition]:
+def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
+    rows = sentence.rows
     if len(rows[0]) < 2:
         raise TextError(
-            f"{where}: one column, expected at least 2: the word; the predicate's sense or '{NO_PREDICATE}'; then the "
-            "roles of each predicate."
+            f"{sentence.where()}: one column, expected at least 2: the word, the predicate's sense or "
+            f"'{NO_PREDICATE}', then one column of roles per predicate."
         )
-    tokens = tuple(row[0] for row in rows)
-    places = [place for place, row in enumerate(rows) if row[1] != NO_PREDICATE]
+    predicates = [token for token, row in enumerate(rows) if row[1] != NO_PREDICATE]
     n_columns = len(rows[0]) - 2
-    if len(places) != n_columns:
+    if len(predicates) != n_columns:
         raise TextError(
-            f"{where}: {len(places)} predicates in column 2, but {n_columns} columns of roles after it. Each predicate "
-            "needs one, in their order."
+            f"{sentence.where()}: {len(predicates)} predicates in column 2, but {n_columns} columns of roles after it. "
+            "Expected one column per predicate, in the same order."
         )
     found = []
-    for column, place in enumerate(places, start=2):
+    for column, predicate in enumerate(predicates, start=2):
         cells = [row[column] for row in rows]
         if "*" in cells[0]:
-            tags = _tags_from_brackets(cells, where)
+            tags = _tags_from_brackets(cells, sentence)
         else:
             tags = cells
-            _check_bio(tags, where)
-        if tags[place] not in (f"B-{PREDICATE}", f"I-{PREDICATE}"):
+            _check_bio(tags, sentence.where())
+        if tags[predicate] not in (f"B-{PREDICATE}", f"I-{PREDICATE}"):
             raise TextError(
-                f"{_line(where, place)}: {tokens[place]!r} is a predicate, but column {column + 1} has "
-                f"{cells[place]!r} there. Expected {PREDICATE}."
+                f"{sentence.where(predicate)}: {rows[predicate][0]!r} is a predicate, but column {column + 1} contains "
+                f"{cells[predicate]!r}. Expected {PREDICATE}."
             )
-        found.append((place, tags))
-    yield from _propositions(where, tokens, found)
+        found.append((predicate, tags))
+    yield from _propositions(sentence, 0, found)
 
 
 def _propositions(
-    where: str, tokens: tuple[str, ...], found: Sequence[tuple[int, Sequence[str]]]
+    sentence: ColumnSentence, word_column: int, found: Sequence[tuple[int, Sequence[str]]]
 ) -> Iterator[Proposition]:
-    for place, tags in found:
-        yield Proposition(where, tokens, place, tuple(tags))
+    tokens = tuple(row[word_column] for row in sentence.rows)
+    for predicate, tags in found:
+        yield Proposition(sentence.where(), tokens, predicate, tuple(tags))
     if not found:
-        yield Proposition(where, tokens, None, ("O",) * len(tokens))
+        yield Proposition(sentence.where(), tokens, None, ("O",) * len(tokens))
 
 
-def _predicate(tags: Sequence[str], where: str) -> int:
-    try:
-        return tags.index(f"B-{PREDICATE}")
-    except ValueError:
-        raise TextError(f"{where} marks no predicate. Expected one ({PREDICATE}*) in each column of roles.") from None
+def _tags_from_brackets(cells: Sequence[str], sentence: ColumnSentence) -> list[str]:
+    """Convert one column of brackets to BIO tags.
 
-
-def _tags_from_brackets(cells: Sequence[str], where: str) -> list[str]:
-    """BIO tags of one column of brackets; of nested ones the outermost, as BIO has no room for the others."""
+    Of nested brackets only the outermost is kept, because BIO tags cannot nest.
+    """
     tags = []
-    labels: list[str] = []  # of the open brackets
-    for place, cell in enumerate(cells):
-        parts = CELL.match(cell)
-        if parts is None:
-            raise TextError(f"{_line(where, place)}: {cell!r} is no cell of roles. Expected as in (ARG0*, *, *), (V*).")
+    labels: list[str] = []  # of the open brackets, the outermost first
+    for token, cell in enumerate(cells):
+        brackets = CELL.match(cell)
+        if brackets is None:
+            raise TextError(f"{sentence.where(token)}: {cell!r} is not a role. Expected a cell such as (ARG0*, *, *), (V*).")
         prefix = "I" if labels else "B"
-        labels += OPENING.findall(parts[1])
+        labels += OPENING.findall(brackets[1])
         tags.append(f"{prefix}-{labels[0]}" if labels else "O")
-        n_closed = parts[2].count(")")
+        n_closed = brackets[2].count(")")
         if n_closed > len(labels):
-            raise TextError(f"{_line(where, place)}: {cell!r} closes a bracket that is not open.")
+            raise TextError(f"{sentence.where(token)}: {cell!r} closes a bracket that is not open.")
         del labels[len(labels) - n_closed :]
     if labels:
-        raise TextError(f"{_line(where, len(cells) - 1)}: the sentence ends, but ({labels[-1]}* is still open.")
+        raise TextError(f"{sentence.where(len(cells) - 1)}: the sentence ends, but ({labels[-1]}* is still open.")
     return tags
 
 
 def _check_bio(tags: Sequence[str], where: str) -> None:
-    before = "O"
-    for place, tag in enumerate(tags):
+    previous = "O"
+    for token, tag in enumerate(tags):
         prefix, _, label = tag.partition("-")
         if tag != "O" and (prefix not in ("B", "I") or not label):
-            raise TextError(f"{where}: the tag of token {place} is {tag!r}. Expected O, B-ROLE or I-ROLE.")
-        if prefix == "I" and before not in (f"B-{label}", f"I-{label}"):
-            raise TextError(f"{where}: the tag of token {place} is {tag!r}, after {before!r}. A role begins with B-.")
-        before = tag
+            raise TextError(f"{where}: the tag of token {token} is {tag!r}. Expected O, B-ROLE or I-ROLE.")
+        if prefix == "I" and previous not in (f"B-{label}", f"I-{label}"):
+            raise TextError(f"{where}: the tag of token {token} is {tag!r}, after {previous!r}. A role starts with B-.")
+        previous = tag
+
+proposition_from_line = parse_proposition

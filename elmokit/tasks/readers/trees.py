@@ -1,4 +1,4 @@
-"""Labelled trees in brackets, as the Stanford Sentiment Treebank has them: one tree a line, a label at every node."""
+"""Read labelled trees in brackets, the format of the Stanford Sentiment Treebank: one tree per line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from elmokit.errors import TextError
 from elmokit.io.text_files import read_lines
 
-_PART = re.compile(r"[()]|[^() \t]+")  # a no-break space is part of its word
+SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     """A phrase: tokens ``start`` to ``stop - 1`` of the sentence, and its label."""
 
     start: int
@@ -23,19 +23,19 @@ class Node:
 
 @dataclass(frozen=True)
 class LabelledTree:
-    """A sentence and the labels of all its phrases, the root first, each before those inside it."""
+    """A sentence and the labels of all its phrases, in pre-order: the root comes first."""
 
     tokens: list[str]
-    nodes: list[Node]
+    nodes: list[TreeNode]
     where: str
-    """File and line, for errors."""
+    """File and line, for error messages."""
 
 
 def read_trees(path: str) -> Iterator[LabelledTree]:
-    """The trees of a file (``.gz``, ``.xz`` too); blank lines are passed over.
+    """Read the trees of a file, which may be compressed. Blank lines are skipped.
 
     Raises:
-        TextError: the file cannot be read, or a line is no tree.
+        TextError: The file cannot be read, or a line is not a tree.
     """
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
@@ -43,46 +43,48 @@ def read_trees(path: str) -> Iterator[LabelledTree]:
 
 
 def parse_tree(line: str, where: str) -> LabelledTree:
-    """One tree: ``(3 (2 Mira) (3 (2 rides) (4 superbly)))``.
+    """Parse one tree such as ``(3 (2 Mira) (3 (2 rides) (4 superbly)))``.
+
+    The parser keeps its own stack instead of recursing, so that the depth of a tree is not limited.
 
     Raises:
-        TextError: brackets do not match, or a node is neither ``(label word)`` nor ``(label node node ...)``.
+        TextError: Brackets do not match, or a node is neither ``(label word)`` nor ``(label node node ...)``.
     """
 
-    def refuse(reason: str) -> TextError:
+    def invalid(reason: str) -> TextError:
         return TextError(f"{where}: {reason}. Expected one tree such as (3 (2 Mira) (3 (2 rides) (4 well))).")
 
     tokens: list[str] = []
     nodes: list[tuple[int, int, str]] = []
-    open_nodes: list[int] = []  # places in ``nodes``
-    parts = _PART.findall(line)
-    place = 0
-    while place < len(parts):
-        part = parts[place]
-        if part == "(":
+    open_nodes: list[int] = []  # indices in ``nodes``
+    symbols = SYMBOL.findall(line)
+    position = 0
+    while position < len(symbols):
+        symbol = symbols[position]
+        if symbol == "(":
             if nodes and not open_nodes:
-                raise refuse("more than one tree on the line")
-            if place + 1 >= len(parts) or parts[place + 1] in "()":
-                raise refuse("a bracket opens without a label")
+                raise invalid("more than one tree on the line")
+            if position + 1 >= len(symbols) or symbols[position + 1] in "()":
+                raise invalid("an opening bracket has no label")
             open_nodes.append(len(nodes))
-            nodes.append((len(tokens), -1, parts[place + 1]))
-            place += 2
+            nodes.append((len(tokens), -1, symbols[position + 1]))
+            position += 2
             continue
         if not open_nodes:
-            raise refuse("a bracket closes that was not opened" if part == ")" else f"{part!r} stands outside the tree")
+            raise invalid("unmatched closing bracket" if symbol == ")" else f"{symbol!r} is outside the tree")
         start, _, label = nodes[open_nodes[-1]]
-        if part == ")":
+        if symbol == ")":
             if len(tokens) == start:
-                raise refuse(f"the node with label {label!r} holds no word")
+                raise invalid(f"the node with label {label!r} contains no word")
             nodes[open_nodes.pop()] = (start, len(tokens), label)
         else:
-            is_alone = parts[place - 2] == "(" and place + 1 < len(parts) and parts[place + 1] == ")"
-            if not is_alone:
-                raise refuse(f"the word {part!r} does not stand alone in a bracket with its label")
-            tokens.append(part)
-        place += 1
+            is_only_child = symbols[position - 2] == "(" and symbols[position + 1 : position + 2] == [")"]
+            if not is_only_child:
+                raise invalid(f"the word {symbol!r} is not the only child of its node")
+            tokens.append(symbol)
+        position += 1
     if open_nodes:
-        raise refuse(f"unbalanced brackets: {len(open_nodes)} never closed")
+        raise invalid(f"unbalanced brackets: {len(open_nodes)} never closed")
     if not nodes:
-        raise refuse("there is no tree")
-    return LabelledTree(tokens, [Node(*node) for node in nodes], where)
+        raise invalid("the line contains no tree")
+    return LabelledTree(tokens, [TreeNode(*node) for node in nodes], where)

@@ -1,0 +1,85 @@
+"""Read files that hold one token per line, with the token's annotations in columns.
+
+This is the layout of the CoNLL shared tasks and of most tagged corpora: a blank line ends a sentence. What the columns
+mean is up to the caller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elmokit.errors import TextError
+from elmokit.io.text_files import split_tokens
+
+DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a line with this first column
+
+
+@dataclass(frozen=True)
+class ColumnSentence:
+    """The lines of one sentence, split into columns."""
+
+    path: str
+    first_line: int
+    """Line number of the first token, from 1."""
+    rows: list[list[str]]
+    """For each token its columns; all rows have the same length."""
+
+    def where(self, token: int = 0) -> str:
+        """Return the file and line of a token, for error messages."""
+        return f"{self.path}, line {self.first_line + token}"
+
+
+def split_columns(line: str) -> list[str]:
+    """Split a line at tabs if it contains one, so that a token may contain spaces, and at spaces otherwise."""
+    return [column.strip(" ") for column in line.split("\t")] if "\t" in line else split_tokens(line)
+
+
+def read_column_sentences(
+    path: str | Path,
+    lines: Iterable[tuple[int, str]],
+    split: Callable[[str], list[str]] = split_columns,
+    boundaries: tuple[str, ...] = (DOCUMENT_START,),
+    comment: re.Pattern[str] | None = None,
+    same_in_file: bool = True,
+) -> Iterator[ColumnSentence]:
+    """Group numbered lines into sentences.
+
+    Args:
+        path: Name of the file in error messages.
+        lines: Line numbers and lines, such as ``enumerate(read_lines(path), start=1)``.
+        split: Splits a line into columns.
+        boundaries: A line that starts with one of these ends a sentence, as a blank line does, and is not a token.
+        comment: Matches the comments, which are skipped. They are recognized before a sentence's first token only,
+            because a token may look like a comment.
+        same_in_file: Require the same number of columns in the whole file, not only within each sentence.
+
+    Raises:
+        TextError: A cell is empty, or a line has a different number of columns than the lines before.
+    """
+    rows: list[list[str]] = []
+    first_line, n_columns = 0, None
+    for number, line in itertools.chain(lines, [(0, "")]):  # the added blank line ends the last sentence
+        if not line.strip() or line.startswith(boundaries):
+            if rows:
+                yield ColumnSentence(str(path), first_line, rows)
+            rows = []
+            n_columns = n_columns if same_in_file else None
+            continue
+        if not rows and comment is not None and comment.match(line):
+            continue
+        columns = split(line)
+        if n_columns not in (None, len(columns)):
+            raise TextError(
+                f"{path}, line {number}: {len(columns)} columns, expected {n_columns}, as on the lines before. Expected "
+                "one token per line, with its columns separated by tabs or spaces, and a blank line after each "
+                "sentence."
+            )
+        if not all(columns):
+            raise TextError(f"{path}, line {number}: column {columns.index('') + 1} is empty.")
+        first_line = first_line if rows else number
+        n_columns = len(columns)
+        rows.append(columns)
