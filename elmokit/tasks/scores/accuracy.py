@@ -1,4 +1,4 @@
-"""The share of labels that are right."""
+"""Accuracy: the percentage of correct labels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from elmokit.tasks.scores.counts import percent
 
 
 def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> float:
-    """Percent of the places where both lists hold the same label; 0 of none.
+    """Return the percentage of positions at which both lists have the same label, or 0 if the lists are empty.
 
     Raises:
-        ValueError: lists of different length.
+        ValueError: The lists differ in length.
     """
     return percent(sum(one == other for one, other in zip(gold, predicted, strict=True)), len(gold))

@@ -1,8 +1,8 @@
-"""MUC, B-cubed, CEAF-e and their mean as the reference scorer 8.01 counts them (Pradhan et al. 2014).
+"""MUC, B-cubed, CEAF-e and their mean, counted like the reference scorer 8.01 (Pradhan et al. 2014).
 
-Each is a sum of numerators over a sum of denominators, over all documents. Mentions match by exact bounds. Singletons
-count like any other cluster, on both sides (AllenNLP's port drops some of them). A mention that the response repeats
-counts where it stands first, if the key knows it; else every time, as in the scorer.
+Each metric is a sum of numerators over a sum of denominators, over all documents. Mentions match if their bounds are
+equal. Following the field, the gold clusters are called the key and the predicted ones the response. Singletons count
+like any other cluster on both sides; AllenNLP's port of the scorer drops some of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from elmokit.errors import MissingExtraError
 from elmokit.tasks.scores.counts import f1, percent
 
 Mention = tuple[int, int]
-"""First and last token in the document, both included."""
-Clusters = Sequence[Sequence[Mention]]
+"""The first and the last token of a span, both included, counted from the start of the document."""
+CorefClusters = Sequence[Sequence[Mention]]
 Matching = Callable[[NDArray[np.float64]], float]
-"""The largest sum of a matrix's cells of which no two share a row or a column."""
+"""Returns the largest sum of cells of a matrix such that no two share a row or a column."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One metric: recall and precision as fractions, and in percent."""
+    """One metric: the numerators and denominators of recall and precision, and their values in percent."""
 
     recall_part: float = 0.0
     recall_whole: float = 0.0
@@ -55,7 +55,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class CorefScores:
-    """The three metrics, and how many mentions were found at all."""
+    """The three metrics, and the score of the mentions alone, whatever their cluster."""
 
     muc: Ratio
     b_cubed: Ratio
@@ -64,19 +64,20 @@ class CorefScores:
 
     @property
     def average_f1(self) -> float:
-        """The number that is published: the mean of the three F1s, in percent."""
+        """The mean of the three F1 scores in percent, which is the published number."""
         return (self.muc.f1 + self.b_cubed.f1 + self.ceaf_e.f1) / 3
 
 
-def coref_scores(key: Sequence[Clusters], response: Sequence[Clusters]) -> CorefScores:
-    """Score documents.
+def coref_scores(key: Sequence[CorefClusters], response: Sequence[CorefClusters]) -> CorefScores:
+    """Score the clusters of documents.
 
     Args:
-        key, response: for each document its clusters.
+        key: For each document its gold clusters.
+        response: For each document its predicted clusters.
 
     Raises:
         MissingExtraError: SciPy is not installed.
-        ValueError: documents without a counterpart.
+        ValueError: The lists differ in length.
     """
     best_matching = _best_matching()
     muc = b_cubed = ceaf_e = mentions = Ratio()
@@ -89,7 +90,12 @@ def coref_scores(key: Sequence[Clusters], response: Sequence[Clusters]) -> Coref
     return CorefScores(muc, b_cubed, ceaf_e, mentions)
 
 
-def _without_repeats(key: Clusters, response: Clusters) -> list[list[Mention]]:
+def _without_repeats(key: CorefClusters, response: CorefClusters) -> list[list[Mention]]:
+    """Drop repeated mentions of the response like the reference scorer.
+
+    A repeated mention counts only where it occurs first if the key contains it. A repeated mention that the key does
+    not contain counts every time.
+    """
     known = {mention for cluster in key for mention in cluster}
     seen: set[Mention] = set()
     cleaned: list[list[Mention]] = []
@@ -104,33 +110,33 @@ def _without_repeats(key: Clusters, response: Clusters) -> list[list[Mention]]:
     return [cluster for cluster in cleaned if cluster]
 
 
-def _places(clusters: Clusters) -> dict[Mention, int]:
-    """The cluster of each mention; the last one, where a key repeats it."""
-    return {mention: place for place, cluster in enumerate(clusters) for mention in cluster}
+def _cluster_of(clusters: CorefClusters) -> dict[Mention, int]:
+    """Return the index of each mention's cluster; that of the last one if several contain it."""
+    return {mention: index for index, cluster in enumerate(clusters) for mention in cluster}
 
 
-def _muc(key: Clusters, response: Clusters) -> Ratio:
-    """Links kept: a cluster that the other side has in n parts keeps its size less n (Vilain et al. 1995)."""
-    places = _places(key)
-    kept = 0
+def _muc(key: CorefClusters, response: CorefClusters) -> Ratio:
+    """Count links (Vilain et al. 1995): a cluster that the other side splits into n parts keeps its size minus n."""
+    cluster_of = _cluster_of(key)
+    n_kept = 0
     for cluster in response:
-        met = [places[mention] for mention in cluster if mention in places]
-        kept += len(met) - len(set(met))
-    wanted, given = (sum(len(cluster) - 1 for cluster in clusters if cluster) for clusters in (key, response))
-    return Ratio(kept, wanted, kept, given)
+        parts = [cluster_of[mention] for mention in cluster if mention in cluster_of]
+        n_kept += len(parts) - len(set(parts))
+    n_key, n_response = (sum(len(cluster) - 1 for cluster in clusters if cluster) for clusters in (key, response))
+    return Ratio(n_kept, n_key, n_kept, n_response)
 
 
-def _b_cubed(key: Clusters, response: Clusters) -> Ratio:
-    """Overlap of the two clusters of each mention of the response (Bagga and Baldwin 1998)."""
-    places = _places(key)
+def _b_cubed(key: CorefClusters, response: CorefClusters) -> Ratio:
+    """Average the overlap of each mention's two clusters over all mentions (Bagga and Baldwin 1998)."""
+    cluster_of = _cluster_of(key)
     members = [set(cluster) for cluster in key]
     recall = precision = 0.0
     for cluster in response:
         for mention in cluster:
-            if mention in places:
-                place = places[mention]
-                n_shared = sum(other in members[place] for other in cluster)
-                recall += n_shared / len(key[place])
+            if mention in cluster_of:
+                index = cluster_of[mention]
+                n_shared = sum(other in members[index] for other in cluster)
+                recall += n_shared / len(key[index])
                 precision += n_shared / len(cluster)
     return Ratio(recall, sum(map(len, key)), precision, sum(map(len, response)))
 
@@ -147,21 +153,23 @@ def _best_matching() -> Matching:
     return best
 
 
-def _ceaf_e(key: Clusters, response: Clusters, best_matching: Matching) -> Ratio:
-    """The best one-to-one matching of clusters under ``2 |K & R| / (|K| + |R|)`` (Luo 2005)."""
+def _ceaf_e(key: CorefClusters, response: CorefClusters, best_matching: Matching) -> Ratio:
+    """Match clusters one to one so that the sum of ``2 |K & R| / (|K| + |R|)`` is largest (Luo 2005)."""
     similarity = np.zeros((len(key), len(response)))
-    places: dict[Mention, list[int]] = {}
+    rows: dict[Mention, list[int]] = {}  # the key's clusters that contain a mention
     for row, cluster in enumerate(key):
         for mention in cluster:
-            places.setdefault(mention, []).append(row)
+            rows.setdefault(mention, []).append(row)
+    # Filled mention by mention, so that the cost grows with the number of mentions and not of pairs of clusters.
     for column, cluster in enumerate(response):
         for mention in cluster:
-            for row in places.get(mention, ()):
+            for row in rows.get(mention, ()):
                 similarity[row, column] += 2 / (len(key[row]) + len(cluster))
     best = best_matching(similarity)
     return Ratio(best, sum(map(bool, key)), best, len(response))
 
 
-def _mentions(key: Clusters, response: Clusters) -> Ratio:
-    wanted, given = ({mention for cluster in clusters for mention in cluster} for clusters in (key, response))
-    return Ratio(len(wanted & given), len(wanted), len(wanted & given), len(given))
+def _mentions(key: CorefClusters, response: CorefClusters) -> Ratio:
+    in_key, in_response = ({mention for cluster in clusters for mention in cluster} for clusters in (key, response))
+    n_shared = len(in_key & in_response)
+    return Ratio(n_shared, len(in_key), n_shared, len(in_response))

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 from what they are made of."""
+"""Precision, recall and F1 from counts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 
 def percent(part: float, whole: float) -> float:
-    """``100 * part / whole``; 0 where there is nothing to divide by, as every official script has it."""
+    """Return ``100 * part / whole``, or 0 if ``whole`` is 0, as every official script does."""
     return 100 * part / whole if whole else 0.0
 
 
 def f1(precision: float, recall: float) -> float:
-    """The harmonic mean; 0 where both are 0."""
+    """Return the harmonic mean of precision and recall, or 0 if both are 0."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many were right, found and expected; precision, recall and F1 in percent."""
+    """The numbers of correct, predicted and gold items, with precision, recall and F1 in percent."""
 
     correct: int = 0
     predicted: int = 0

@@ -1,4 +1,7 @@
-"""GAP's scores: whether a system links a pronoun to each of two names (Webster et al. 2018)."""
+"""GAP's scores: whether a system links a pronoun to each of two names (Webster et al. 2018).
+
+The counts follow ``gap_scorer.py`` of the data set.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from dataclasses import dataclass
 from elmokit.tasks.scores.counts import Counts
 
 Answers = tuple[bool, bool]
-"""Whether the pronoun means name A, and whether it means name B."""
+"""Whether the pronoun refers to name A, and whether it refers to name B."""
 
 
 @dataclass(frozen=True)
 class GapScores:
-    """Over all names, and by the pronoun's gender; ``bias`` is feminine F1 over masculine, 0 where undefined."""
+    """Counts over all names, and by the gender of the pronoun."""
 
     overall: Counts
     masculine: Counts
@@ -21,22 +24,23 @@ class GapScores:
 
     @property
     def bias(self) -> float:
+        """Feminine F1 divided by masculine F1, or 0 if the latter is 0."""
         return self.feminine.f1 / self.masculine.f1 if self.masculine.f1 else 0.0
 
 
 def gap_scores(gold: Sequence[Answers], predicted: Sequence[Answers], is_feminine: Sequence[bool]) -> GapScores:
-    """Score questions: each name is one decision.
+    """Score the answers to questions, of which each name is one decision.
 
     Raises:
-        ValueError: questions without a counterpart.
+        ValueError: The lists differ in length.
     """
     counted = {gender: [0, 0, 0] for gender in (False, True)}
-    for right, found, gender in zip(gold, predicted, is_feminine, strict=True):
-        numbers = counted[gender]
-        for wanted, given in zip(right, found, strict=True):
-            numbers[0] += wanted and given
-            numbers[1] += given
-            numbers[2] += wanted
+    for gold_answers, answers, gender in zip(gold, predicted, is_feminine, strict=True):
+        correct_predicted_gold = counted[gender]
+        for expected, answer in zip(gold_answers, answers, strict=True):
+            correct_predicted_gold[0] += expected and answer
+            correct_predicted_gold[1] += answer
+            correct_predicted_gold[2] += expected
     masculine, feminine = Counts(*counted[False]), Counts(*counted[True])
     both = [one + other for one, other in zip(*counted.values(), strict=True)]
     return GapScores(Counts(*both), masculine, feminine)

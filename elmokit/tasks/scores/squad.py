@@ -1,7 +1,7 @@
-"""Exact match and F1 of answers as the official SQuAD scripts count them (Rajpurkar et al. 2016, 2018).
+"""Exact match and F1 of answers, counted like the official SQuAD scripts (Rajpurkar et al. 2016, 2018).
 
-Both compare texts in lower case, without ASCII punctuation, without the words a, an, the, and with single blanks; an
-answer is scored by the gold answer that it fits best.
+Both scripts compare answers in lower case, without ASCII punctuation and the words a, an, the, and with single spaces.
+An answer is compared with every gold answer, and its best score counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class SquadScores:
-    """Exact match and F1 in percent, over ``n_questions``."""
+    """Mean exact match and F1 of ``n_questions``, in percent."""
 
     exact_match: float
     f1: float
@@ -30,7 +30,7 @@ class SquadScores:
 
 @dataclass(frozen=True)
 class Squad2Scores:
-    """v2.0: all questions, those that have an answer, those that have none."""
+    """Scores of v2.0: over all questions, over those that have an answer, and over those that have none."""
 
     overall: SquadScores
     answerable: SquadScores
@@ -38,15 +38,15 @@ class Squad2Scores:
 
 
 def normalize_answer(text: str) -> str:
-    """The form in which two answers are compared."""
+    """Return the form in which answers are compared."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def token_f1(gold: str, predicted: str, empty_matches: bool) -> float:
-    """F1 of the two answers' tokens as multisets, 0 to 1.
+    """Return the F1 of the tokens of two answers, as multisets, from 0 to 1.
 
     Args:
-        empty_matches: two answers that are both empty once normalised score 1 (v2.0), not 0 (v1.1).
+        empty_matches: If both answers are empty after normalization, score 1 (v2.0) instead of 0 (v1.1).
     """
     wanted, given = normalize_answer(gold).split(), normalize_answer(predicted).split()
     if empty_matches and not (wanted and given):
@@ -56,16 +56,16 @@ def token_f1(gold: str, predicted: str, empty_matches: bool) -> float:
 
 
 def squad_v1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> SquadScores:
-    """Score as ``evaluate-v1.1.py``: a question that was not answered (None) counts and scores 0.
+    """Score like ``evaluate-v1.1.py``. A question that was not answered (None) scores 0.
 
     Args:
-        gold: for each question its acceptable answers, at least one.
+        gold: For each question its acceptable answers, at least one.
 
     Raises:
-        ValueError: a question without an answer, or without a counterpart.
+        ValueError: A question has no gold answer, or the lists differ in length.
     """
     if not all(gold):
-        raise ValueError("A question has no gold answer. SQuAD v1.1 has none of these; score them with squad_v2.")
+        raise ValueError("A question has no gold answer. SQuAD v1.1 does not allow that; use squad_v2.")
     scores = [
         _best(answers, answer, empty_matches=False) if answer is not None else (0.0, 0.0)
         for answers, answer in zip(gold, predicted, strict=True)
@@ -74,25 +74,26 @@ def squad_v1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
 
 
 def squad_v2(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> Squad2Scores:
-    """Score as ``evaluate-v2.0.py``: a missing prediction (None) is left out, the empty string says "no answer".
+    """Score like ``evaluate-v2.0.py``. A missing prediction (None) is left out; an empty string means "no answer".
 
     Args:
-        gold: for each question its acceptable answers; none where it has no answer.
+        gold: For each question its acceptable answers; empty if it has no answer.
 
     Raises:
-        ValueError: a question without a counterpart.
+        ValueError: The lists differ in length.
     """
     answerable: list[tuple[float, float]] = []
     unanswerable: list[tuple[float, float]] = []
     for answers, answer in zip(gold, predicted, strict=True):
         if answer is not None:
-            worded = [text for text in answers if normalize_answer(text)] or [""]
-            (answerable if answers else unanswerable).append(_best(worded, answer, empty_matches=True))
+            # The script drops gold answers that are empty after normalization, and compares with "" if none is left.
+            comparable = [text for text in answers if normalize_answer(text)] or [""]
+            (answerable if answers else unanswerable).append(_best(comparable, answer, empty_matches=True))
     return Squad2Scores(_mean(answerable + unanswerable), _mean(answerable), _mean(unanswerable))
 
 
 def _best(answers: Sequence[str], answer: str, empty_matches: bool) -> tuple[float, float]:
-    """Exact match and F1, each by the gold answer that suits it best."""
+    """Return the highest exact match and the highest F1 over the gold answers."""
     exact = max(float(normalize_answer(text) == normalize_answer(answer)) for text in answers)
     return exact, max(token_f1(text, answer, empty_matches) for text in answers)
 

@@ -1,9 +1,8 @@
-"""SRL F1 as ``srl-eval.pl`` of the CoNLL-2005 shared task counts it.
+"""F1 of semantic roles, counted like ``srl-eval.pl`` of the CoNLL-2005 shared task (Carreras and Marquez 2005).
 
-A proposition is right argument by argument: same bounds, same role. The predicate (role V) is left out. A piece
-``C-X`` belongs to the last X before it, and the argument is right only if all its pieces are; a ``C-X`` without an X
-before it is an X.
-``R-X`` is a role of its own.
+The unit is the argument: it is correct if its bounds and its role are. The predicate (role V) is not an argument. A
+piece ``C-X`` continues the last X before it, and such an argument is correct only if all its pieces are; a ``C-X``
+without an X before it counts as an X. ``R-X`` is a role of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ PREDICATE = "V"
 CONTINUATION = "C-"
 
 Argument = tuple[str, frozenset[tuple[int, int]]]
-"""A role and the bounds (start, stop) of its pieces."""
+"""A role, and the bounds (start, stop) of the pieces of the argument."""
 
 
 @dataclass(frozen=True)
 class SRLScores:
-    """What ``srl-eval.pl`` prints: all arguments, arguments by role, percent of propositions without a mistake."""
+    """What ``srl-eval.pl`` prints: all arguments, arguments by role, and the percentage of propositions without an error."""
 
     overall: Counts
     by_role: dict[str, Counts]
@@ -35,30 +34,33 @@ class SRLScores:
 def srl_eval(
     gold: Sequence[Mapping[int, Iterable[Chunk]]], predicted: Sequence[Mapping[int, Iterable[Chunk]]]
 ) -> SRLScores:
-    """Score sentences of propositions.
+    """Score the propositions of sentences.
 
-    A predicate that the prediction lacks loses all its arguments; one that only the prediction has counts for nothing.
+    All arguments of a predicate that was not predicted count as missed. A predicate that is only in the prediction is
+    ignored.
 
     Args:
-        gold, predicted: for each sentence its predicates (places of their tokens) with their arguments; V is left out.
+        gold, predicted: For each sentence the arguments of its predicates, by the index of the predicate's token.
+            Arguments with the role V are ignored.
 
     Raises:
-        ValueError: sentences without a counterpart.
+        ValueError: The lists differ in length.
     """
     correct: Counter[str] = Counter()
     found: Counter[str] = Counter()
     expected: Counter[str] = Counter()
     n_propositions = n_perfect = 0
     for gold_sentence, predicted_sentence in zip(gold, predicted, strict=True):
-        for place, chunks in gold_sentence.items():
+        for predicate, chunks in gold_sentence.items():
+            # srl-eval.pl counts a repeated gold argument once, but a repeated prediction each time.
             wanted = set(_arguments(chunks))
-            given = _arguments(predicted_sentence.get(place, ()))
-            right = [argument for argument in given if argument in wanted]
-            correct.update(role for role, _ in right)
+            given = _arguments(predicted_sentence.get(predicate, ()))
+            matching = [argument for argument in given if argument in wanted]
+            correct.update(role for role, _ in matching)
             found.update(role for role, _ in given)
             expected.update(role for role, _ in wanted)
             n_propositions += 1
-            n_perfect += len(right) == len(given) == len(wanted)
+            n_perfect += len(matching) == len(given) == len(wanted)
     roles = sorted(found.keys() | expected.keys())
     return SRLScores(
         Counts(correct.total(), found.total(), expected.total()),
@@ -69,9 +71,9 @@ def srl_eval(
 
 
 def _arguments(chunks: Iterable[Chunk]) -> list[Argument]:
-    """Chunks with their continuations joined, the predicate left out."""
+    """Join continuations to the chunks that they continue, and drop the predicate."""
     pieces: list[tuple[str, list[tuple[int, int]]]] = []
-    last: dict[str, list[tuple[int, int]]] = {}  # the argument that a continuation would join
+    last: dict[str, list[tuple[int, int]]] = {}  # by role: the argument that a continuation would join
     for start, stop, label in sorted(chunks):
         role = label.removeprefix(CONTINUATION)
         if role != label and role in last:
