@@ -11,10 +11,10 @@ from elmokit.tasks.nn.antecedents import (
     Candidates,
     CoarseScorer,
     PairScorer,
-    Refinement,
+    SpanRefinement,
     antecedent_loss,
     distance_buckets,
-    nearest,
+    nearest_antecedents,
 )
 
 MENTIONS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0])
@@ -26,14 +26,23 @@ def with_none(scores: Tensor) -> Tensor:
     return torch.cat([scores.new_zeros(len(scores), 1), scores], dim=1)
 
 
+def plain_scores(scorer: PairScorer, spans: Tensor, candidates: Candidates) -> Tensor:
+    """Score pairs by the definition: form the vector of each pair."""
+    own = spans[:, None].expand(-1, candidates.indices.shape[1], -1)
+    other = spans[candidates.indices]
+    features = scorer.features(0, len(spans), candidates.indices, SPEAKERS, GENRE)
+    score: Tensor = scorer.scorer(torch.cat([own, other, own * other, features], -1))
+    return score
+
+
 def test_distances_fall_into_ten_buckets() -> None:
     offsets = torch.tensor([0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 32, 63, 64, 1000])
     assert distance_buckets(offsets).tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9]
 
 
-def test_nearest_are_the_spans_right_before() -> None:
-    found = nearest(MENTIONS, 2)
-    assert [row[there].tolist() for row, there in zip(found.places, found.there, strict=True)] == [
+def test_nearest_antecedents_are_the_spans_directly_before() -> None:
+    found = nearest_antecedents(MENTIONS, 2)
+    assert [row[exists].tolist() for row, exists in zip(found.indices, found.exists, strict=True)] == [
         [],
         [0],
         [1, 0],
@@ -52,19 +61,21 @@ def test_coarse_scores_choose_the_best_earlier_spans() -> None:
     whole = scorer.source(spans) @ spans.t() + MENTIONS[:, None] + MENTIONS
     for row in range(5):
         best = whole[row, :row].topk(min(2, row))
-        assert found.places[row][found.there[row]].tolist() == best.indices.tolist()
-        assert torch.allclose(found.scores[row][found.there[row]], best.values)
+        assert found.indices[row][found.exists[row]].tolist() == best.indices.tolist()
+        assert torch.allclose(found.scores[row][found.exists[row]], best.values)
 
 
 @pytest.mark.parametrize("floats", [1 << 24, 1])
-def test_pairs_are_scored_in_blocks_as_one_by_one(floats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_scored_in_blocks_equal_pairs_scored_by_the_definition(
+    floats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", floats)
     torch.manual_seed(0)
     scorer = PairScorer(3, 2, n_genres=2, hidden_dim=4, n_layers=2, dropout=0.0).double()
     spans = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    candidates = nearest(MENTIONS.double(), 3)
+    candidates = nearest_antecedents(MENTIONS.double(), 3)
     fast = scorer(spans, candidates, SPEAKERS, GENRE)
-    plain = scorer.plainly(spans, candidates, SPEAKERS, GENRE)
+    plain = plain_scores(scorer, spans, candidates)
     assert torch.allclose(fast, plain)
     upstream, weights = torch.randn_like(plain), [spans, *scorer.parameters()]
     for one, other in zip(
@@ -76,12 +87,12 @@ def test_pairs_are_scored_in_blocks_as_one_by_one(floats: int, monkeypatch: pyte
 def test_candidates_and_refinement_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     spans = torch.randn(5, 3, dtype=torch.float64)
-    coarse, refine = CoarseScorer(3, dropout=0.0).double(), Refinement(3).double()
+    coarse, refine = CoarseScorer(3, dropout=0.0).double(), SpanRefinement(3).double()
     results = []
     for floats in (1 << 24, 1):
         monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", floats)
         candidates = coarse(spans, MENTIONS.double(), 2)
-        results.append([candidates.places, refine(spans, candidates, with_none(candidates.scores))])
+        results.append([candidates.indices, refine(spans, candidates, with_none(candidates.scores))])
     (places, refined), (places_in_blocks, refined_in_blocks) = results
     assert torch.equal(places, places_in_blocks)
     # Within rounding: a product's last bits may depend on its number of rows.
@@ -93,11 +104,12 @@ def test_in_training_dropout_is_the_same_when_a_block_is_computed_again(monkeypa
     torch.manual_seed(0)
     scorer = PairScorer(3, 2, n_genres=2, hidden_dim=4, n_layers=2, dropout=0.5).double().train()
     spans = torch.randn(5, 3, dtype=torch.float64)
-    candidates = nearest(MENTIONS.double(), 3)
+    candidates = nearest_antecedents(MENTIONS.double(), 3)
 
     def loss() -> Tensor:
         torch.manual_seed(1)
-        return scorer(spans, candidates, SPEAKERS, GENRE)[candidates.there].sum()
+        scores: Tensor = scorer(spans, candidates, SPEAKERS, GENRE)
+        return scores[candidates.exists].sum()
 
     weight = scorer.scorer.last.weight
     (gradient,) = torch.autograd.grad(loss(), weight)
@@ -108,9 +120,9 @@ def test_in_training_dropout_is_the_same_when_a_block_is_computed_again(monkeypa
     assert gradient[0, 0].item() == pytest.approx((after - before).item() / 1e-6, abs=1e-4)
 
 
-def test_speaker_genre_and_distance_count() -> None:
+def test_scores_depend_on_speaker_genre_and_distance() -> None:
     scorer = PairScorer(3, 2, n_genres=2, hidden_dim=8, n_layers=1, dropout=0.0)
-    spans, candidates = torch.ones(5, 3), nearest(MENTIONS, 4)
+    spans, candidates = torch.ones(5, 3), nearest_antecedents(MENTIONS, 4)
     scores = scorer(spans, candidates, SPEAKERS, GENRE)
     assert scores[4, 0] != scores[4, 3]  # same vectors, other speaker and distance
     assert not torch.allclose(scores, scorer(spans, candidates, SPEAKERS, torch.tensor(0)))
@@ -118,9 +130,9 @@ def test_speaker_genre_and_distance_count() -> None:
 
 def test_a_refined_span_lies_between_itself_and_its_expected_antecedent() -> None:
     torch.manual_seed(0)
-    spans, candidates = torch.randn(5, 3), nearest(MENTIONS, 2)
+    spans, candidates = torch.randn(5, 3), nearest_antecedents(MENTIONS, 2)
     scores = with_none(candidates.scores)
-    refine = Refinement(3)
+    refine = SpanRefinement(3)
     with torch.no_grad():
         refine.gate.weight.zero_()
         refine.gate.bias.fill_(30.0)
@@ -130,10 +142,10 @@ def test_a_refined_span_lies_between_itself_and_its_expected_antecedent() -> Non
     assert torch.allclose(found[3], weights[0] * spans[3] + weights[1] * spans[2] + weights[2] * spans[1], atol=1e-6)
 
 
-def test_the_loss_sums_over_all_right_antecedents() -> None:
-    candidates = nearest(MENTIONS, 4)
+def test_the_loss_sums_over_all_correct_antecedents() -> None:
+    candidates = nearest_antecedents(MENTIONS, 4)
     clusters = torch.tensor([1, 0, 1, 2, 1])
-    scores = with_none(torch.randn(5, 4).masked_fill(~candidates.there, float("-inf")))
+    scores = with_none(torch.randn(5, 4).masked_fill(~candidates.exists, float("-inf")))
     probabilities = scores.softmax(1)
     # Columns: none, then the spans 1, 2, 3, 4 places before.
     right = [probabilities[0, 0], probabilities[1, 0], probabilities[2, 2], probabilities[3, 0]]
@@ -143,8 +155,8 @@ def test_the_loss_sums_over_all_right_antecedents() -> None:
     )
 
 
-def test_no_spans_are_no_trouble() -> None:
-    empty = nearest(MENTIONS[:0], 3)
+def test_a_document_may_have_no_spans() -> None:
+    empty = nearest_antecedents(MENTIONS[:0], 3)
     assert isinstance(empty, Candidates)
     scorer = PairScorer(3, 2, 1, 4, 1, 0.0)
     scores = scorer(torch.zeros(0, 3), empty, SPEAKERS[:0], torch.tensor(0))

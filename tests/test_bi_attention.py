@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, Trilinear, best_spans
+from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, Trilinear, best_answer_spans
 
 
 def numbers(*shape: int) -> Tensor:
@@ -84,7 +84,7 @@ def test_gradients_of_padded_batches_are_numbers() -> None:
 def test_best_spans_are_those_of_a_search_over_all_pairs(max_words: int) -> None:
     starts, ends = numbers(8, 7), numbers(8, 7) * 2
     mask = torch.arange(7) < torch.tensor([7, 6, 5, 4, 3, 2, 1, 7])[:, None]
-    found = best_spans(starts, ends, mask, max_words)
+    found = best_answer_spans(starts, ends, mask, max_words)
     for row in range(8):
         length = int(mask[row].sum())
         pairs = [(i, j) for i in range(length) for j in range(i, min(i + max_words, length))]
@@ -94,5 +94,5 @@ def test_best_spans_are_those_of_a_search_over_all_pairs(max_words: int) -> None
 
 def test_of_equally_good_spans_the_shortest_and_earliest_is_taken() -> None:
     zeros = torch.zeros(1, 4)
-    first, last, _ = best_spans(zeros, zeros, torch.ones(1, 4, dtype=torch.bool), 17)
+    first, last, _ = best_answer_spans(zeros, zeros, torch.ones(1, 4, dtype=torch.bool), 17)
     assert (first.item(), last.item()) == (0, 0)

@@ -19,7 +19,7 @@ from elmokit.tasks.coref import CorefConfig, CorefData, CorefTask
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig, token_ranges
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.nn import antecedents
-from elmokit.tasks.readers.coref import Document, document_from_json, read_coref
+from elmokit.tasks.readers.coref import Document, parse_document, read_coref
 from elmokit.tasks.readers.gap import Pronoun
 from tests.helpers.task_examples import COREF
 
@@ -27,9 +27,7 @@ TASK = CorefTask()
 
 pytest.importorskip("scipy")
 
-DOCUMENTS = [
-    document_from_json(line, f"written, line {number}") for number, line in enumerate(COREF.splitlines(), start=1)
-]
+DOCUMENTS = [parse_document(line, f"written, line {number}") for number, line in enumerate(COREF.splitlines(), start=1)]
 KNOWN = {"genres": ["", "bc", "nw"]}
 SIZES = CorefModelConfig(
     hidden=16,
@@ -106,7 +104,7 @@ def test_the_loss_is_a_sum_over_spans_and_a_mean_over_documents() -> None:
 
 
 @pytest.mark.parametrize("sizes", [SIZES, COARSE], ids=["2017", "coarse to fine"])
-def test_memory_is_bounded_by_blocks_that_change_nothing(
+def test_results_do_not_depend_on_the_blocks_that_bound_memory(
     sizes: CorefModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, model, inputs = tiny(sizes)
@@ -115,7 +113,7 @@ def test_memory_is_bounded_by_blocks_that_change_nothing(
     for bound in (1 << 24, 5):
         monkeypatch.setattr(antecedents, "FLOATS_AT_ONCE", bound)
         monkeypatch.setattr(coref_model, "TOKENS_AT_ONCE", bound)
-        monkeypatch.setattr(coref, "POSITIONS_AT_ONCE", bound)
+        monkeypatch.setattr(coref, "BLOCK_POSITIONS", bound)
         document = TASK.collate(DOCUMENTS[:1], inputs, KNOWN, config).documents[0]
         found = model.antecedents(document)
         results.append((len(document.blocks), found.starts, found.ends, found.scores))
@@ -125,7 +123,7 @@ def test_memory_is_bounded_by_blocks_that_change_nothing(
     assert torch.allclose(results[0][3], results[1][3])
 
 
-def test_ranges_of_tokens_hold_whole_sentences() -> None:
+def test_ranges_of_tokens_consist_of_whole_sentences() -> None:
     assert token_ranges([1, 1, 2, 6, 6, 6, 6], 3) == [(0, 3), (3, 7)]
     assert token_ranges([1, 1, 2], 100) == [(0, 3)]
     assert token_ranges([], 3) == []
@@ -159,14 +157,14 @@ def test_training_sees_a_random_window_with_the_mentions_in_it() -> None:
     assert TASK.vary(DOCUMENTS[1], config, random.Random(0)) == DOCUMENTS[1]
 
 
-def test_mentions_without_a_companion_in_the_window_train_too() -> None:
+def test_a_cluster_with_one_mention_in_the_window_can_be_trained_on() -> None:
     config, model, inputs = tiny()
     lonely = replace(DOCUMENTS[0], clusters=(((4, 4),), ((0, 0),)))
     assert model.loss(TASK.collate([lonely], inputs, KNOWN, config)).isfinite()
 
 
 @pytest.mark.parametrize("sentences", [(), (("Hi",),)])
-def test_a_document_may_be_next_to_nothing(sentences: tuple[tuple[str, ...], ...]) -> None:
+def test_a_document_may_be_empty_or_have_one_token(sentences: tuple[tuple[str, ...], ...]) -> None:
     for sizes in (SIZES, COARSE):
         config, model, inputs = tiny(sizes)
         document = Document("here", "x", sentences, None, ())
@@ -175,21 +173,21 @@ def test_a_document_may_be_next_to_nothing(sentences: tuple[tuple[str, ...], ...
         assert model.loss(batch).isfinite()
 
 
-def test_a_record_is_read_again_and_says_the_same() -> None:
+def test_a_record_can_be_read_again() -> None:
     clusters = [[tuple(mention) for mention in cluster] for cluster in DOCUMENTS[0].clusters or ()]
     record = TASK.to_record(DOCUMENTS[0], clusters)
-    again = document_from_json(json.dumps(record), DOCUMENTS[0].where)
+    again = parse_document(json.dumps(record), DOCUMENTS[0].where)
     assert again == DOCUMENTS[0]
     assert record["words"] == [["Mira", "her", "She"], ["her bike", "It"]]
 
 
-def test_mentions_read_well_in_brackets() -> None:
+def test_mentions_are_shown_in_brackets() -> None:
     clusters = [[tuple(mention) for mention in cluster] for cluster in DOCUMENTS[0].clusters or ()]
     lines = TASK.to_text(DOCUMENTS[0], clusters).splitlines()
     assert lines == ["[1 Mira] fixed [2 [1 her] bike] .", "[2 It] rides well .", "[1 She] is happy ."]
 
 
-def test_text_comes_as_sentences_or_as_json() -> None:
+def test_text_is_sentences_or_json() -> None:
     config = TASK.presets["small"]
     lines = ["", "Mira left .", "She ran .", "", "  ", "Ada stayed ."]
     first, second = TASK.read_text(lines, "text", str.split, config)
@@ -209,7 +207,7 @@ def test_singletons_may_be_dropped(tmp_path: Path) -> None:
     assert [len(document.clusters or ()) for document in TASK.read(str(path), CorefConfig())] == [2]
 
 
-def test_gap_is_scored_by_its_question() -> None:
+def test_gap_documents_are_scored_by_their_question() -> None:
     pronoun = Pronoun((9, 9), True, ((0, 0), (5, 5)), (True, False))
     document = replace(DOCUMENTS[1], pronoun=pronoun)
     right = TASK.score([document], [[[(0, 0), (9, 9)]]], CorefConfig())
@@ -219,7 +217,7 @@ def test_gap_is_scored_by_its_question() -> None:
     assert "gap_f1" not in TASK.score(DOCUMENTS[1:], [[]], CorefConfig())
 
 
-def test_documents_without_clusters_are_refused_for_training() -> None:
+def test_documents_without_clusters_are_rejected_for_training() -> None:
     unknown = replace(DOCUMENTS[0], clusters=None)
     with pytest.raises(TextError, match="written, line 1: no clusters"):
         TASK.check(unknown, KNOWN)
@@ -230,14 +228,14 @@ def test_documents_without_clusters_are_refused_for_training() -> None:
     assert TASK.labels(DOCUMENTS, CorefConfig()) == KNOWN
 
 
-def test_a_missing_scipy_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scipy_is_reported_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'elmokit\[tasks\]'"):
         TASK.labels(DOCUMENTS, CorefConfig())
 
 
 @pytest.mark.parametrize("with_elmo", [False, True])
-def test_the_shell_trains_judges_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
+def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
     gold = tmp_path / "gold.jsonl"
     gold.write_text(COREF)
     (tmp_path / "text.txt").write_text("Mira fixed her bike .\nIt rides well .\nShe is happy .\n")

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.tasks.nn.crf import CRF, Rules
+from elmokit.tasks.nn.crf import CRF, TagRules
 
 N_TAGS = 3
 
 
-def rules() -> Rules:
+def rules() -> TagRules:
     follow = torch.tensor([[True, True, False], [False, True, True], [True, True, True]])
-    return Rules(follow, torch.tensor([True, False, True]), torch.tensor([True, True, False]))
+    return TagRules(follow, torch.tensor([True, False, True]), torch.tensor([True, True, False]))
 
 
 def made(**flags: bool) -> CRF:

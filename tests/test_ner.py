@@ -1,4 +1,4 @@
-"""The named entity task."""
+"""Named entity recognition: data, labels and the model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.helpers.task_examples import NER, tiny
 TASK = ner.NerTask()
 
 
-def read(tmp_path: Path, text: str, **data: object) -> list[ner.TaggedSentence]:
+def read(tmp_path: Path, text: str, **data: object) -> list[ner.NerExample]:
     path = tmp_path / "data.conll"
     path.write_text(text, encoding="utf-8")
     config = replace(ner.NerConfig(), data=ner.NerData(**data))  # type: ignore[arg-type]
     return list(TASK.read(str(path), config))
 
 
-def test_each_scheme_gives_the_same_entities(tmp_path: Path) -> None:
+def test_every_tagging_scheme_gives_the_same_entities(tmp_path: Path) -> None:
     expected = read(tmp_path, NER)
     assert [sentence.chunks for sentence in expected] == [
         [Chunk(0, 1, "PER"), Chunk(2, 3, "LOC")],
@@ -48,14 +48,14 @@ def test_other_columns_may_be_chosen(tmp_path: Path) -> None:
     found = read(tmp_path, NER, token_column=1, tag_column=2)
     assert found[0].tokens == ["NNP", "VBZ", "NNP"]
     assert found[0].chunks == [Chunk(0, 1, "NP"), Chunk(1, 2, "VP"), Chunk(2, 3, "NP")]
-    with pytest.raises(TextError, match=r"line 3: 4 columns; data\.token_column is 0 and data\.tag_column 4"):
+    with pytest.raises(TextError, match=r"line 3: 4 columns, but data\.token_column is 0 and data\.tag_column is 4"):
         read(tmp_path, NER, tag_column=4)
 
 
-def test_tags_that_the_scheme_has_not_are_refused_with_their_line(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=r"line 3: 'I-PER' does not go on .* Is data\.tags = 'IOB2' right"):
+def test_invalid_tags_are_rejected_with_their_line(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"line 3: 'I-PER' does not continue .* Is data\.tags = 'IOB2' right"):
         read(tmp_path, NER, tags="IOB2")
-    with pytest.raises(TextError, match=r"line 2: the tag 'PER', where IOB1 has O, B-TYPE, I-TYPE"):
+    with pytest.raises(TextError, match=r"line 2: the tag 'PER' does not belong to IOB1; expected O, B-TYPE, I-TYPE"):
         read(tmp_path, "a O\nb PER\n")
 
 
@@ -114,8 +114,8 @@ def test_decoded_tags_are_sound_even_from_a_fresh_model(tmp_path: Path) -> None:
 
 
 def test_scores_are_conlleval_s() -> None:
-    def sentence(*chunks: Chunk) -> ner.TaggedSentence:
-        return ner.TaggedSentence(["a"] * 6, list(chunks), "here")
+    def sentence(*chunks: Chunk) -> ner.NerExample:
+        return ner.NerExample(["a"] * 6, list(chunks), "here")
 
     gold = [sentence(Chunk(0, 2, "X"), Chunk(2, 3, "Y")), sentence()]
     scores = TASK.score(gold, [[Chunk(0, 2, "X"), Chunk(2, 3, "X")], [Chunk(1, 2, "Y")]], ner.NerConfig())
@@ -125,13 +125,13 @@ def test_scores_are_conlleval_s() -> None:
 
 
 def test_which_scores_there_are_depends_on_the_gold_alone() -> None:
-    gold = [ner.TaggedSentence(["a"] * 3, [Chunk(0, 1, "X")], "here")]
+    gold = [ner.NerExample(["a"] * 3, [Chunk(0, 1, "X")], "here")]
     for predicted in ([], [Chunk(0, 1, "X")], [Chunk(1, 2, "Y")]):
         assert list(TASK.score(gold, [predicted], ner.NerConfig())) == ["f1", "precision", "recall", "f1-X"]
 
 
 def test_predictions_for_programs_and_for_readers() -> None:
-    example = ner.TaggedSentence(["Mira", "saw", "New", "York"], None, "here")
+    example = ner.NerExample(["Mira", "saw", "New", "York"], None, "here")
     chunks = [Chunk(0, 1, "PER"), Chunk(2, 4, "LOC")]
     assert TASK.to_text(example, chunks) == "[PER Mira] saw [LOC New York]"
     record = TASK.to_record(example, chunks)

@@ -112,7 +112,10 @@ def test_an_empty_file_has_no_propositions(tmp_path: Path) -> None:
         ("7 Run ! ||| B-V O\n", "line 1: the index of the predicate is 7, but the last of the 2 tokens has index 1"),
         ("0 Run ! ||| B-V\n", "line 1: 1 tags for 2 tokens"),
         ("0 Run ! ||| B-V I-A0\n", "line 1: the tag of token 1"),
-        ("0 Mira ran ||| B-ARG0 B-V\n", "line 1: the index of the predicate is 0 .from 0., but that token has the tag B-ARG0"),
+        (
+            "0 Mira ran ||| B-ARG0 B-V\n",
+            "line 1: the index of the predicate is 0 .from 0., but that token has the tag B-ARG0",
+        ),
         ("1 Mira ran ||| B-ARG0 O\n", "has the tag O. Expected B-V or I-V"),
     ],
 )

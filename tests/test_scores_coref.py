@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmokit.tasks.scores.coref import CorefClusters, Ratio, coref_scores
+from elmokit.tasks.scores.coref import Clusters, Ratio, coref_scores
 
 pytest.importorskip("scipy")
 
@@ -18,7 +18,7 @@ A = "a bc def"
 B_CUBED_PAPER = "12345 67 89ABC"
 
 
-def clusters(text: str) -> CorefClusters:
+def clusters(text: str) -> Clusters:
     """Return clusters of mentions, of which each is one character."""
     return [[(ord(letter), ord(letter)) for letter in word] for word in text.split()]
 
@@ -152,7 +152,7 @@ partitions = st.lists(st.integers(0, 3), max_size=6).map(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(partitions, partitions)
-def test_changing_sides_swaps_recall_and_precision(key: CorefClusters, response: CorefClusters) -> None:
+def test_changing_sides_swaps_recall_and_precision(key: Clusters, response: Clusters) -> None:
     one, other = coref_scores([key], [response]), coref_scores([response], [key])
     for name in ("muc", "b_cubed", "ceaf_e", "mentions"):
         there, back = getattr(one, name), getattr(other, name)

@@ -7,12 +7,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, best_spans, windowed_means
+from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, prune_spans, windowed_means
 
 SENTENCE_ENDS = torch.tensor([2, 2, 2, 6, 6, 6, 6])
 
 
-def test_spans_never_cross_a_sentence() -> None:
+def test_spans_stay_within_a_sentence() -> None:
     starts, ends = all_spans(SENTENCE_ENDS, 3)
     found = list(zip(starts.tolist(), ends.tolist(), strict=True))
     wanted = [(i, j) for i in range(7) for j in range(i, i + 3) if j <= SENTENCE_ENDS[i]]
@@ -27,7 +27,7 @@ spans_and_scores = st.lists(
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(spans_and_scores, st.integers(0, 8))
-def test_the_best_spans_are_those_of_the_greedy_definition(spans: list[tuple[int, int, int]], n_best: int) -> None:
+def test_pruning_equals_the_greedy_definition(spans: list[tuple[int, int, int]], n_best: int) -> None:
     starts, ends = [start for start, _, _ in spans], [start + width for start, width, _ in spans]
     scores = [score + place / 100 for place, (_, _, score) in enumerate(spans)]
     chosen: list[int] = []
@@ -40,11 +40,11 @@ def test_the_best_spans_are_those_of_the_greedy_definition(spans: list[tuple[int
         if not crosses and len(chosen) < n_best:
             chosen.append(place)
     wanted = sorted(chosen, key=lambda place: (starts[place], ends[place]))
-    assert best_spans(scores, starts, ends, n_best) == wanted
+    assert prune_spans(scores, starts, ends, n_best) == wanted
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_running_means_equal_those_by_softmax(scale: float) -> None:
+def test_windowed_means_equal_those_by_softmax(scale: float) -> None:
     torch.manual_seed(0)
     scores = (scale * torch.randn(9, dtype=torch.float64)).requires_grad_()
     values = torch.randn(9, 3, dtype=torch.float64, requires_grad=True)
@@ -62,7 +62,7 @@ def test_running_means_equal_those_by_softmax(scale: float) -> None:
         assert torch.allclose(one, other, atol=1e-10)
 
 
-def test_a_spans_vector_is_start_end_width_and_attended_tokens() -> None:
+def test_a_span_vector_is_start_end_width_and_attended_tokens() -> None:
     vectors = SpanVectors(4, 3, max_width=3, width_dim=2, dropout=0.0)
     context, heads = torch.randn(7, 4), torch.randn(7, 3)
     starts, ends = torch.tensor([1, 4]), torch.tensor([1, 6])
@@ -75,7 +75,7 @@ def test_a_spans_vector_is_start_end_width_and_attended_tokens() -> None:
         assert torch.allclose(found[row], wanted, atol=1e-6)
 
 
-def test_spans_are_scored_without_their_vectors_as_with_them() -> None:
+def test_scores_without_span_vectors_equal_scores_of_span_vectors() -> None:
     torch.manual_seed(0)
     vectors = SpanVectors(4, 3, max_width=3, width_dim=2, dropout=0.5).double()
     mentions = MentionScorer(vectors, hidden_dim=5, n_layers=2, dropout=0.0).double()

@@ -14,8 +14,8 @@ from elmokit.cli.main import elmokit
 from elmokit.errors import TextError
 from elmokit.tasks import srl
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
-from elmokit.tasks.nn.crf import Rules, penalties_of, viterbi
-from elmokit.tasks.readers.srl import Proposition, proposition_from_line
+from elmokit.tasks.nn.crf import RulePenalties, TagRules, viterbi
+from elmokit.tasks.readers.srl import Proposition, parse_proposition
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.scores.chunks import Chunk
 from elmokit.tasks.srl import SrlConfig, SrlModelConfig, SrlTask
@@ -25,7 +25,7 @@ from tests.helpers.task_examples import SRL
 
 TASK = SrlTask()
 
-EXAMPLES = [proposition_from_line(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
+EXAMPLES = [parse_proposition(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
 KNOWN = TASK.labels(EXAMPLES, SrlConfig())
 
 
@@ -86,15 +86,13 @@ def test_predictions_obey_bio_though_the_model_is_untrained() -> None:
     for example, found in zip(EXAMPLES, frames, strict=True):
         for frame in TASK.to_record(example, found)["frames"]:
             line = f"{frame['predicate']} {' '.join(example.tokens)} ||| {' '.join(frame['tags'])}"
-            assert proposition_from_line(line, "again").tags == tuple(
-                frame["tags"]
-            )  # the reader refuses ill-formed BIO
+            assert parse_proposition(line, "again").tags == tuple(frame["tags"])  # the reader refuses ill-formed BIO
 
 
 def test_probabilities_instead_of_their_logarithms_would_give_other_tags() -> None:
     torch.manual_seed(0)
     tags = ["O", "B-A", "I-A", "B-C", "I-C"]
-    rules = penalties_of(srl.rules_of(tags, "IOB2"))
+    rules = RulePenalties(len(tags), srl.rules_of(tags, "IOB2"))()
     scores, mask = torch.randn(300, 12, 5) * 2, torch.ones(300, 12, dtype=torch.bool)
     right = viterbi(scores.log_softmax(-1), mask, *rules)
     wrong = viterbi(scores.softmax(-1), mask, *rules)
@@ -119,10 +117,10 @@ def test_viterbi_finds_the_best_of_all_sequences() -> None:
         assert found[row] == best
 
 
-def test_rules_that_leave_no_way_are_broken_rather_than_the_program() -> None:
-    nothing = Rules(torch.zeros(2, 2, dtype=torch.bool), *(torch.zeros(2, dtype=torch.bool) for _ in range(2)))
+def test_rules_that_allow_no_path_are_broken() -> None:
+    nothing = TagRules(torch.zeros(2, 2, dtype=torch.bool), *(torch.zeros(2, dtype=torch.bool) for _ in range(2)))
     emissions = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
-    assert viterbi(emissions, torch.ones(1, 2, dtype=torch.bool), *penalties_of(nothing)) == [[1, 0]]
+    assert viterbi(emissions, torch.ones(1, 2, dtype=torch.bool), *RulePenalties(2, nothing)()) == [[1, 0]]
 
 
 def test_the_predicate_makes_the_difference() -> None:
@@ -133,7 +131,7 @@ def test_the_predicate_makes_the_difference() -> None:
 
 
 def test_a_continued_predicate_is_marked_too() -> None:
-    example = proposition_from_line("0 put it off ||| B-V B-ARG1 B-C-V", "written")
+    example = parse_proposition("0 put it off ||| B-V B-ARG1 B-C-V", "written")
     known = TASK.labels([example], SrlConfig())
     batch = TASK.collate([example], Inputs({}, None, None), known, SrlConfig())
     assert batch.is_predicate.tolist() == [[1, 0, 1]]
@@ -163,7 +161,7 @@ def test_a_sentence_without_predicate_trains_but_does_not_score() -> None:
 
 
 def test_a_predicate_may_be_a_word_now_and_none_later() -> None:
-    often = [proposition_from_line("0 run ||| B-V", "a"), Proposition("b", ("a", "run"), None, ("O", "O"))]
+    often = [parse_proposition("0 run ||| B-V", "a"), Proposition("b", ("a", "run"), None, ("O", "O"))]
     assert TASK.labels(often, SrlConfig())["predicates"] == []
 
 
@@ -174,19 +172,19 @@ def test_a_predicate_may_be_a_word_now_and_none_later() -> None:
         ("0 wait ! |||", "written: no tags"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(line: str, message: str) -> None:
+def test_examples_that_cannot_be_evaluated_are_rejected(line: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
-        TASK.check(proposition_from_line(line, "written"), KNOWN)
+        TASK.check(parse_proposition(line, "written"), KNOWN)
 
 
 def test_training_needs_tags_and_roles() -> None:
     with pytest.raises(TextError, match="x: no tags"):
-        TASK.labels([proposition_from_line("0 wait |||", "x")], SrlConfig())
-    with pytest.raises(TextError, match="No sentence has a predicate"):
+        TASK.labels([parse_proposition("0 wait |||", "x")], SrlConfig())
+    with pytest.raises(TextError, match="contain no predicate"):
         TASK.labels([Proposition("x", ("a",), None, ("O",))], SrlConfig())
 
 
-def test_a_frame_reads_well() -> None:
+def test_a_frame_is_shown_with_brackets() -> None:
     frames = [(1, [Chunk(0, 1, "ARG0"), Chunk(1, 2, "V"), Chunk(2, 4, "ARG1")])]
     assert TASK.to_text(EXAMPLES[0], frames) == "fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] ."
     assert TASK.to_text(EXAMPLES[0], []) == "Mira fixed her bike ."
@@ -204,7 +202,7 @@ def test_a_run_reads_folders_of_conll_2012(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_elmo", [False, True])
-def test_the_shell_trains_judges_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
+def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
     (tmp_path / "roles.txt").write_text(SRL)
     (tmp_path / "text.txt").write_text("Ada fixed it .\n0 wait ! |||\n")
     (tmp_path / "srl.toml").write_text(

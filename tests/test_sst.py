@@ -1,4 +1,4 @@
-"""The sentiment task."""
+"""Sentiment: data, labels and the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "trees")
 
 
-def test_dev_is_roots_and_training_is_phrases(path: str) -> None:
+def test_evaluation_reads_sentences_and_training_reads_phrases(path: str) -> None:
     assert [phrase.label for phrase in TASK.read(path, config())] == [
         "positive", "negative", "neutral", "very positive", "very negative",
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def test_dev_is_roots_and_training_is_phrases(path: str) -> None:
     assert long == ["Mira rides superbly", "It was rather dull", "A film .", "Great fun !", "Simply awful ."]
 
 
-def test_three_classes_join_and_two_drop_the_neutral(path: str) -> None:
+def test_three_classes_merge_labels_and_two_drop_the_neutral_ones(path: str) -> None:
     three, two = config(classes=3), config(classes=2)
     assert [phrase.label for phrase in TASK.read(path, three)] == [
         "positive", "negative", "neutral", "positive", "negative",
@@ -52,9 +52,9 @@ def test_three_classes_join_and_two_drop_the_neutral(path: str) -> None:
     assert TASK.labels([], config()) == {"classes": list(sst.FIVE)}
 
 
-def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
+def test_a_label_out_of_range_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "trees").write_text("(2 a)\n(2 (5 a) (1 b))\n")
-    with pytest.raises(TextError, match=r"trees, line 2: the label '5'; expected 0"):
+    with pytest.raises(TextError, match=r"trees, line 2: the label '5' is invalid. Expected 0"):
         list(TASK.read(str(tmp_path / "trees"), config()))
 
 
@@ -77,7 +77,7 @@ def test_the_published_sizes_have_the_published_number_of_weights() -> None:
     assert [layer.p for layer in with_elmo.output if isinstance(layer, torch.nn.Dropout)] == [0.2, 0.3, 0.0]
 
 
-def test_the_network_is_the_formulas_of_the_paper() -> None:
+def test_the_network_computes_the_formulas_of_the_paper() -> None:
     model, inputs = made(projection_dim=7, hidden=5, output_hidden=(6,), output_dropout=(0.2,))
     model.eval()
     sentence = ["a", "b", "b", "a", "c"]
@@ -92,7 +92,7 @@ def test_the_network_is_the_formulas_of_the_paper() -> None:
     torch.testing.assert_close(found[1:2], expected)
 
 
-def test_relu_layers_may_stand_instead_of_maxout() -> None:
+def test_relu_layers_can_replace_maxout() -> None:
     model, inputs = made(output="relu", hidden=5, projection_dim=7, output_hidden=(6, 4))
     batch = inputs.batch([["a"], []])
     assert model.scores(batch).shape == (2, 5)
@@ -114,7 +114,7 @@ def test_predictions_and_scores(tmp_path: Path) -> None:
 
 
 def test_sizes_are_checked() -> None:
-    with pytest.raises(ConfigError, match="one share for each size"):
+    with pytest.raises(ConfigError, match="one dropout value per size"):
         sst.SstModelConfig(output_hidden=(3,))
     with pytest.raises(ConfigError, match="pool is 0"):
         sst.SstModelConfig(pool=0)

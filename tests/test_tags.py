@@ -67,18 +67,18 @@ def test_a_type_has_every_tag_of_its_scheme() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "scheme", "place", "reason"),
+    ("tags", "scheme", "token", "reason"),
     [
-        (["O", "I-X"], "IOB2", 1, "begins one with B"),
-        (["B-X", "I-Y"], "IOB2", 1, "begins one with B"),
+        (["O", "I-X"], "IOB2", 1, "chunks start with B"),
+        (["B-X", "I-Y"], "IOB2", 1, "chunks start with B"),
         (["B-X", "O"], "BIOUL", 1, "'O' after 'B-X'"),
-        (["O", "B-X"], "BIOUL", 1, "the end after 'B-X'"),
-        (["L-X"], "BIOUL", 0, "does not go on"),
-        (["O", "X"], "IOB1", 1, "where IOB1 has O, B-TYPE, I-TYPE"),
-        (["U-X"], "IOB2", 0, "where IOB2 has"),
+        (["O", "B-X"], "BIOUL", 1, "the end of the sentence after 'B-X'"),
+        (["L-X"], "BIOUL", 0, "does not continue"),
+        (["O", "X"], "IOB1", 1, "does not belong to IOB1; expected O, B-TYPE, I-TYPE"),
+        (["U-X"], "IOB2", 0, "does not belong to IOB2"),
     ],
 )
-def test_unsound_tags_are_refused_by_their_place(tags: list[str], scheme: Scheme, place: int, reason: str) -> None:
+def test_invalid_tags_are_rejected_with_their_token(tags: list[str], scheme: Scheme, token: int, reason: str) -> None:
     with pytest.raises(TagError, match=reason) as error:
         chunks_in(tags, scheme)
-    assert error.value.place == place
+    assert error.value.token == token

@@ -24,8 +24,16 @@ def test_a_tree_gives_its_phrases_root_first(tmp_path: Path) -> None:
     text = "(3 (2 Mira) (3 (2 rides) (4 superbly)))\n\n(2 1\u00a01\\/2)\n"
     first, second = read_trees(written(tmp_path, text))
     assert first.tokens == ["Mira", "rides", "superbly"]
-    assert first.nodes == [TreeNode(0, 3, "3"), TreeNode(0, 1, "2"), TreeNode(1, 3, "3"), TreeNode(1, 2, "2"), TreeNode(2, 3, "4")]
-    assert second == LabelledTree(["1\u00a01\\/2"], [TreeNode(0, 1, "2")], second.where)  # a no-break space does not separate words
+    assert first.nodes == [
+        TreeNode(0, 3, "3"),
+        TreeNode(0, 1, "2"),
+        TreeNode(1, 3, "3"),
+        TreeNode(1, 2, "2"),
+        TreeNode(2, 3, "4"),
+    ]
+    assert second == LabelledTree(
+        ["1\u00a01\\/2"], [TreeNode(0, 1, "2")], second.where
+    )  # a no-break space does not separate words
     assert second.where.endswith("line 3")
 
 
@@ -122,7 +130,10 @@ def test_tables_are_read_by_their_header(tmp_path: Path) -> None:
         ('{"sentence1":"A","sentence2":"B"}', "line 1: no label"),
         ('{"gold_label":1,"sentence1":"A","sentence2":"B"}', "gold_label is 1. Expected a string"),
         ('{"gold_label":"-","sentence1":"A","sentence2":"B"}\n{broken', "line 2, column 2: invalid JSON"),
-        ('{"gold_label":"-","sentence1":"A","sentence2":"B"}\n[]', "line 2: not one JSON object per line: Expected `object`"),
+        (
+            '{"gold_label":"-","sentence1":"A","sentence2":"B"}\n[]',
+            "line 2: not one JSON object per line: Expected `object`",
+        ),
         ("sentence1\tsentence2\nA\tB\n", "line 1: the header has no column gold_label"),
         ("sentence1\tsentence2\tgold_label\nA\tB\n", "line 2: 2 columns, expected 3"),
         ("sentence1\tsentence2\tgold_label\nA\tB\tC\tD\n", "line 2: 4 columns, expected 3"),

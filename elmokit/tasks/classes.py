@@ -1,20 +1,118 @@
-"""Predictions of one class among several."""
+"""What the classification tasks share: batches, loss, predictions, scores and records."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from elmokit.errors import TextError
+from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.scores.accuracy import accuracy
+from elmokit.tasks.task import Labels, Sentence, Task, TaskModel, unknown_label
 
 Probabilities = dict[str, float]
-"""Of each class, by its name."""
+"""The probability of each class, by name."""
 
 
-def probabilities_of(scores: Tensor, classes: Sequence[str]) -> list[Probabilities]:
-    """From ``(batch, classes)`` scores to each row's probabilities."""
-    return [dict(zip(classes, row, strict=True)) for row in scores.softmax(dim=-1).tolist()]
+class LabelledExample(Protocol):
+    """What a classification task needs to know about its examples."""
+
+    @property
+    def label(self) -> str | None:
+        """The gold class; None if it is unknown."""
+
+    @property
+    def where(self) -> str:
+        """File and line, for error messages."""
 
 
-def likeliest(probabilities: Probabilities) -> str:
-    """The class with the highest probability; the first of equals."""
+Config = TypeVar("Config")
+Example = TypeVar("Example", bound=LabelledExample)
+
+
+@dataclass(frozen=True)
+class ClassBatch:
+    """The texts of examples, and their classes."""
+
+    texts: tuple[TokenBatch, ...]
+    """One for each text of an example: a single one for sentences, two for pairs."""
+    classes: Tensor | None  # (batch,)
+
+
+class ClassificationModel(TaskModel[ClassBatch, Probabilities]):
+    """A network that scores classes. Its loss is the mean cross-entropy of the batch."""
+
+    def __init__(self, inputs: InputLayer, classes: Sequence[str]) -> None:
+        super().__init__()
+        self.inputs, self.classes = inputs, list(classes)
+
+    @abstractmethod
+    def scores(self, *texts: TokenBatch) -> Tensor:
+        """Return unnormalized scores, ``(batch, classes)``."""
+
+    def loss(self, batch: ClassBatch) -> Tensor:
+        assert batch.classes is not None
+        return F.cross_entropy(self.scores(*batch.texts), batch.classes)
+
+    def predict(self, batch: ClassBatch) -> list[Probabilities]:
+        """Return the class probabilities of each example."""
+        probabilities = self.scores(*batch.texts).softmax(dim=-1).tolist()
+        return [dict(zip(self.classes, row, strict=True)) for row in probabilities]
+
+
+class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
+    """A task that assigns one of several classes to a text or a tuple of texts."""
+
+    metric = "accuracy"
+
+    @abstractmethod
+    def named_texts(self, example: Example) -> dict[str, list[str]]:
+        """Return the tokens of each text of an example, by its name in the records of predictions."""
+
+    def sentences(self, example: Example) -> Sequence[Sentence]:
+        return list(self.named_texts(example).values())
+
+    def lengths(self, example: Example) -> tuple[int, ...]:
+        return tuple(map(len, self.sentences(example)))
+
+    def check(self, example: Example, known: Labels) -> None:
+        """Raise an error for an example without a class, or with one that the run does not know."""
+        if example.label is None:
+            raise TextError(f"{example.where}: no gold label.")
+        if example.label not in known["classes"]:
+            raise unknown_label(example.where, f"the label {example.label!r}", known["classes"])
+
+    def collate(self, examples: Sequence[Example], inputs: Inputs, known: Labels, config: Config) -> ClassBatch:
+        """Build a batch, without classes if an example has none or an unknown one."""
+        texts = zip(*map(self.sentences, examples), strict=True)
+        tokens = tuple(inputs.batch(sentences) for sentences in texts)
+        ids = {name: number for number, name in enumerate(known["classes"])}
+        numbers = [ids[example.label] for example in examples if example.label in ids]
+        return ClassBatch(tokens, torch.tensor(numbers) if len(numbers) == len(examples) else None)
+
+    def score(
+        self, examples: Sequence[Example], predictions: Sequence[Probabilities], config: Config
+    ) -> dict[str, float]:
+        """Return the accuracy."""
+        return {"accuracy": accuracy([example.label for example in examples], list(map(most_probable, predictions)))}
+
+    def to_record(self, example: Example, prediction: Probabilities) -> dict[str, Any]:
+        """Return tokens, class and probabilities."""
+        return {**self.named_texts(example), "label": most_probable(prediction), "probabilities": prediction}
+
+    def to_text(self, example: Example, prediction: Probabilities) -> str:
+        """Return the class, its probability and the texts, separated by tabs."""
+        best = most_probable(prediction)
+        texts = (" ".join(tokens) for tokens in self.sentences(example))
+        return "\t".join([best, f"{prediction[best]:.2f}", *texts])
+
+
+def most_probable(probabilities: Probabilities) -> str:
+    """Return the class with the highest probability; the first one if several are equal."""
     return max(probabilities, key=probabilities.__getitem__)

@@ -1,10 +1,14 @@
-"""Coreference: which spans of a document name the same (Lee et al. 2017; coarse to fine as in Lee et al. 2018)."""
+"""Coreference: which spans of a document refer to the same entity.
+
+The model is that of Lee et al. 2017, or the coarse-to-fine one of Lee et al. 2018; ``coref_model.py`` explains it.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 from typing import Any, ClassVar
 
 import torch
@@ -20,44 +24,37 @@ from elmokit.tasks.config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.tasks.coref_model import (
-    HEAD_WORDS,
-    Clusters,
-    CorefBatch,
-    CorefModel,
-    CorefModelConfig,
-    DocumentBatch,
-    Mention,
-)
+from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.readers.coref import Document, document_from_json, read_coref
-from elmokit.tasks.scores.coref import Ratio, coref_scores
+from elmokit.tasks.readers.coref import Document, parse_document, read_coref
+from elmokit.tasks.scores.coref import Clusters, Mention, coref_scores
 from elmokit.tasks.scores.gap import Answers, gap_scores
 from elmokit.tasks.task import Labels, Sentence, Task, Tokenize
+from elmokit.text.batching import plan_batches
 
-POSITIONS_AT_ONCE = 4096  # of sentences that are read together, padding included
+BLOCK_POSITIONS = 4096  # padded size of a block of sentences that the LSTM reads together; bounds the memory
 NO_GENRE = ""
 
 
 @dataclass(frozen=True)
 class CorefData(DataConfig):
-    """Documents in CoNLL-2012's columns, as JSON lines, or as GAP's table."""
+    """Files of documents: CoNLL-2012 columns, JSON lines, or GAP's table."""
 
     drop_singletons: bool = False
-    """Leave out gold clusters of one mention: OntoNotes marks none, and the model gives none."""
+    """Ignore gold clusters of one mention. OntoNotes has none, and the model predicts none."""
 
 
 @dataclass(frozen=True)
 class CorefConfig:
-    """The defaults are those of 2017, without ELMo; the preset "coarse-to-fine" has those of 2018."""
+    """The configuration of the task. The defaults are those of 2017; the preset "coarse-to-fine" has those of 2018."""
 
     data: CorefData = field(default_factory=CorefData)
     words: WordsConfig | None = field(
         default_factory=lambda: WordsConfig(dim=350, train=False, unit_length=True, unknown="zero")
     )
-    """Published: 300 of GloVe 840B and 50 of Turian et al."""
+    """The published vectors are 300 dimensions of GloVe 840B and 50 of Turian et al."""
     head_words: WordsConfig | None = None
-    """Other vectors for what a span attends to; None: the same."""
+    """Other word vectors for the tokens that a span attends to; None uses the same."""
     chars: CharsConfig | None = field(default_factory=lambda: CharsConfig(dim=8, filters=((3, 50), (4, 50), (5, 50))))
     elmo: ElmoConfig | None = None
     model: CorefModelConfig = field(default_factory=CorefModelConfig)
@@ -90,54 +87,37 @@ SMALL = CorefConfig(
 )
 
 
-def _numbers(document: Document, inputs: Inputs, known: Labels) -> DocumentBatch:
-    lengths = [len(sentence) for sentence in document.sentences]
-    offsets = [sum(lengths[:number]) for number in range(len(lengths))]
+def _document_batch(document: Document, inputs: Inputs, known: Labels) -> DocumentBatch:
+    lengths = list(map(len, document.sentences))
+    offsets = list(accumulate(lengths, initial=0))
     blocks: list[TokenBatch] = []
-    order: list[int] = []  # of the document's tokens, as the blocks have them
-    for block in _blocks(lengths):
+    order: list[int] = []  # the document's tokens in the order in which the blocks contain them
+    for block in plan_batches(lengths, BLOCK_POSITIONS, n_boundaries=0) or [[]]:
         blocks.append(inputs.batch([document.sentences[number] for number in block]))
-        order += [offsets[number] + place for number in block for place in range(lengths[number])]
-    places = torch.empty(len(order), dtype=torch.int64)
-    places[order] = torch.arange(len(order))
-    ends = [offset + length - 1 for offset, length in zip(offsets, lengths, strict=True) for _ in range(length)]
-    names = [name for sentence in document.speakers or () for name in sentence] or [""] * len(order)
-    number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    clusters: dict[Mention, int] | None = None
+        order += chain.from_iterable(range(offsets[number], offsets[number + 1]) for number in block)
+    position_in_blocks = torch.empty(len(order), dtype=torch.int64)
+    position_in_blocks[order] = torch.arange(len(order))
+    sentence_ends = [offsets[number + 1] - 1 for number, length in enumerate(lengths) for _ in range(length)]
+    speakers = list(chain.from_iterable(document.speakers or ())) or [""] * len(order)
+    speaker_ids = {name: number for number, name in enumerate(dict.fromkeys(speakers))}
+    cluster_of: dict[Mention, int] | None = None
     if document.clusters is not None:
-        clusters = {mention: number for number, cluster in enumerate(document.clusters, start=1) for mention in cluster}
+        cluster_of = {span: number for number, cluster in enumerate(document.clusters, start=1) for span in cluster}
     genre = known["genres"].index(document.genre) if document.genre in known["genres"] else 0
     return DocumentBatch(
         blocks,
-        places,
-        torch.tensor(ends, dtype=torch.int64),
-        torch.tensor([number_of[name] for name in names], dtype=torch.int64),
+        position_in_blocks,
+        torch.tensor(sentence_ends, dtype=torch.int64),
+        torch.tensor([speaker_ids[name] for name in speakers], dtype=torch.int64),
         torch.tensor(genre),
-        clusters,
+        cluster_of,
     )
 
 
-def _blocks(lengths: Sequence[int]) -> list[list[int]]:
-    """Sentences that are read together, the longest first: little padding, and bounded memory on a long document."""
-    blocks: list[list[int]] = []
-    longest = 0
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if blocks and longest * (len(blocks[-1]) + 1) <= POSITIONS_AT_ONCE:
-            blocks[-1].append(number)
-        else:
-            longest = lengths[number]
-            blocks.append([number])
-    return blocks or [[]]
-
-
-def _three(name: str, ratio: Ratio) -> dict[str, float]:
-    return {f"{name}_f1": ratio.f1, f"{name}_precision": ratio.precision, f"{name}_recall": ratio.recall}
-
-
-def _answers(pronoun: Mention, names: tuple[Mention, Mention], clusters: Clusters) -> Answers:
-    """Which names stand in the pronoun's cluster, with just these bounds."""
-    meant = {mention for cluster in clusters if pronoun in cluster for mention in cluster}
-    return names[0] in meant, names[1] in meant
+def _gap_answers(pronoun: Mention, names: tuple[Mention, Mention], clusters: Clusters) -> Answers:
+    """Return which names are in the pronoun's cluster; their bounds must be exactly those of the question."""
+    referents = {mention for cluster in clusters if pronoun in cluster for mention in cluster}
+    return names[0] in referents, names[1] in referents
 
 
 class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
@@ -154,7 +134,7 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     word_tables = ("words", HEAD_WORDS)
 
     def read(self, path: str, config: CorefConfig) -> Iterator[Document]:
-        """The documents of a file."""
+        """Read the documents of a file."""
         for document in read_coref(path):
             if config.data.drop_singletons and document.clusters is not None:
                 kept = tuple(cluster for cluster in document.clusters if len(cluster) > 1)
@@ -162,12 +142,12 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
             yield document
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: CorefConfig) -> Iterator[Document]:
-        """One sentence a line, a blank line between documents; or JSON lines."""
+        """Read one sentence per line, with a blank line between documents, or JSON lines."""
         sentences: list[tuple[str, ...]] = []
         start, n_documents = 1, 0
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(chain(lines, [""]), start=1):  # the added blank line ends the last document
             if line.startswith("{") and not sentences:
-                yield replace(document_from_json(line, f"{name}, line {number}"), clusters=None)
+                yield replace(parse_document(line, f"{name}, line {number}"), clusters=None)
                 continue
             tokens = tuple(tokenize(line))
             if tokens:
@@ -176,35 +156,37 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
             elif sentences:
                 yield Document(f"{name}, line {start}", f"{name}_{n_documents}", tuple(sentences), None, None)
                 sentences, n_documents = [], n_documents + 1
-        if sentences:
-            yield Document(f"{name}, line {start}", f"{name}_{n_documents}", tuple(sentences), None, None)
 
     def sentences(self, example: Document) -> Sequence[Sentence]:
         return example.sentences
 
     def labels(self, examples: Sequence[Document], config: CorefConfig) -> Labels:
-        """The genres; the first one is that of documents without one, or with one that training did not see."""
-        coref_scores([], [])  # if SciPy is missing, training is not begun
+        """Return the genres. The first is for documents without a genre, or with one that training did not see."""
+        coref_scores([], [])  # fails now, and not after the first epoch, if SciPy is missing
         for example in examples:
             self.check(example, {})
         if not any(len(cluster) > 1 for example in examples for cluster in example.clusters or ()):
-            raise TextError("No document has a cluster of two mentions: there is nothing to learn.")
+            raise TextError("No document has a cluster of two mentions, so there is nothing to learn.")
         return {"genres": [NO_GENRE, *sorted({example.genre for example in examples} - {NO_GENRE})]}
 
     def check(self, example: Document, known: Labels) -> None:
-        """Refuse a document without clusters."""
+        """Raise an error for a document without gold clusters."""
         if example.clusters is None:
-            raise TextError(f"{example.where}: no clusters. Training and judging need them.")
+            raise TextError(f"{example.where}: no clusters. Training and evaluation need them.")
 
     def build(self, config: CorefConfig, inputs: InputLayer, known: Labels) -> CorefModel:
         return CorefModel(config.model, inputs, len(known["genres"]))
 
     def collate(self, examples: Sequence[Document], inputs: Inputs, known: Labels, config: CorefConfig) -> CorefBatch:
-        """A batch, each document for itself."""
-        return CorefBatch([_numbers(example, inputs, known) for example in examples])
+        """Build a batch, in which the documents stay separate."""
+        return CorefBatch([_document_batch(example, inputs, known) for example in examples])
 
     def vary(self, example: Document, config: CorefConfig, randomness: random.Random) -> Document:
-        """A random window of a long document: what training sees of it in one epoch."""
+        """Return a random window of sentences of a long document, to bound the memory that training needs.
+
+        Mentions outside the window are dropped. A cluster of which only one mention is left is kept: that mention is
+        then trained to have no antecedent.
+        """
         n_sentences = config.model.train_sentences
         if len(example.sentences) <= n_sentences:
             return example
@@ -226,17 +208,17 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     def score(
         self, examples: Sequence[Document], predictions: Sequence[Clusters], config: CorefConfig
     ) -> dict[str, float]:
-        """The average F1 that is published, and what it is made of; for GAP's documents its own scores too."""
+        """Return the average F1, which is the published number, and its parts; for documents of GAP its scores too."""
         scores = coref_scores([example.clusters or () for example in examples], predictions)
-        named = {"muc": scores.muc, "b_cubed": scores.b_cubed, "ceaf_e": scores.ceaf_e, "mentions": scores.mentions}
         found = {"average_f1": scores.average_f1}
-        for name, ratio in named.items():
-            found |= _three(name, ratio)
+        for name in ("muc", "b_cubed", "ceaf_e", "mentions"):
+            for measure in ("f1", "precision", "recall"):
+                found[f"{name}_{measure}"] = getattr(getattr(scores, name), measure)
         asked = [(one.pronoun, clusters) for one, clusters in zip(examples, predictions, strict=True) if one.pronoun]
         if asked:
             gap = gap_scores(
                 [pronoun.answers for pronoun, _ in asked],
-                [_answers(pronoun.span, pronoun.names, clusters) for pronoun, clusters in asked],
+                [_gap_answers(pronoun.span, pronoun.names, clusters) for pronoun, clusters in asked],
                 [pronoun.is_feminine for pronoun, _ in asked],
             )
             found |= {
@@ -248,8 +230,8 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         return found
 
     def to_record(self, example: Document, clusters: Clusters) -> dict[str, Any]:
-        """As e2e-coref's JSON lines, so that it can be read again; the mentions' words beside."""
-        tokens = [token for sentence in example.sentences for token in sentence]
+        """Return the document like a line of e2e-coref's JSON, which can be read again, with the mentions' words."""
+        tokens = list(chain.from_iterable(example.sentences))
         speakers = {} if example.speakers is None else {"speakers": [list(names) for names in example.speakers]}
         return {
             "doc_key": example.key,
@@ -260,15 +242,13 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         }
 
     def to_text(self, example: Document, clusters: Clusters) -> str:
-        """A line for each sentence, mentions in brackets with their cluster: ``[1 Mira] fixed [2 [1 her] bike] .``"""
-        tokens = [token for sentence in example.sentences for token in sentence]
+        """Return one line per sentence, with mentions in brackets: ``[1 Mira] fixed [2 [1 her] bike] .``"""
+        tokens = list(chain.from_iterable(example.sentences))
         mentions = [(mention, number) for number, cluster in enumerate(clusters, start=1) for mention in cluster]
-        # The outer bracket is written last, so that it stands outside.
+        # Short mentions first, so that the brackets of a longer mention are written around those inside it.
         for (first, last), number in sorted(mentions, key=lambda one: one[0][1] - one[0][0]):
             tokens[first] = f"[{number} {tokens[first]}"
             tokens[last] += "]"
-        lines, start = [], 0
-        for sentence in example.sentences:
-            lines.append(" ".join(tokens[start : start + len(sentence)]))
-            start += len(sentence)
+        marked = iter(tokens)
+        lines = [" ".join(next(marked) for _ in sentence) for sentence in example.sentences]
         return "\n".join(lines) + "\n"

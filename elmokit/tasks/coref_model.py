@@ -1,4 +1,14 @@
-"""The network of end-to-end coreference: tokens in context, spans, antecedents (Lee et al. 2017, 2018)."""
+"""The network of end-to-end coreference (Lee et al. 2017, 2018).
+
+1. A BiLSTM reads each sentence, so that every token has a vector in context.
+2. Every span of up to ``max_width`` tokens within a sentence is a possible mention and gets a mention score.
+3. Spans are pruned: the best ``keep`` times the number of tokens are kept.
+4. Each kept span gets a score for each candidate among the earlier spans, its possible antecedents, and for "none".
+5. Spans that choose the same antecedents, directly or through others, form a cluster.
+
+Only the choice of antecedents is trained, by the probability that a span chooses any antecedent of its gold cluster.
+Mention scores learn from that alone, because they are part of the antecedent scores.
+"""
 
 from __future__ import annotations
 
@@ -14,47 +24,51 @@ from elmokit.tasks.nn.antecedents import (
     Candidates,
     CoarseScorer,
     PairScorer,
-    Refinement,
+    SpanRefinement,
     antecedent_loss,
-    nearest,
+    nearest_antecedents,
 )
 from elmokit.tasks.nn.coupled_lstm import CoupledLSTMStack
-from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, best_spans
+from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, prune_spans
+from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.tasks.task import TaskModel
 
 HEAD_WORDS = "head_words"
-TOKENS_AT_ONCE = 4096  # of which all spans are scored together
-Mention = tuple[int, int]
-Clusters = list[list[Mention]]
+TOKENS_AT_ONCE = 4096  # score all spans of this many tokens together; bounds the memory
 
 
 @dataclass(frozen=True)
 class CorefModelConfig:
-    """Sizes of the model; the defaults are those of 2017."""
+    """Sizes of the model. The defaults are those of 2017."""
 
     hidden: int = 200
-    """Units a side of each LSTM layer."""
+    """Units per direction of each LSTM layer."""
     layers: int = 1
+    """Number of LSTM layers."""
     lexical_dropout: float = 0.5
-    """On word vectors and character features."""
+    """Dropout on word vectors and character features."""
     lstm_dropout: float = 0.2
+    """Dropout in the LSTM."""
     dropout: float = 0.2
-    """Everywhere else."""
+    """Dropout everywhere else."""
     max_width: int = 10
-    """Of a span, in tokens."""
+    """Longest span, in tokens."""
     scorer_hidden: int = 150
+    """Units of each hidden layer of the mention scorer and the antecedent scorer."""
     scorer_layers: int = 2
+    """Hidden layers of these scorers."""
     feature_dim: int = 20
-    """Of the vector of a width, a distance, a genre, same speaker or not."""
+    """Size of each feature's vector: span width, distance, genre, same speaker."""
     keep: float = 0.4
-    """Spans kept, as a share of the tokens."""
+    """Number of spans kept, as a ratio of the number of tokens."""
     antecedents: int = 250
-    """Candidates for each span: the nearest, or with ``coarse_to_fine`` those of the best coarse score."""
+    """Candidates per span: the nearest spans, or with ``coarse_to_fine`` those with the best coarse score."""
     coarse_to_fine: bool = False
+    """Choose the candidates by a bilinear score instead of by their distance."""
     rounds: int = 1
-    """How often antecedents are scored; between the rounds each span moves towards what it refers to."""
+    """How often antecedents are scored. Between the rounds each span vector moves towards its expected antecedent."""
     train_sentences: int = 50
-    """Of a longer document, training sees a random window of so many sentences."""
+    """Train on a random window of this many sentences of a longer document."""
 
     def __post_init__(self) -> None:
         sizes = ("hidden", "layers", "max_width", "scorer_hidden", "scorer_layers", "feature_dim")
@@ -66,28 +80,28 @@ class CorefModelConfig:
 
 @dataclass(frozen=True)
 class DocumentBatch:
-    """One document as numbers."""
+    """One document as tensors."""
 
     blocks: list[TokenBatch]
-    """Its sentences, those of similar length together."""
-    places: Tensor  # (tokens,): of each token of the document, its place among the blocks' tokens
-    sentence_ends: Tensor  # (tokens,): of each token the last token of its sentence
+    """Its sentences in blocks of similar length."""
+    position_in_blocks: Tensor  # (tokens,): for each token of the document, its position among the blocks' tokens
+    sentence_ends: Tensor  # (tokens,): for each token, the last token of its sentence
     speakers: Tensor  # (tokens,)
     genre: Tensor  # a scalar
-    clusters: dict[Mention, int] | None
-    """Of each gold mention its cluster, from 1 up."""
+    cluster_of: dict[Mention, int] | None
+    """The gold cluster of each gold mention, from 1."""
 
 
 @dataclass(frozen=True)
 class CorefBatch:
-    """Documents, each for itself."""
+    """Documents, which stay separate because they differ too much in size to be padded."""
 
     documents: list[DocumentBatch]
 
 
 @dataclass(frozen=True)
-class Antecedents:
-    """The kept spans of a document, and the scores of what each refers to."""
+class ScoredAntecedents:
+    """The spans of a document that were kept, and the scores of their candidate antecedents."""
 
     starts: list[int]
     ends: list[int]
@@ -96,9 +110,10 @@ class Antecedents:
 
 
 class CorefModel(TaskModel[CorefBatch, Clusters]):
-    """The model. Its loss is summed over a document's spans; over several documents it is the mean.
+    """The coreference model. Its loss is the sum over a document's spans, and the mean over documents.
 
-    ELMo's input mix enters the LSTM, not the vectors that a span attends to, which are words and characters alone.
+    The input mix of ELMo enters the LSTM, but not the vectors that a span attends to, which consist of words and
+    characters only.
     """
 
     def __init__(self, config: CorefModelConfig, inputs: InputLayer, n_genres: int) -> None:
@@ -110,7 +125,7 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         context_dim = 2 * config.hidden + inputs.elmo_output_dim
         self.has_head_words = inputs.word_dim(HEAD_WORDS) > 0
         head_dim = inputs.word_dim(HEAD_WORDS if self.has_head_words else "words") + inputs.char_dim
-        self.attends_to_context = head_dim == 0  # with ELMo alone there is nothing else
+        self.attends_to_context = head_dim == 0  # with ELMo as the only input there is nothing else
         self.vectors = SpanVectors(
             context_dim, head_dim or context_dim, config.max_width, config.feature_dim, config.dropout
         )
@@ -120,35 +135,36 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         self.pairs = PairScorer(
             span_dim, config.feature_dim, n_genres, config.scorer_hidden, config.scorer_layers, config.dropout
         )
-        self.refine = Refinement(span_dim) if config.rounds > 1 else None
+        self.refine = SpanRefinement(span_dim) if config.rounds > 1 else None
 
     def loss(self, batch: CorefBatch) -> Tensor:
         losses = []
         for document in batch.documents:
-            assert document.clusters is not None
+            assert document.cluster_of is not None
             found = self.antecedents(document)
             spans = zip(found.starts, found.ends, strict=True)
-            gold = torch.tensor([document.clusters.get(span, 0) for span in spans], dtype=torch.int64)
+            gold = torch.tensor([document.cluster_of.get(span, 0) for span in spans], dtype=torch.int64)
             losses.append(antecedent_loss(found.scores, found.candidates, gold.to(found.scores.device)))
         return torch.stack(losses).mean()
 
     def predict(self, batch: CorefBatch) -> list[Clusters]:
-        """The clusters of each document, none of a single mention."""
+        """Return the clusters of each document, all of at least two mentions."""
         return [clusters_of(self.antecedents(document)) for document in batch.documents]
 
-    def antecedents(self, document: DocumentBatch) -> Antecedents:
-        """The spans kept, and what each may refer to."""
+    def antecedents(self, document: DocumentBatch) -> ScoredAntecedents:
+        """Prune the spans of a document and score the antecedents of those that are kept."""
         context, heads = self._encode(document)
         starts, ends = all_spans(document.sentence_ends, self.config.max_width)
         widths = self.vectors.widths(starts, ends)
         mention_scores = self._mention_scores(document.sentence_ends, context, heads, starts, ends, widths)
         n_best = max(1, int(self.config.keep * len(context)))
-        best = best_spans(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best)
+        best = prune_spans(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best)
         kept = torch.tensor(best, dtype=torch.int64, device=starts.device)
+        # Only the spans that are kept get vectors: all spans of a document together would not fit in memory.
         starts, ends, mention_scores = starts[kept], ends[kept], mention_scores[kept]
         spans = self.vectors(context, heads, starts, ends, widths[kept])
         if self.coarse is None:
-            candidates = nearest(mention_scores, self.config.antecedents)
+            candidates = nearest_antecedents(mention_scores, self.config.antecedents)
         else:
             candidates = self.coarse(spans, mention_scores, self.config.antecedents)
         scores = self._scores(spans, candidates, document.speakers[starts], document.genre)
@@ -156,30 +172,29 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
             assert self.refine is not None
             spans = self.refine(spans, candidates, scores)
             scores = self._scores(spans, candidates, document.speakers[starts], document.genre)
-        return Antecedents(starts.tolist(), ends.tolist(), candidates, scores)
+        return ScoredAntecedents(starts.tolist(), ends.tolist(), candidates, scores)
 
     def _scores(self, spans: Tensor, candidates: Candidates, speakers: Tensor, genre: Tensor) -> Tensor:
         scores = candidates.scores + self.pairs(spans, candidates, speakers, genre)
+        # The score of "none" is fixed at 0, so that positive scores mean that there is an antecedent.
         return torch.cat([scores.new_zeros(len(scores), 1), scores], dim=1)
 
     def _mention_scores(
         self, sentence_ends: Tensor, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor
     ) -> Tensor:
-        """``(spans,)``; some sentences at a time, as every span of a novel is too many."""
+        """Return the mention score of each span, ``(spans,)``, computed for some sentences at a time."""
         attention = self.vectors.attention(context)[:, 0]
         scores = []
         for first, stop in token_ranges(sentence_ends.tolist(), TOKENS_AT_ONCE):
             here = slice(*torch.searchsorted(starts, torch.tensor([first, stop], device=starts.device)).tolist())
-            part = slice(first, stop)
-            scores.append(
-                self.mentions(
-                    attention[part], context[part], heads[part], starts[here] - first, ends[here] - first, widths[here]
-                )
-            )
+            tokens = slice(first, stop)
+            tensors = (attention[tokens], context[tokens], heads[tokens])
+            scores.append(self.mentions(*tensors, starts[here] - first, ends[here] - first, widths[here]))
         return torch.cat(scores) if scores else attention
 
     def _encode(self, document: DocumentBatch) -> tuple[Tensor, Tensor]:
-        """Tokens in context, ``(tokens, context_dim)``, and those that a span attends to, ``(tokens, head_dim)``."""
+        """Return the tokens' vectors in context, ``(tokens, context_dim)``, and those that spans attend to,
+        ``(tokens, head_dim)``."""
         contexts, heads = [], []
         for tokens in document.blocks:
             chars = self.inputs.char_features(tokens)
@@ -190,19 +205,19 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
             if self.has_head_words:
                 words = self._lexical([self.inputs.word_vectors(tokens, HEAD_WORDS), chars], tokens)
             heads.append(words[tokens.mask])
-        context = torch.cat(contexts)[document.places]
-        return context, context if self.attends_to_context else torch.cat(heads)[document.places]
+        context = torch.cat(contexts)[document.position_in_blocks]
+        return context, context if self.attends_to_context else torch.cat(heads)[document.position_in_blocks]
 
     def _lexical(self, parts: Sequence[Tensor | None], tokens: TokenBatch) -> Tensor:
-        there = [part for part in parts if part is not None]
-        if not there:
+        present = [part for part in parts if part is not None]
+        if not present:
             return torch.zeros(*tokens.mask.shape, 0, device=tokens.mask.device)
-        dropped: Tensor = self.lexical_dropout(torch.cat(there, dim=-1) * tokens.mask[..., None])
+        dropped: Tensor = self.lexical_dropout(torch.cat(present, dim=-1) * tokens.mask[..., None])
         return dropped
 
 
 def token_ranges(sentence_ends: Sequence[int], at_once: int) -> list[tuple[int, int]]:
-    """Ranges of whole sentences, at most ``at_once`` tokens each unless one sentence is longer."""
+    """Return ranges of whole sentences, of at most ``at_once`` tokens unless a single sentence is longer."""
     ranges: list[tuple[int, int]] = []
     first = stop = 0
     while stop < len(sentence_ends):
@@ -214,18 +229,19 @@ def token_ranges(sentence_ends: Sequence[int], at_once: int) -> list[tuple[int, 
     return [*ranges, (first, stop)] if stop > first else ranges
 
 
-def clusters_of(found: Antecedents) -> Clusters:
-    """Spans that refer to each other, directly or not, in the order of the text."""
+def clusters_of(found: ScoredAntecedents) -> Clusters:
+    """Return the spans that are connected by their best antecedents, in the order of the text."""
     best = found.scores.argmax(dim=1, keepdim=True)  # (spans, 1); 0 is "none"
-    places = torch.cat([torch.full_like(best, -1), found.candidates.places], dim=1)
+    antecedents = torch.cat([torch.full_like(best, -1), found.candidates.indices], dim=1).gather(1, best)[:, 0]
     cluster_of: dict[int, int] = {}
-    clusters: Clusters = []
-    for place, antecedent in enumerate(places.gather(1, best)[:, 0].tolist()):
+    clusters: list[list[Mention]] = []
+    for span, antecedent in enumerate(antecedents.tolist()):
         if antecedent < 0:
             continue
+        # Antecedents precede their spans, so one pass in the order of the text finds all links.
         if antecedent not in cluster_of:
             cluster_of[antecedent] = len(clusters)
             clusters.append([(found.starts[antecedent], found.ends[antecedent])])
-        cluster_of[place] = cluster_of[antecedent]
-        clusters[cluster_of[place]].append((found.starts[place], found.ends[place]))
+        cluster_of[span] = cluster_of[antecedent]
+        clusters[cluster_of[span]].append((found.starts[span], found.ends[span]))
     return clusters

@@ -1,6 +1,6 @@
-"""Named entities: words and characters, bidirectional LSTMs, a CRF over tags.
+"""Named entity recognition: words and characters, bidirectional LSTMs, and a CRF over tags.
 
-Peters et al. 2018, section 4 and supplement; the sizes are those of AllenNLP's configuration for CoNLL-2003.
+Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import ConfigError, TextError
+from elmokit.io.text_files import read_lines
 from elmokit.tasks.config import (
     CharsConfig,
     DataConfig,
@@ -27,21 +27,34 @@ from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import CRF
 from elmokit.tasks.nn.dropout import VariationalDropout
 from elmokit.tasks.nn.recurrent import run_packed
-from elmokit.tasks.readers.conll_tags import read_columns
 from elmokit.tasks.scores.chunks import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
-from elmokit.tasks.tags import Scheme, TagError, all_tags, chunks_in, rules_of, tags_of
+from elmokit.tasks.tags import (
+    Scheme,
+    TagError,
+    all_tags,
+    chunk_records,
+    chunks_in,
+    f1_scores,
+    mark_chunks,
+    rules_of,
+    tag_ids,
+    tags_of,
+    types_in,
+)
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
+from elmokit.text.columns import read_column_sentences
 
 
 @dataclass(frozen=True)
 class NerData(DataConfig):
-    """Columns with a token first and its tag last, if nothing else is said."""
+    """Files with one token per line and its tag in a column."""
 
     tags: Scheme = "IOB1"
-    """How the files tag; IOB1 reads sound IOB2 too."""
+    """Tagging scheme of the files. IOB1 reads valid IOB2 too."""
     token_column: int = 0
+    """Column of the token, from 0."""
     tag_column: int = -1
-    """Counted from the end if negative."""
+    """Column of the tag, counted from the end if negative."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +62,21 @@ class NerModelConfig:
     """Sizes of the tagger."""
 
     hidden: tuple[int, ...] = (200, 200)
-    """Units a side of each bidirectional LSTM layer; the paper's own were 200 and 100."""
+    """Units per direction of each bidirectional LSTM layer. The paper used 200 and 100."""
     dropout: float = 0.5
-    """Before, between and after the layers."""
+    """Dropout before, between and after the layers."""
     variational: bool = False
-    """Drop the same features at every token of a sentence, as in the paper; else each for itself, as AllenNLP."""
+    """Drop the same features at every token of a sentence, as in the paper, instead of independently, as AllenNLP."""
     tags: Literal["BIOUL", "IOB2"] = "BIOUL"
-    """The tags that the model gives."""
+    """Tagging scheme of the model."""
     constraints: Literal["decoding", "both", "none"] = "decoding"
-    """Where the rules on what may follow what hold: in Viterbi's search alone, as AllenNLP, or in training too."""
+    """Where invalid tag sequences are ruled out: in decoding only, as in AllenNLP, or in training too."""
     learn_ends: bool = False
-    """Learn scores for each tag at a sentence's start and end."""
+    """Learn scores for each tag at the start and at the end of a sentence."""
 
     def __post_init__(self) -> None:
         if not self.hidden:
-            raise ConfigError("hidden is empty; give the units of one LSTM layer at least.")
+            raise ConfigError("hidden is empty. Give the units of at least one LSTM layer.")
         for size in self.hidden:
             check_at_least("hidden", size, 1)
         check_fraction("dropout", self.dropout)
@@ -71,7 +84,7 @@ class NerModelConfig:
 
 @dataclass(frozen=True)
 class NerConfig:
-    """The defaults are the published ones, without ELMo."""
+    """The configuration of the task. The defaults are the published values, without ELMo."""
 
     data: NerData = field(default_factory=NerData)
     words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=50, lowercase=True))
@@ -96,26 +109,30 @@ SMALL = NerConfig(
 
 
 @dataclass(frozen=True)
-class TaggedSentence:
-    """Tokens and their entities."""
+class NerExample:
+    """A sentence and its entities."""
 
     tokens: list[str]
     chunks: list[Chunk] | None
-    """None where it is not known."""
+    """None if they are unknown."""
     where: str
-    """File and line, for errors."""
+    """File and line, for error messages."""
 
 
 @dataclass(frozen=True)
 class NerBatch:
-    """Sentences as numbers."""
+    """Sentences and their tags as tensors."""
 
     tokens: TokenBatch
     tags: Tensor | None  # (batch, time)
 
 
 class NerModel(TaskModel[NerBatch, list[Chunk]]):
-    """The tagger. Its loss is the CRF's, summed over the batch as in AllenNLP: the mixes' lambda weighs little."""
+    """The tagger.
+
+    Its loss is the negative log-likelihood of the CRF, summed over the batch as in AllenNLP. Because it is not a mean,
+    the penalty on the mix weights (lambda) has less weight here than in other tasks.
+    """
 
     def __init__(self, config: NerModelConfig, inputs: InputLayer, tags: Sequence[str]) -> None:
         super().__init__()
@@ -133,7 +150,7 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         self.crf = CRF(len(self.tags), rules, config.constraints == "both", config.learn_ends)
 
     def emissions(self, tokens: TokenBatch) -> Tensor:
-        """``(batch, time, tags)``."""
+        """Return the score of each tag at each token, ``(batch, time, tags)``."""
         hidden = self.dropout(self.inputs(tokens))
         for layer in self.layers:
             assert isinstance(layer, nn.LSTM)
@@ -146,20 +163,21 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         return self.crf.loss(self.emissions(batch.tokens), batch.tags, batch.tokens.mask).sum()
 
     def predict(self, batch: NerBatch) -> list[list[Chunk]]:
-        """The entities of each sentence."""
+        """Return the entities of each sentence."""
         paths = self.crf.decode(self.emissions(batch.tokens), batch.tokens.mask)
-        # Without rules the best tags may be ill-formed; conlleval's reading makes chunks of them all the same.
-        return [_read_leniently([self.tags[tag] for tag in path], self.scheme) for path in paths]
+        return [_chunks_in_any([self.tags[tag] for tag in path], self.scheme) for path in paths]
 
 
-def _read_leniently(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
+def _chunks_in_any(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
+    """Return the chunks of predicted tags, which may be invalid if decoding is not constrained."""
     try:
         return chunks_in(tags, scheme)
     except TagError:
+        # conlleval's reading finds chunks in any sequence of B and I.
         return chunks_of([f"{'B' if tag[0] in 'BU' else 'I'}{tag[1:]}" if tag != "O" else tag for tag in tags])
 
 
-class NerTask(Task[NerConfig, TaggedSentence, NerBatch, list[Chunk]]):
+class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
     """Named entity recognition: find and label the names in a sentence."""
 
     name = "ner"
@@ -167,47 +185,45 @@ class NerTask(Task[NerConfig, TaggedSentence, NerBatch, list[Chunk]]):
     metric = "f1"
     elmo = ElmoConfig(input=MixConfig(penalty=0.1))
 
-    def read(self, path: str, config: NerConfig) -> Iterator[TaggedSentence]:
-        """The sentences of a file in columns.
+    def read(self, path: str, config: NerConfig) -> Iterator[NerExample]:
+        """Read sentences from columns.
 
         Raises:
-            TextError: there is no such column, or tags that the scheme does not allow.
+            TextError: A configured column does not exist, or the tags are invalid in the configured scheme.
         """
         data = config.data
-        for sentence in read_columns(path):
+        for sentence in read_column_sentences(path, enumerate(read_lines(path), start=1)):
             try:
                 tokens = [row[data.token_column] for row in sentence.rows]
                 tags = [row[data.tag_column] for row in sentence.rows]
             except IndexError:
                 raise TextError(
-                    f"{path}, line {sentence.first_line}: {len(sentence.rows[0])} columns; data.token_column is "
-                    f"{data.token_column} and data.tag_column {data.tag_column}."
+                    f"{sentence.where()}: {len(sentence.rows[0])} columns, but data.token_column is "
+                    f"{data.token_column} and data.tag_column is {data.tag_column}. Columns are counted from 0."
                 ) from None
             try:
                 chunks = chunks_in(tags, data.tags)
             except TagError as error:
                 raise TextError(
-                    f"{path}, line {sentence.first_line + error.place}: {error}. Is data.tags = {data.tags!r} right?"
+                    f"{sentence.where(error.token)}: {error}. Is data.tags = {data.tags!r} right?"
                 ) from None
-            yield TaggedSentence(tokens, chunks, f"{path}, line {sentence.first_line}")
+            yield NerExample(tokens, chunks, sentence.where())
 
-    def read_text(
-        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NerConfig
-    ) -> Iterator[TaggedSentence]:
-        """One sentence a line."""
+    def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NerConfig) -> Iterator[NerExample]:
+        """Read one sentence per line."""
         for number, line in enumerate(lines, start=1):
-            yield TaggedSentence(tokenize(line), None, f"{name}, line {number}")
+            yield NerExample(tokenize(line), None, f"{name}, line {number}")
 
-    def labels(self, examples: Sequence[TaggedSentence], config: NerConfig) -> Labels:
-        """The tags of all types that occur."""
+    def labels(self, examples: Sequence[NerExample], config: NerConfig) -> Labels:
+        """Return the tags of all entity types that occur."""
         types = {chunk.label for example in examples for chunk in example.chunks or ()}
         if not types:
-            raise TextError("No sentence has an entity: there is nothing to learn.")
+            raise TextError("The training and dev data contain no entity, so there is nothing to learn.")
         return {"tags": all_tags(sorted(types), config.model.tags)}
 
-    def check(self, example: TaggedSentence, known: Labels) -> None:
-        """Refuse types that the run does not know."""
-        types = sorted({tag.partition("-")[2] for tag in known["tags"]} - {""})
+    def check(self, example: NerExample, known: Labels) -> None:
+        """Raise an error for an entity type that the run does not know."""
+        types = types_in(known["tags"])
         for chunk in example.chunks or ():
             if chunk.label not in types:
                 what = f"token {chunk.start + 1} of the sentence has the type {chunk.label!r}"
@@ -216,45 +232,30 @@ class NerTask(Task[NerConfig, TaggedSentence, NerBatch, list[Chunk]]):
     def build(self, config: NerConfig, inputs: InputLayer, known: Labels) -> NerModel:
         return NerModel(config.model, inputs, known["tags"])
 
-    def collate(self, examples: Sequence[TaggedSentence], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
-        """A batch; without tags if one sentence has none, or a type that is not known."""
+    def collate(self, examples: Sequence[NerExample], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
+        """Build a batch, without tags if a sentence has none or an unknown type."""
         tokens = inputs.batch([example.tokens for example in examples])
-        ids = {tag: number for number, tag in enumerate(known["tags"])}
-        types = {tag.partition("-")[2] for tag in ids}
-        if any(
-            example.chunks is None or any(chunk.label not in types for chunk in example.chunks) for example in examples
-        ):
+        types = set(types_in(known["tags"]))
+        if any(one.chunks is None or not types >= {chunk.label for chunk in one.chunks} for one in examples):
             return NerBatch(tokens, None)
-        tags = torch.zeros(tokens.mask.shape, dtype=torch.int64)
-        for row, example in zip(tags, examples, strict=True):
-            given = tags_of(example.chunks or (), len(example.tokens), config.model.tags)
-            row[: len(given)] = torch.tensor([ids[tag] for tag in given], dtype=torch.int64)
-        return NerBatch(tokens, tags)
+        tags = [tags_of(example.chunks or (), len(example.tokens), config.model.tags) for example in examples]
+        return NerBatch(tokens, tag_ids(tags, known["tags"], tokens.mask, padding=0))
 
     def score(
-        self, examples: Sequence[TaggedSentence], predictions: Sequence[list[Chunk]], config: NerConfig
+        self, examples: Sequence[NerExample], predictions: Sequence[list[Chunk]], config: NerConfig
     ) -> dict[str, float]:
-        """Precision, recall and F1 over entities as conlleval has them, with the F1 of each type that gold has."""
+        """Return precision, recall and F1 over entities like conlleval, and the F1 of each type in the gold data."""
         gold = [example.chunks or [] for example in examples]
-        whole = chunk_f1(gold, predictions)
-        per_label = chunk_f1_per_label(gold, predictions)
-        per_type = {f"f1-{kind}": counts.f1 for kind, counts in per_label.items() if counts.gold}
-        return {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall, **per_type}
+        return f1_scores(chunk_f1(gold, predictions), chunk_f1_per_label(gold, predictions))
 
-    def to_record(self, example: TaggedSentence, chunks: list[Chunk]) -> dict[str, Any]:
-        """Tokens, IOB2 tags, and the entities, each from token ``start`` to before ``stop``."""
+    def to_record(self, example: NerExample, chunks: list[Chunk]) -> dict[str, Any]:
+        """Return tokens, IOB2 tags, and the entities, each from token ``start`` to token ``stop - 1``."""
         return {
             "tokens": example.tokens,
             "tags": tags_of(chunks, len(example.tokens), "IOB2"),
-            "entities": [
-                {**chunk._asdict(), "text": " ".join(example.tokens[chunk.start : chunk.stop])} for chunk in chunks
-            ],
+            "entities": chunk_records(example.tokens, chunks),
         }
 
-    def to_text(self, example: TaggedSentence, chunks: list[Chunk]) -> str:
-        """The sentence with its entities in brackets: ``[PER Mira] visits [LOC Oslo] .``"""
-        words = list(example.tokens)
-        for chunk in chunks:
-            words[chunk.start] = f"[{chunk.label} {words[chunk.start]}"
-            words[chunk.stop - 1] += "]"
-        return " ".join(words)
+    def to_text(self, example: NerExample, chunks: list[Chunk]) -> str:
+        """Return the sentence with its entities in brackets."""
+        return mark_chunks(example.tokens, chunks)

@@ -1,14 +1,14 @@
 """Natural language inference: ESIM (Chen et al. 2017) on pairs of premise and hypothesis.
 
-The sizes are those of AllenNLP's configuration; places, lambda and layer norm of ELMo those of Peters et al. 2018,
-supplement.
+The sizes are those of AllenNLP's configuration. Where ELMo is added, lambda and layer norm are those of the supplement
+of Peters et al. 2018.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.io.text_files import split_tokens
-from elmokit.tasks.classes import Probabilities, likeliest, probabilities_of
+from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import (
     CharsConfig,
     DataConfig,
@@ -28,22 +28,21 @@ from elmokit.tasks.config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.attention import attend, masked_max, masked_mean
 from elmokit.tasks.nn.dropout import VariationalDropout
 from elmokit.tasks.nn.recurrent import init_glorot_orthogonal, run_packed
-from elmokit.tasks.readers.pairs import Pair, leaves, pair_of, parse_object, read_pairs
-from elmokit.tasks.scores.accuracy import accuracy
-from elmokit.tasks.task import Labels, Sentence, Task, TaskModel, Tokenize, unknown_label
+from elmokit.tasks.readers.pairs import RawPair, parse_pair, read_pairs, tokens_of_parse
+from elmokit.tasks.task import Labels, Tokenize
 from elmokit.text.tokenize import treebank_tokenizer
 
 
 @dataclass(frozen=True)
 class NliData(DataConfig):
-    """JSON lines as SNLI has them, or tables with tabs and a head line (SICK)."""
+    """Files of JSON lines (SNLI), or tab-separated tables with a header (SICK)."""
 
-    tokenize: Literal["treebank", "blanks", "parse"] = "treebank"
-    """Split sentences in the Penn Treebank's manner, at blanks, or take the tokens of SNLI's binary parses."""
+    tokenize: Literal["treebank", "spaces", "parse"] = "treebank"
+    """Use the Penn Treebank tokenizer, split at spaces, or use the tokens of SNLI's binary parses."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,11 @@ class NliModelConfig:
     """Sizes and dropouts of the network."""
 
     hidden: int = 300
-    """Units a side of both bidirectional LSTMs, and of the layers between and after."""
+    """Units per direction of both bidirectional LSTMs, and of the layers between and after them."""
     dropout: float = 0.5
-    """Before both LSTMs with one mask a sentence; plain on the pooled vector and the last hidden layer."""
+    """Variational dropout before both LSTMs; plain dropout on the pooled vector and the last hidden layer."""
     attention_dropout: float | None = None
-    """On what the attention gives, before it is compared. None: none without ELMo, 0.5 with."""
+    """Dropout on the attended vectors, before they are compared. None means 0 without ELMo and 0.5 with it."""
 
     def __post_init__(self) -> None:
         check_at_least("hidden", self.hidden, 1)
@@ -65,7 +64,7 @@ class NliModelConfig:
 
 @dataclass(frozen=True)
 class NliConfig:
-    """The defaults are the published ones, without ELMo."""
+    """The configuration of the task. The defaults are the published values, without ELMo."""
 
     data: NliData = field(default_factory=NliData)
     words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=300))
@@ -100,29 +99,24 @@ SMALL = NliConfig(
 
 @dataclass(frozen=True)
 class SentencePair:
-    """Premise, hypothesis, and how they stand to each other."""
+    """A premise, a hypothesis, and how they are related."""
 
     premise: list[str]
     hypothesis: list[str]
     label: str | None
     where: str
+    """File and line, for error messages."""
 
 
-@dataclass(frozen=True)
-class NliBatch:
-    """Pairs as numbers."""
+class NliModel(ClassificationModel):
+    """The enhanced sequential inference model (ESIM).
 
-    premises: TokenBatch
-    hypotheses: TokenBatch
-    classes: Tensor | None  # (batch,)
-
-
-class NliModel(TaskModel[NliBatch, Probabilities]):
-    """The network. Its loss is the mean cross-entropy of the batch."""
+    A BiLSTM reads both sentences, each token is aligned with the tokens of the other sentence by attention and compared
+    with what it is aligned with, a second BiLSTM reads the comparisons, and pooled vectors of it are classified.
+    """
 
     def __init__(self, config: NliModelConfig, inputs: InputLayer, classes: Sequence[str]) -> None:
-        super().__init__()
-        self.inputs, self.classes = inputs, list(classes)
+        super().__init__(inputs, classes)
         hidden, chosen = config.hidden, config.attention_dropout
         read_dim = 2 * hidden
         compared_dim = read_dim + inputs.elmo_output_dim
@@ -137,10 +131,9 @@ class NliModel(TaskModel[NliBatch, Probabilities]):
         for part in (self.encoder, self.project, self.composer, self.join, self.output):
             init_glorot_orthogonal(part)
 
-    def scores(self, batch: NliBatch) -> Tensor:
-        """``(batch, classes)``."""
-        premise_mask, hypothesis_mask = batch.premises.mask, batch.hypotheses.mask
-        premises, hypotheses = self._encoded(batch.premises), self._encoded(batch.hypotheses)
+    def scores(self, *texts: TokenBatch) -> Tensor:
+        (premise_mask, hypothesis_mask) = (tokens.mask for tokens in texts)
+        (premises, hypotheses) = map(self._encode, texts)
         similarity = premises @ hypotheses.transpose(1, 2)  # (batch, premise, hypothesis)
         of_hypotheses = attend(similarity, hypotheses, hypothesis_mask)
         of_premises = attend(similarity.transpose(1, 2), premises, premise_mask)
@@ -149,145 +142,98 @@ class NliModel(TaskModel[NliBatch, Probabilities]):
             (premises, of_hypotheses, premise_mask),
             (hypotheses, of_premises, hypothesis_mask),
         ):
-            composed = self._composed(own, self.attention_dropout(other), mask)
+            composed = self._compose(own, self.attention_dropout(other), mask)
             pooled += [masked_mean(composed, mask), masked_max(composed, mask)]
         joined = self.dropout(F.relu(self.join(self.dropout(torch.cat(pooled, dim=-1)))))
         scores: Tensor = self.output(joined)
         return scores
 
-    def loss(self, batch: NliBatch) -> Tensor:
-        assert batch.classes is not None
-        return F.cross_entropy(self.scores(batch), batch.classes)
+    def _encode(self, tokens: TokenBatch) -> Tensor:
+        """Return ``(batch, time, 2 * hidden)``, with the output mix of ELMo appended if there is one."""
+        encoded = run_packed(self.encoder, self.shared_dropout(self.inputs(tokens)), tokens.mask)
+        return self.inputs.at_output(encoded, tokens)
 
-    def predict(self, batch: NliBatch) -> list[Probabilities]:
-        """Each pair's probabilities."""
-        return probabilities_of(self.scores(batch), self.classes)
-
-    def _encoded(self, tokens: TokenBatch) -> Tensor:
-        """``(batch, time, 2 * hidden)``, and the output mix where there is one."""
-        read = run_packed(self.encoder, self.shared_dropout(self.inputs(tokens)), tokens.mask)
-        return self.inputs.at_output(read, tokens)
-
-    def _composed(self, own: Tensor, other: Tensor, mask: Tensor) -> Tensor:
-        """Each token beside what it was aligned with, read once more: ``(batch, time, 2 * hidden)``."""
+    def _compose(self, own: Tensor, other: Tensor, mask: Tensor) -> Tensor:
+        """Compare each token with what it is aligned with, and read the result: ``(batch, time, 2 * hidden)``."""
         compared = torch.cat([own, other, own - other, own * other], dim=-1)
         return run_packed(self.composer, self.shared_dropout(F.relu(self.project(compared))), mask)
 
 
-def _tokenizer(config: NliConfig) -> Callable[[str], list[str]] | None:
-    """What splits sentences; None where the parses do."""
-    if config.data.tokenize == "parse":
-        return None
-    return treebank_tokenizer() if config.data.tokenize == "treebank" else split_tokens
+def _pair_tokenizer(config: NliConfig, for_parses: Tokenize | None = None) -> Callable[[RawPair], SentencePair]:
+    """Return the function that tokenizes pairs in the configured way.
 
+    Args:
+        for_parses: Used instead of parses by a run that was trained on them, for text that has none.
+    """
+    tokenize = for_parses
+    if config.data.tokenize != "parse":
+        tokenize = treebank_tokenizer() if config.data.tokenize == "treebank" else split_tokens
 
-def _tokenised(pair: Pair, tokenize: Callable[[str], list[str]] | None) -> SentencePair:
-    if tokenize is not None:
-        return SentencePair(tokenize(pair.first), tokenize(pair.second), pair.label, pair.where)
-    if pair.parses is None:
-        raise TextError(
-            f"{pair.where}: there is no sentence1_binary_parse and sentence2_binary_parse. Set data.tokenize to "
-            "'treebank' or 'blanks'."
-        )
-    return SentencePair(leaves(pair.parses[0]), leaves(pair.parses[1]), pair.label, pair.where)
+    def tokenized(pair: RawPair) -> SentencePair:
+        if tokenize is not None:
+            return SentencePair(tokenize(pair.first), tokenize(pair.second), pair.label, pair.where)
+        if pair.parses is None:
+            raise TextError(
+                f"{pair.where}: no sentence1_binary_parse and sentence2_binary_parse. Set data.tokenize to 'treebank' "
+                "or 'spaces'."
+            )
+        first, second = map(tokens_of_parse, pair.parses)
+        return SentencePair(first, second, pair.label, pair.where)
+
+    return tokenized
 
 
 _MIX = MixConfig(penalty=0.001, layer_norm=True)
 
 
-class NliTask(Task[NliConfig, SentencePair, NliBatch, Probabilities]):
+class NliTask(ClassificationTask[NliConfig, SentencePair]):
     """Natural language inference: classify pairs of sentences."""
 
     name = "nli"
     presets: ClassVar[Mapping[str, NliConfig]] = {"published": NliConfig(), "small": SMALL}
-    metric = "accuracy"
     elmo = ElmoConfig(input=_MIX, output=_MIX)
 
     def read(self, path: str, config: NliConfig) -> Iterator[SentencePair]:
-        """The pairs of a file, those without a majority label left out.
+        """Read the pairs of a file, without those that have no majority label.
 
         Raises:
-            TextError: as in ``read_pairs``; or a parse is wanted and missing.
-            MissingExtraError: NLTK is needed to tokenise, and not installed.
+            TextError: As for ``read_pairs``; or the config asks for parses and the file has none.
+            MissingExtraError: NLTK is needed to tokenize and not installed.
         """
-        tokenize = _tokenizer(config)
-        for pair in read_pairs(path):
-            yield _tokenised(pair, tokenize)
+        yield from map(_pair_tokenizer(config), read_pairs(path))
 
     def read_text(
         self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig
     ) -> Iterator[SentencePair]:
-        """Premise and hypothesis with a tab between, or a JSON object with sentence1 and sentence2, on each line; blank
-        ones are passed over.
+        """Read one pair per line: premise and hypothesis separated by a tab, or JSON with sentence1 and sentence2.
 
-        They are split as the run's training data were, whatever ``tokenize`` says; by ``tokenize`` where those were
-        parses.
+        Blank lines are skipped. Sentences are tokenized like the training data of the run; ``tokenize`` is used only if
+        that consisted of parses.
 
         Raises:
-            TextError: a line is neither.
+            TextError: A line has neither format.
         """
-        chosen = tokenize if config.data.tokenize == "parse" else _tokenizer(config)
+        tokenized = _pair_tokenizer(config, for_parses=tokenize)
         for number, line in enumerate(lines, start=1):
             where = f"{name}, line {number}"
             if not line.strip():
                 continue
             if line.lstrip().startswith("{"):
-                pair = pair_of(parse_object(line, where), where)
-            else:
-                parts = line.split("\t")
-                if len(parts) != 2:
-                    raise TextError(
-                        f"{where}: expected a premise and a hypothesis with one tab between them, "
-                        f"found {len(parts) - 1} tabs."
-                    )
-                pair = Pair(parts[0], parts[1], None, None, where)
-            assert chosen is not None
-            yield SentencePair(chosen(pair.first), chosen(pair.second), None, where)
+                yield replace(tokenized(parse_pair(line, where)), label=None)
+                continue
+            parts = line.split("\t")
+            if len(parts) != 2:
+                raise TextError(
+                    f"{where}: found {len(parts) - 1} tabs. Expected a premise and a hypothesis separated by one tab."
+                )
+            yield tokenized(RawPair(parts[0], parts[1], None, None, where))
 
-    def sentences(self, example: SentencePair) -> Sequence[Sentence]:
-        return [example.premise, example.hypothesis]
-
-    def lengths(self, example: SentencePair) -> tuple[int, ...]:
-        return len(example.premise), len(example.hypothesis)
+    def named_texts(self, example: SentencePair) -> dict[str, list[str]]:
+        return {"premise": example.premise, "hypothesis": example.hypothesis}
 
     def labels(self, examples: Sequence[SentencePair], config: NliConfig) -> Labels:
-        """The classes that occur."""
+        """Return the classes that occur."""
         return {"classes": sorted({example.label for example in examples if example.label is not None})}
-
-    def check(self, example: SentencePair, known: Labels) -> None:
-        """Refuse a class that the run does not know."""
-        if example.label not in known["classes"]:
-            raise unknown_label(example.where, f"the label {example.label!r}", known["classes"])
 
     def build(self, config: NliConfig, inputs: InputLayer, known: Labels) -> NliModel:
         return NliModel(config.model, inputs, known["classes"])
-
-    def collate(self, examples: Sequence[SentencePair], inputs: Inputs, known: Labels, config: NliConfig) -> NliBatch:
-        """A batch; without classes if one pair has none, or one that is not known."""
-        premises = inputs.batch([example.premise for example in examples])
-        hypotheses = inputs.batch([example.hypothesis for example in examples])
-        names = [example.label for example in examples if example.label in known["classes"]]
-        if len(names) < len(examples):
-            return NliBatch(premises, hypotheses, None)
-        classes = torch.tensor([known["classes"].index(name) for name in names], dtype=torch.int64)
-        return NliBatch(premises, hypotheses, classes)
-
-    def score(
-        self, examples: Sequence[SentencePair], predictions: Sequence[Probabilities], config: NliConfig
-    ) -> dict[str, float]:
-        """Accuracy."""
-        return {"accuracy": accuracy([example.label for example in examples], [likeliest(one) for one in predictions])}
-
-    def to_record(self, example: SentencePair, prediction: Probabilities) -> dict[str, Any]:
-        """Tokens, class and probabilities."""
-        return {
-            "premise": example.premise,
-            "hypothesis": example.hypothesis,
-            "label": likeliest(prediction),
-            "probabilities": prediction,
-        }
-
-    def to_text(self, example: SentencePair, prediction: Probabilities) -> str:
-        """Class, its probability, premise and hypothesis, with tabs between."""
-        best = likeliest(prediction)
-        return f"{best}\t{prediction[best]:.2f}\t{' '.join(example.premise)}\t{' '.join(example.hypothesis)}"

@@ -22,40 +22,40 @@ from elmokit.tasks.config import (
     WordsConfig,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_spans
+from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
 from elmokit.tasks.nn.dropout import VariationalDropout
 from elmokit.tasks.nn.recurrent import run_packed
-from elmokit.tasks.readers.squad import QaExample, read_questions, read_squad
+from elmokit.tasks.readers.squad import QaExample, Unanswerable, read_questions, read_squad
 from elmokit.tasks.scores.squad import squad_v1, squad_v2
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
 
-GRU_DEVIATION = 0.05
-CHAR_BOUND = 0.05
-UNKNOWN = -100  # cross_entropy passes it over
+GRU_DEVIATION = 0.05  # of the truncated normal distribution of the initial weights
+CHAR_BOUND = 0.05  # of the uniform distribution of the initial character vectors
+UNKNOWN = -100  # gold position that nll_loss ignores
 
 
 @dataclass(frozen=True)
 class QaData(DataConfig):
-    """SQuAD's JSON, v1.1 or v2.0."""
+    """Files of SQuAD's JSON, v1.1 or v2.0."""
 
     skip_mismatched: bool = False
-    """Do not train on answers that differ from the text where they are said to stand; else they are errors."""
+    """Do not train on answers that differ from the text at their offset, instead of raising an error."""
     skip_unanswerable: bool = False
-    """Leave out v2.0's questions without an answer; else, unless ``model.no_answer``, they are errors."""
+    """Skip questions of v2.0 without an answer. Without this, or ``model.no_answer``, they are errors."""
 
 
 @dataclass(frozen=True)
 class QaModelConfig:
-    """Sizes of BiDAF++ and its dropouts."""
+    """Sizes and dropouts of BiDAF++."""
 
     hidden: int | None = None
-    """Units a side of every bidirectional GRU. None: 100 without ELMo, 90 with."""
+    """Units per direction of every bidirectional GRU. None means 100 without ELMo and 90 with it."""
     dropout: float = 0.2
-    """Variational, around every GRU."""
+    """Variational dropout around every GRU."""
     max_answer: int = 17
-    """Words of the longest answer that is predicted."""
+    """Longest predicted answer, in words."""
     no_answer: bool = False
-    """Learn, as BiDAF-No-Answer (Levy et al. 2017), that a question may have no answer; scores are then v2.0's."""
+    """Learn that a question may have no answer (BiDAF-No-Answer, Levy et al. 2017), and use the scores of v2.0."""
 
     def __post_init__(self) -> None:
         if self.hidden is not None:
@@ -66,7 +66,7 @@ class QaModelConfig:
 
 @dataclass(frozen=True)
 class QaConfig:
-    """The published hyper-parameters."""
+    """The configuration of the task. The defaults are the published values, without ELMo."""
 
     data: QaData = field(default_factory=QaData)
     words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=300, train=False, unknown="zero"))
@@ -102,30 +102,40 @@ SMALL = QaConfig(
 
 
 class Answer(NamedTuple):
-    """A predicted answer as tokens of the passage, both included; -1 and -1 for none."""
+    """A predicted answer: its first and last token in the passage, both -1 for "no answer"."""
 
     first: int
     last: int
     probability: float
-    """Of its start times that of its end."""
+    """Probability of the start times probability of the end."""
 
 
 @dataclass(frozen=True)
 class QaBatch:
-    """Questions and their passages."""
+    """Questions, their passages and the gold answers as tensors.
+
+    The gold start and end are the index of a token. They are the padded length of the passage for "no answer", which
+    the model scores in a column after the tokens, and ``UNKNOWN`` for a question that is not trained on.
+    """
 
     question: TokenBatch
     passage: TokenBatch
-    starts: Tensor | None  # (batch,): token, passage length as padded for "no answer", UNKNOWN for none to learn from
+    starts: Tensor | None  # (batch,)
     ends: Tensor | None
 
 
 class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
-    """Bi-attention, self-attention and two pointers. Its loss is the mean over the batch's questions.
+    """BiDAF++: bi-attention, self-attention, and a pointer each to the start and the end of the answer.
+
+    Its loss is the mean over the batch's questions. The output mix of ELMo is appended to the output of the first GRU,
+    for questions and passages.
 
     Args:
-        inputs: its output mix enters beside the first GRU's output, of question and passage alike.
-        no_answer: learn two scores for "no answer", beside those of the words (Levy et al. 2017).
+        inputs: The input layer.
+        hidden_dim: Units per direction of every GRU.
+        dropout: Variational dropout around every GRU.
+        max_answer: Longest predicted answer, in words.
+        no_answer: Learn two scores for "no answer", which compete with those of the tokens (Levy et al. 2017).
     """
 
     def __init__(self, inputs: InputLayer, hidden_dim: int, dropout: float, max_answer: int, no_answer: bool) -> None:
@@ -149,35 +159,37 @@ class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
         self.null_scores = nn.Parameter(torch.zeros(2)) if no_answer else None
 
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of each token as the answer's first and as its last, ``(batch, time)`` each.
+        """Return the log-probabilities of each token as the first and as the last of the answer.
 
-        One more column, the last, is that of "no answer" where the model knows it.
+        Returns:
+            Two tensors ``(batch, time)``, or ``(batch, time + 1)`` with "no answer" in the last column if the model
+            was built with ``no_answer``.
         """
-        passage, question = self._encoded(batch.passage), self._encoded(batch.question)
+        passage, question = self._encode(batch.passage), self._encode(batch.question)
         mask = batch.passage.mask
-        seen = F.relu(self.after_attention(self.attention(passage, question, mask, batch.question.mask)))
-        again = self.dropout(run_packed(self.second_encoder, self.dropout(seen), mask))
-        seen = seen + F.relu(self.after_self_attention(self.self_attention(again, mask)))
-        seen = self.dropout(seen)
-        at_start = run_packed(self.start_encoder, seen, mask)
-        at_end = run_packed(self.end_encoder, torch.cat([seen, at_start], dim=2), mask)
-        return self._normalised(self.start(at_start), mask, 0), self._normalised(self.end(at_end), mask, 1)
+        attended = F.relu(self.after_attention(self.attention(passage, question, mask, batch.question.mask)))
+        encoded = self.dropout(run_packed(self.second_encoder, self.dropout(attended), mask))
+        attended = attended + F.relu(self.after_self_attention(self.self_attention(encoded, mask)))
+        attended = self.dropout(attended)
+        at_start = run_packed(self.start_encoder, attended, mask)
+        at_end = run_packed(self.end_encoder, torch.cat([attended, at_start], dim=2), mask)
+        return self._normalize(self.start(at_start), mask, 0), self._normalize(self.end(at_end), mask, 1)
 
-    def _encoded(self, tokens: TokenBatch) -> Tensor:
+    def _encode(self, tokens: TokenBatch) -> Tensor:
         hidden = run_packed(self.encoder, self.dropout(self.inputs(tokens)), tokens.mask)
         return self.inputs.at_output(self.dropout(hidden), tokens)
 
-    def _normalised(self, scores: Tensor, mask: Tensor, which: int) -> Tensor:
+    def _normalize(self, scores: Tensor, mask: Tensor, which: int) -> Tensor:
         scores = scores.squeeze(2).masked_fill(~mask, -torch.inf)
         if self.null_scores is not None:
             scores = torch.cat([scores, self.null_scores[which].expand(len(scores), 1)], dim=1)
         return scores.log_softmax(1)
 
     def loss(self, batch: QaBatch) -> Tensor:
-        """Mean cross-entropy of the first token plus that of the last, in nats, over questions with a known span."""
+        """Return the mean cross-entropy of the first plus the last token over questions with a span."""
         assert batch.starts is not None
         assert batch.ends is not None
-        if not (batch.starts != UNKNOWN).any():
+        if not (batch.starts != UNKNOWN).any():  # the mean over no question would be NaN
             return torch.zeros((), device=batch.starts.device)
         starts, ends = self(batch)
         return F.nll_loss(starts, batch.starts, ignore_index=UNKNOWN) + F.nll_loss(
@@ -185,13 +197,15 @@ class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
         )
 
     def predict(self, batch: QaBatch) -> list[Answer]:
-        """The best span of at most ``max_answer`` tokens, or none where that is likelier and the model knows it."""
+        """Return the best span of at most ``max_answer`` tokens, or "no answer" if that has a higher score."""
         starts, ends = self(batch)
         n_words = batch.passage.mask.shape[1]
-        first, last, sums = best_spans(starts[:, :n_words], ends[:, :n_words], batch.passage.mask, self.max_answer)
+        first, last, sums = best_answer_spans(
+            starts[:, :n_words], ends[:, :n_words], batch.passage.mask, self.max_answer
+        )
         if self.null_scores is not None:
             none = starts[:, n_words] + ends[:, n_words]
-            first, last = (torch.where(none > sums, -1, place) for place in (first, last))
+            first, last = (torch.where(none > sums, -1, token) for token in (first, last))
             sums = torch.maximum(sums, none)
         return [Answer(*values) for values in zip(first.tolist(), last.tolist(), sums.exp().tolist(), strict=True)]
 
@@ -214,7 +228,7 @@ def _linear(input_dim: int, output_dim: int) -> nn.Linear:
 
 
 def answer_text(example: QaExample, answer: Answer) -> str:
-    """The slice of the raw passage; empty for no answer."""
+    """Return the answer as a slice of the raw passage; empty for "no answer"."""
     return "" if answer.first < 0 else example.passage.slice(answer.first, answer.last)
 
 
@@ -227,64 +241,65 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
     elmo = ElmoConfig(input=MixConfig(dropout=0.5), output=MixConfig(dropout=0.5))
 
     def read(self, path: str, config: QaConfig) -> Iterable[QaExample]:
-        """The questions of a SQuAD file."""
+        """Read the questions of a SQuAD file."""
+        unanswerable: Unanswerable = "skip" if config.data.skip_unanswerable else "refuse"
         if config.model.no_answer:
-            return read_squad(path, "keep", config.data.skip_mismatched)
-        return read_squad(path, "skip" if config.data.skip_unanswerable else "refuse", config.data.skip_mismatched)
+            unanswerable = "keep"
+        return read_squad(path, unanswerable, config.data.skip_mismatched)
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: QaConfig) -> Iterable[QaExample]:
-        """Questions to answer; tokenised as in training, so that answers are slices of the passages."""
+        """Read questions to answer. They are tokenized as in training, so that answers are slices of the passages."""
         return read_questions(lines, name)
 
     def sentences(self, example: QaExample) -> Sequence[Sequence[str]]:
-        """The question and the passage, which the biLM reads as one string of tokens, as Clark and Gardner's did."""
+        """Return question and passage. The biLM reads each as one sentence, as in Clark and Gardner's program."""
         return example.tokens, example.passage.tokens
 
     def labels(self, examples: Sequence[QaExample], config: QaConfig) -> Labels:
-        """None; but there must be something to learn."""
+        """Return no labels, but raise an error if there is nothing to learn."""
         for example in examples:
             self.check(example, {})
         if not any(example.span or example.answers == () for example in examples):
-            raise TextError("Not one question has an answer that stands in its passage: nothing to train on.")
+            raise TextError("No question has an answer that is in its passage, so there is nothing to learn.")
         return {}
 
     def check(self, example: QaExample, labels: Labels) -> None:
-        """Refuse a question whose right answers are not known."""
+        """Raise an error for a question without gold answers."""
         if example.answers is None:
-            raise TextError(f"{example.where}: has no gold answers to learn from or to score by (the key answers).")
+            raise TextError(f"{example.where}: no gold answers (the key answers). Training and evaluation need them.")
 
     def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> BiDafPlusPlus:
-        """A fresh model."""
         model = config.model
         hidden = model.hidden or (100 if config.elmo is None else 90)
         return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
 
     def collate(self, examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:
-        """Questions, passages and spans as tensors."""
+        """Build a batch, without gold positions if a question has no gold answers."""
         passage = inputs.batch([example.passage.tokens for example in examples])
         question = inputs.batch([example.tokens for example in examples])
         if any(example.answers is None for example in examples):
             return QaBatch(question, passage, None, None)
         no_answer = passage.mask.shape[1] if config.model.no_answer else UNKNOWN
-        without = {True: (no_answer, no_answer), False: (UNKNOWN, UNKNOWN)}
-        spans = torch.tensor([example.span or without[example.answers == ()] for example in examples])
+        without_span = {True: (no_answer, no_answer), False: (UNKNOWN, UNKNOWN)}  # by: there is no answer
+        spans = torch.tensor([example.span or without_span[example.answers == ()] for example in examples])
         return QaBatch(question, passage, spans[:, 0], spans[:, 1])
 
     def score(self, examples: Sequence[QaExample], answers: Sequence[Answer], config: QaConfig) -> dict[str, float]:
-        """Official exact match and F1: those of v1.1, or of v2.0 where the model knows that there may be no answer."""
+        """Return exact match and F1 of the official script: v1.1, or v2.0 if the model may predict "no answer"."""
         gold = [example.answers or () for example in examples]
-        given = [answer_text(example, answer) for example, answer in zip(examples, answers, strict=True)]
+        predicted = [answer_text(example, answer) for example, answer in zip(examples, answers, strict=True)]
         if not config.model.no_answer:
-            scores = squad_v1(gold, given)
+            scores = squad_v1(gold, predicted)
             return {"em": scores.exact_match, "f1": scores.f1}
-        all_parts = squad_v2(gold, given)
-        result = {"em": all_parts.overall.exact_match, "f1": all_parts.overall.f1}
-        for name, part in (("answerable", all_parts.answerable), ("unanswerable", all_parts.unanswerable)):
-            result |= {f"em_{name}": part.exact_match, f"f1_{name}": part.f1}
+        found = squad_v2(gold, predicted)
+        result: dict[str, float] = {}
+        parts = {"": found.overall, "_answerable": found.answerable, "_unanswerable": found.unanswerable}
+        for name, scores in parts.items():
+            result |= {f"em{name}": scores.exact_match, f"f1{name}": scores.f1}
         return result
 
     def to_record(self, example: QaExample, answer: Answer) -> dict[str, Any]:
-        """The answer and its place: ``context[start:end]`` is the answer; both null where there is none."""
+        """Return the answer and its character offsets: ``context[start:end]``, or null for "no answer"."""
         spans = example.passage.spans
         return {
             "id": example.id,
@@ -296,5 +311,5 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         }
 
     def to_text(self, example: QaExample, answer: Answer) -> str:
-        """The question, and the answer on a line of its own."""
+        """Return the question, and the answer on a second line."""
         return f"{example.text}\n  {answer_text(example, answer) or '(no answer)'}"

@@ -1,107 +1,143 @@
-"""Chunks to one tag per token and back: IOB1, IOB2 and BIOUL; and which tag may follow which.
+"""What the tagging tasks share: chunks as one tag per token (IOB1, IOB2, BIOUL), and the output of chunks.
 
-IOB2 (often BIO) begins every chunk with B. IOB1 (CoNLL-2003) begins it with I, and with B only right after a chunk of
-the same type. BIOUL ends long chunks with L and marks those of one token by U.
+IOB2, also called BIO, starts every chunk with B. IOB1, the scheme of CoNLL-2003, starts a chunk with I, and with B only
+directly after another chunk of the same type. BIOUL ends chunks of several tokens with L and marks chunks of one token
+with U.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from elmokit.tasks.nn.crf import Rules
+from elmokit.tasks.nn.crf import TagRules
 from elmokit.tasks.scores.chunks import OUTSIDE, Chunk
+from elmokit.tasks.scores.counts import Counts
 
 Scheme = Literal["IOB1", "IOB2", "BIOUL"]
 PREFIXES: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOUL": "BILU"}
 
 
 class TagError(ValueError):
-    """A sequence of tags that the scheme does not allow."""
+    """A sequence of tags that is not valid in its scheme."""
 
-    def __init__(self, place: int, reason: str) -> None:
+    def __init__(self, token: int, reason: str) -> None:
         super().__init__(reason)
-        self.place = place
-        """Of the token, from 0."""
+        self.token = token
+        """Index of the token, from 0."""
 
 
 def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
-    """The chunks of a sentence's tags.
+    """Return the chunks of a sentence from its tags.
 
-    IOB1 is read as conlleval does, where a chunk begins at B, at I after O, and at any change of type: that
-    reads sound IOB2 as well.
+    IOB1 is read like conlleval does, where a chunk starts at B, at I after O, and at any change of type. That reading
+    is correct for valid IOB2 as well.
 
     Raises:
-        TagError: a tag that the scheme does not have, or (IOB2, BIOUL) one that may not stand there.
+        TagError: A tag does not belong to the scheme, or (IOB2, BIOUL) is not allowed at its position.
     """
     chunks: list[Chunk] = []
     start, label = -1, ""  # of the open chunk
-    for place, tag in enumerate([*tags, OUTSIDE]):
+    for token, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
         if tag != OUTSIDE and (not kind or len(prefix) != 1 or prefix not in PREFIXES[scheme]):
             names = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
-            raise TagError(place, f"the tag {tag!r}, where {scheme} has {OUTSIDE}, {names}")
-        goes_on = start >= 0 and kind == label and prefix in ("I", "L")
-        if scheme == "BIOUL" and start >= 0 and not goes_on:
-            after = "the end" if place == len(tags) else repr(tag)
-            raise TagError(min(place, len(tags) - 1), f"{after} after {tags[place - 1]!r}, where I or L of it belongs")
-        if prefix in ("I", "L") and not goes_on and scheme != "IOB1":
-            raise TagError(place, f"{tag!r} does not go on with a chunk of its type; {scheme} begins one with B")
-        if start >= 0 and (not goes_on or prefix == "L"):
-            chunks.append(Chunk(start, place + 1 if goes_on else place, label))
+            raise TagError(token, f"the tag {tag!r} does not belong to {scheme}; expected {OUTSIDE}, {names}")
+        continues = start >= 0 and kind == label and prefix in ("I", "L")
+        if scheme == "BIOUL" and start >= 0 and not continues:
+            found = "the end of the sentence" if token == len(tags) else repr(tag)
+            raise TagError(min(token, len(tags) - 1), f"{found} after {tags[token - 1]!r}; expected I or L of its type")
+        if prefix in ("I", "L") and not continues and scheme != "IOB1":
+            raise TagError(token, f"{tag!r} does not continue a chunk of its type; in {scheme} chunks start with B")
+        if start >= 0 and (not continues or prefix == "L"):
+            chunks.append(Chunk(start, token + 1 if continues else token, label))
             start = -1
         if prefix == "U":
-            chunks.append(Chunk(place, place + 1, kind))
-        elif tag != OUTSIDE and not goes_on:
-            start, label = place, kind
+            chunks.append(Chunk(token, token + 1, kind))
+        elif tag != OUTSIDE and not continues:
+            start, label = token, kind
     return chunks
 
 
 def tags_of(chunks: Iterable[Chunk], n_tokens: int, scheme: Scheme) -> list[str]:
-    """One tag for each token; the chunks must not overlap."""
+    """Return one tag per token. The chunks must not overlap."""
     tags = [OUTSIDE] * n_tokens
-    last: Chunk | None = None
+    previous: Chunk | None = None
     for chunk in sorted(chunks):
-        first, inside, end = "B", "I", "I"
+        first, end = "B", "I"
         if scheme == "BIOUL":
             first, end = ("U", "U") if chunk.start + 1 == chunk.stop else ("B", "L")
         elif scheme == "IOB1":
-            touches = last is not None and last.stop == chunk.start and last.label == chunk.label
-            first = "B" if touches else "I"
-        for place in range(chunk.start, chunk.stop):
-            letter = first if place == chunk.start else end if place + 1 == chunk.stop else inside
-            tags[place] = f"{letter}-{chunk.label}"
-        last = chunk
+            is_adjacent = previous is not None and previous.stop == chunk.start and previous.label == chunk.label
+            first = "B" if is_adjacent else "I"
+        for token in range(chunk.start, chunk.stop):
+            letter = first if token == chunk.start else end if token + 1 == chunk.stop else "I"
+            tags[token] = f"{letter}-{chunk.label}"
+        previous = chunk
     return tags
 
 
 def all_tags(types: Iterable[str], scheme: Scheme) -> list[str]:
-    """``O`` and every tag of the types."""
+    """Return ``O`` and every tag of the types."""
     return [OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in PREFIXES[scheme])]
 
 
-def rules_of(tags: Sequence[str], scheme: Scheme) -> Rules:
-    """What may follow what, start and end, so that exactly the sequences that ``chunks_in`` reads are allowed.
+def types_in(tags: Iterable[str]) -> list[str]:
+    """Return the types that occur in tags, sorted."""
+    return sorted({tag.partition("-")[2] for tag in tags} - {""})
 
-    BIOUL: after O, L and U come O, B or U; after B and I comes I or L of the same type. IOB2: I-X comes after B-X or
-    I-X only. IOB1 (as conlleval reads it) allows everything.
+
+def rules_of(tags: Sequence[str], scheme: Scheme) -> TagRules:
+    """Return which tags may follow each other, start and end a sentence.
+
+    The rules allow exactly the sequences that ``chunks_in`` accepts. BIOUL: after O, L and U comes O, B or U; after B
+    and I comes I or L of the same type. IOB2: I-X comes only after B-X or I-X. IOB1 allows everything.
     """
     n_tags = len(tags)
     follow = torch.ones(n_tags, n_tags, dtype=torch.bool)
     start, end = torch.ones(n_tags, dtype=torch.bool), torch.ones(n_tags, dtype=torch.bool)
     if scheme == "IOB1":
-        return Rules(follow, start, end)
+        return TagRules(follow, start, end)
     for row, tag in enumerate(tags):
         prefix, _, kind = tag.partition("-")
-        is_open = prefix in ("B", "I")
+        is_open = prefix in ("B", "I")  # the chunk may continue
+        must_continue = scheme == "BIOUL" and is_open
         start[row] = prefix not in ("I", "L")
-        end[row] = scheme == "IOB2" or not is_open
-        for column, after in enumerate(tags):
-            next_prefix, _, next_kind = after.partition("-")
-            goes_on = next_prefix in ("I", "L")
-            fits = is_open and kind == next_kind
-            must_go_on = scheme == "BIOUL" and is_open
-            follow[row, column] = fits if goes_on else not must_go_on
-    return Rules(follow, start, end)
+        end[row] = not must_continue
+        for column, next_tag in enumerate(tags):
+            next_prefix, _, next_kind = next_tag.partition("-")
+            continues = next_prefix in ("I", "L")
+            follow[row, column] = is_open and kind == next_kind if continues else not must_continue
+    return TagRules(follow, start, end)
+
+
+def tag_ids(sentences: Iterable[Sequence[str]], tags: Sequence[str], mask: Tensor, padding: int) -> Tensor:
+    """Return the number of each token's tag, ``(batch, time)`` like ``mask``, with ``padding`` after the tokens."""
+    ids = {tag: number for number, tag in enumerate(tags)}
+    numbers = torch.full(mask.shape, padding, dtype=torch.int64)
+    for row, sentence in zip(numbers, sentences, strict=True):
+        row[: len(sentence)] = torch.tensor([ids[tag] for tag in sentence], dtype=torch.int64)
+    return numbers
+
+
+def f1_scores(overall: Counts, by_type: Mapping[str, Counts], **others: float) -> dict[str, float]:
+    """Return F1, precision, recall, any other scores, and the F1 of each type that the gold data contains."""
+    per_type = {f"f1-{kind}": counts.f1 for kind, counts in by_type.items() if counts.gold}
+    return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, **others, **per_type}
+
+
+def chunk_records(tokens: Sequence[str], chunks: Iterable[Chunk]) -> list[dict[str, Any]]:
+    """Return chunks as plain values for JSON, with their text."""
+    return [{**chunk._asdict(), "text": " ".join(tokens[chunk.start : chunk.stop])} for chunk in chunks]
+
+
+def mark_chunks(tokens: Iterable[str], chunks: Iterable[Chunk]) -> str:
+    """Return the sentence with its chunks in brackets, such as ``[PER Mira] visits [LOC Oslo] .``"""
+    words = list(tokens)
+    for chunk in chunks:
+        words[chunk.start] = f"[{chunk.label} {words[chunk.start]}"
+        words[chunk.stop - 1] += "]"
+    return " ".join(words)

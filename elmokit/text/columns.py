@@ -74,9 +74,9 @@ def read_column_sentences(
         columns = split(line)
         if n_columns not in (None, len(columns)):
             raise TextError(
-                f"{path}, line {number}: {len(columns)} columns, expected {n_columns}, as on the lines before. Expected "
-                "one token per line, with its columns separated by tabs or spaces, and a blank line after each "
-                "sentence."
+                f"{path}, line {number}: {len(columns)} columns, expected {n_columns}, as on the lines before. "
+                "Expected one token per line, with its columns separated by tabs or spaces, and a blank line after "
+                "each sentence."
             )
         if not all(columns):
             raise TextError(f"{path}, line {number}: column {columns.index('') + 1} is empty.")

@@ -1,7 +1,10 @@
-"""Which earlier span a span refers to: candidates, pair scores, refined spans (Lee et al. 2017, 2018).
+"""Antecedents: for each span, score the earlier spans that it may refer to (Lee et al. 2017, 2018).
 
-Spans stand in the order of the text. Antecedent 0 of every span is "none", with score 0. Pairs are scored in blocks, so
-that memory does not grow with their number; in training a block is computed again for its gradient.
+Spans are in the order of the text. The first column of every matrix of antecedent scores is "none": the span is no
+mention, or the first one of its entity; its score is always 0.
+
+Pairs of spans are scored in blocks of rows, so that memory does not grow with the number of pairs. In training a block
+is not kept for the backward pass but computed again (gradient checkpointing).
 """
 
 from __future__ import annotations
@@ -13,43 +16,43 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from elmokit.tasks.nn.spans import Scorer
+from elmokit.tasks.nn.spans import FeedForwardScorer
 
 N_DISTANCES = 10
-FLOATS_AT_ONCE = 1 << 24  # of a block's largest tensor
+FLOATS_AT_ONCE = 1 << 24  # size of the largest tensor of a block, 64 MiB
 
 
 class Candidates(NamedTuple):
-    """Possible antecedents."""
+    """The possible antecedents of each span."""
 
-    places: Tensor  # (spans, candidates): places of earlier spans; 0 where there is none
-    there: Tensor  # (spans, candidates) bool
-    scores: Tensor  # (spans, candidates): what is known of the pair before it is looked at closely; -inf where none
+    indices: Tensor  # (spans, candidates): indices of earlier spans; 0 if there is none
+    exists: Tensor  # (spans, candidates) bool
+    scores: Tensor  # (spans, candidates): the part of the antecedent score that is known so far; -inf if there is none
 
 
 def distance_buckets(offsets: Tensor) -> Tensor:
-    """0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more, numbered from 0."""
+    """Return the number of each distance's bucket: 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more."""
     bounds = torch.tensor([1, 2, 3, 4, 5, 8, 16, 32, 64], device=offsets.device)
     return torch.bucketize(offsets, bounds, right=True)
 
 
-def nearest(mention_scores: Tensor, n_candidates: int) -> Candidates:
-    """The nearest earlier spans of each (2017); known of a pair: both mention scores."""
+def nearest_antecedents(mention_scores: Tensor, n_candidates: int) -> Candidates:
+    """Choose the nearest earlier spans (2017). Their score so far is the sum of both mention scores."""
     n_spans = len(mention_scores)
     n_candidates = min(n_candidates, n_spans)
     spans = torch.arange(n_spans, device=mention_scores.device)[:, None]
-    places = spans - 1 - torch.arange(n_candidates, device=mention_scores.device)
-    there, places = places >= 0, places.clamp(min=0)
-    scores = mention_scores[:, None] + mention_scores[places]
-    return Candidates(places, there, scores.masked_fill(~there, float("-inf")))
+    indices = spans - 1 - torch.arange(n_candidates, device=mention_scores.device)
+    exists, indices = indices >= 0, indices.clamp(min=0)
+    scores = mention_scores[:, None] + mention_scores[indices]
+    return Candidates(indices, exists, scores.masked_fill(~exists, float("-inf")))
 
 
 class CoarseScorer(nn.Module):
-    """A bilinear score for every pair, cheap enough to choose the candidates by it (2018).
+    """A bilinear score that is cheap enough to compute for all pairs and to choose the candidates by (2018).
 
     Args:
-        span_dim: size of the spans' vectors.
-        dropout: on both sides.
+        span_dim: Size of the spans' vectors.
+        dropout: Dropout on both vectors.
     """
 
     def __init__(self, span_dim: int, dropout: float) -> None:
@@ -60,11 +63,12 @@ class CoarseScorer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, spans: Tensor, mention_scores: Tensor, n_candidates: int) -> Candidates:
-        """The best candidates of each span by coarse score; it and both mention scores are what is known.
+        """Choose the candidates with the highest coarse score plus both mention scores, which is their score so far.
 
         Args:
             spans: ``(spans, span_dim)``.
             mention_scores: ``(spans,)``.
+            n_candidates: Number of candidates per span.
         """
         n_spans = len(spans)
         n_candidates = min(n_candidates, n_spans)
@@ -77,19 +81,19 @@ class CoarseScorer(nn.Module):
             best = scores.topk(n_candidates, dim=1)
             return best.indices, best.values
 
-        places, scores = in_blocks(block, n_spans, n_spans, self.training)
-        there = places < order[:, None]
-        return Candidates(places * there, there, scores)
+        indices, scores = compute_in_blocks(block, n_spans, n_spans, self.training)
+        exists = indices < order[:, None]  # the first spans have fewer earlier spans than candidates
+        return Candidates(indices * exists, exists, scores)
 
 
 class PairScorer(nn.Module):
-    """The close look at a pair: both vectors, their product, and features of the pair.
+    """The full score of a pair, from both vectors, their product, and features of the pair.
 
     Args:
-        span_dim: size of the spans' vectors.
-        feature_dim: size of each feature's vector: same speaker or not, genre, distance in spans.
-        n_genres: how many genres.
-        hidden_dim, n_layers, dropout: of the ``Scorer``; the dropout falls on the features too.
+        span_dim: Size of the spans' vectors.
+        feature_dim: Size of the vector of each feature: same speaker or not, genre, distance in spans.
+        n_genres: Number of genres.
+        hidden_dim, n_layers, dropout: As for ``FeedForwardScorer``. The dropout is applied to the features too.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class PairScorer(nn.Module):
         for table in (self.same_speaker, self.genre, self.distance):
             nn.init.xavier_uniform_(table.weight)
         self.parts = (span_dim, span_dim, span_dim, 3 * feature_dim)
-        self.scorer = Scorer(sum(self.parts), hidden_dim, n_layers, dropout)
+        self.scorer = FeedForwardScorer(sum(self.parts), hidden_dim, n_layers, dropout)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, spans: Tensor, candidates: Candidates, speakers: Tensor, genre: Tensor) -> Tensor:
@@ -110,55 +114,54 @@ class PairScorer(nn.Module):
 
         Args:
             spans: ``(spans, span_dim)``.
-            speakers: ``(spans,)``, numbers; equal ones are the same speaker.
-            genre: the document's, a scalar.
+            candidates: The pairs to score.
+            speakers: Numbers of the spans' speakers, ``(spans,)``.
+            genre: Number of the document's genre, a scalar.
 
         Returns:
-            ``(spans, candidates)``; any number where there is no candidate.
+            ``(spans, candidates)``; values are meaningless where there is no candidate.
         """
-        # The first layer is linear: each span's two products are formed once, only the pairs' own part pair by pair.
-        of_span, of_other, of_product, _ = self.scorer.first.weight.split(self.parts, dim=1)  # type: ignore[no-untyped-call]
+        # The first layer is linear, so its products with single spans are computed once per span. Only the products
+        # with the features and with the elementwise product of both spans are computed pair by pair.
+        of_span, of_other, of_product, of_features = self.scorer.first.weight.split(self.parts, dim=1)  # type: ignore[no-untyped-call]
         own, other = spans @ of_span.t(), spans @ of_other.t()
-        n_spans, n_candidates = candidates.places.shape
+        n_spans, n_candidates = candidates.indices.shape
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
-            places = candidates.places[start:stop]
-            product = (spans[start:stop, None] * spans[places]) @ of_product.t()
-            features = self._features(start, stop, places, speakers, genre)
-            sums = own[start:stop, None] + other[places] + product + features
-            return (self.scorer.after_first(sums),)
+            indices = candidates.indices[start:stop]
+            product = (spans[start:stop, None] * spans[indices]) @ of_product.t()
+            features = self.features(start, stop, indices, speakers, genre) @ of_features.t() + self.scorer.first.bias
+            return (self.scorer.from_first_layer(own[start:stop, None] + other[indices] + product + features),)
 
-        (scores,) = in_blocks(block, n_spans, n_candidates * spans.shape[1], self.training)
+        (scores,) = compute_in_blocks(block, n_spans, n_candidates * spans.shape[1], self.training)
         return scores
 
-    def plainly(self, spans: Tensor, candidates: Candidates, speakers: Tensor, genre: Tensor) -> Tensor:
-        """The definition: each pair's vector formed and scored; what ``forward`` is tested against, without dropout."""
-        own = spans[:, None].expand(-1, candidates.places.shape[1], -1)
-        other = spans[candidates.places]
-        pairs = torch.cat([own, other, own * other, self._pair(0, len(spans), candidates.places, speakers, genre)], -1)
-        score: Tensor = self.scorer(pairs)
-        return score
+    def features(self, start: int, stop: int, indices: Tensor, speakers: Tensor, genre: Tensor) -> Tensor:
+        """Return the features of the pairs of spans ``start`` to ``stop - 1``, with dropout applied.
 
-    def _pair(self, start: int, stop: int, places: Tensor, speakers: Tensor, genre: Tensor) -> Tensor:
-        """``(block, candidates, 3 * feature_dim)``: the features of pairs, dropout applied."""
-        order = torch.arange(start, stop, device=places.device)[:, None]
-        is_same = (speakers[start:stop, None] == speakers[places]).long()
-        distance = self.distance(distance_buckets((order - places).clamp(min=0)))
+        Args:
+            indices: Candidates of these spans, ``(block, candidates)``.
+            speakers, genre: As in ``forward``.
+
+        Returns:
+            ``(block, candidates, 3 * feature_dim)``
+        """
+        spans = torch.arange(start, stop, device=indices.device)[:, None]
+        is_same = (speakers[start:stop, None] == speakers[indices]).long()
+        distance = self.distance(distance_buckets((spans - indices).clamp(min=0)))
         parts = [self.same_speaker(is_same), self.genre(genre).expand_as(distance), distance]
         dropped: Tensor = self.dropout(torch.cat(parts, dim=-1))
         return dropped
 
-    def _features(self, start: int, stop: int, places: Tensor, speakers: Tensor, genre: Tensor) -> Tensor:
-        """What the features add to the first layer's sums, its bias included."""
-        of_features = self.scorer.first.weight[:, -self.parts[-1] :]
-        return self._pair(start, stop, places, speakers, genre) @ of_features.t() + self.scorer.first.bias
 
+class SpanRefinement(nn.Module):
+    """Moves span vectors towards their antecedents, so that later rounds see more than one link (2018).
 
-class Refinement(nn.Module):
-    """Spans moved towards what they refer to: a gate between a span and the expected vector of its antecedent (2018).
+    A gate interpolates between a span and the expected vector of its antecedent. The antecedent "none" stands for the
+    span itself.
 
     Args:
-        span_dim: size of the spans' vectors.
+        span_dim: Size of the spans' vectors.
     """
 
     def __init__(self, span_dim: int) -> None:
@@ -168,10 +171,11 @@ class Refinement(nn.Module):
         nn.init.zeros_(self.gate.bias)
 
     def forward(self, spans: Tensor, candidates: Candidates, scores: Tensor) -> Tensor:
-        """Refine spans.
+        """Refine spans by one step.
 
         Args:
             spans: ``(spans, span_dim)``.
+            candidates: The candidates that ``scores`` are about.
             scores: ``(spans, 1 + candidates)``, "none" first.
 
         Returns:
@@ -181,32 +185,43 @@ class Refinement(nn.Module):
         n_spans = len(spans)
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
-            # As a matrix over all spans: no vector of an antecedent is copied.
+            # Weights as a dense matrix over all spans avoid copying the vector of each candidate of each span.
             dense = spans.new_zeros(stop - start, n_spans)
-            dense = dense.scatter_add(1, candidates.places[start:stop], weights[start:stop, 1:])
+            dense = dense.scatter_add(1, candidates.indices[start:stop], weights[start:stop, 1:])
             return (weights[start:stop, :1] * spans[start:stop] + dense @ spans,)
 
-        (expected,) = in_blocks(block, n_spans, n_spans, self.training)
+        (expected,) = compute_in_blocks(block, n_spans, n_spans, self.training)
         gate = torch.sigmoid(self.gate(torch.cat([spans, expected], dim=1)))
         return gate * expected + (1 - gate) * spans
 
 
 def antecedent_loss(scores: Tensor, candidates: Candidates, clusters: Tensor) -> Tensor:
-    """How improbable all right antecedents of each span are together, in nats, summed over spans.
+    """Return the negative log-probability that a span chooses any correct antecedent, summed over spans, in nats.
+
+    "None" is the correct antecedent of a span that has no earlier span of its cluster among its candidates.
 
     Args:
-        scores: ``(spans, 1 + candidates)``, "none" first, -inf where there is no candidate.
-        clusters: ``(spans,)``: the gold cluster, from 1 up; 0 for none.
+        scores: ``(spans, 1 + candidates)``, "none" first, -inf if there is no candidate.
+        candidates: The candidates that ``scores`` are about.
+        clusters: The gold cluster of each span, from 1, or 0 if the span is not a gold mention, ``(spans,)``.
     """
-    same = (clusters[candidates.places] == clusters[:, None]) & (clusters > 0)[:, None] & candidates.there
-    right = torch.cat([~same.any(dim=1, keepdim=True), same], dim=1)
-    return (scores.logsumexp(dim=1) - scores.masked_fill(~right, float("-inf")).logsumexp(dim=1)).sum()
+    same = (clusters[candidates.indices] == clusters[:, None]) & (clusters > 0)[:, None] & candidates.exists
+    correct = torch.cat([~same.any(dim=1, keepdim=True), same], dim=1)
+    return (scores.logsumexp(dim=1) - scores.masked_fill(~correct, float("-inf")).logsumexp(dim=1)).sum()
 
 
-def in_blocks(
+def compute_in_blocks(
     block: Callable[[int, int], tuple[Tensor, ...]], n_rows: int, row_floats: int, training: bool
 ) -> tuple[Tensor, ...]:
-    """Results for rows ``start`` to ``stop`` joined; if there are several blocks, training computes each one twice."""
+    """Compute a function of ranges of rows block by block and concatenate the results.
+
+    Args:
+        block: Computes the results for rows ``start`` to ``stop - 1``.
+        n_rows: Number of rows.
+        row_floats: Size of the largest tensor that ``block`` allocates per row.
+        training: Compute each block a second time in the backward pass instead of keeping its intermediate results. A
+            single block is kept, because that is faster and fits in memory.
+    """
     size = max(1, FLOATS_AT_ONCE // max(row_floats, 1))
     starts = range(0, max(n_rows, 1), size)
     results = []

@@ -1,4 +1,4 @@
-"""Attention of a passage to a question and to itself (Seo et al. 2017; Clark and Gardner 2018)."""
+"""The attention layers of BiDAF++: passage to question and back, and passage to itself (Clark and Gardner 2018)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch.nn import functional as F
 
 from elmokit.tasks.nn.attention import attend
 
-FIRST_NULL_SCORE = -1.0
+INITIAL_NULL_SCORE = -1.0
 
 
 class Trilinear(nn.Module):
-    """A score for each pair of vectors: ``a . x_i + b . y_j + c . (x_i * y_j)``.
+    """A score of each pair of vectors: ``a . x_i + b . y_j + c . (x_i * y_j)`` (Seo et al. 2017, equation 1).
 
-    Seo et al. 2017, equation 1. No constant is added: a softmax takes it out, and where a null score stands
-    beside the scores, that one learns it.
+    There is no bias: a softmax is not changed by a constant, and with a null score beside the scores, the null score
+    learns the constant.
 
     Args:
-        dim: size of both vectors.
+        dim: Size of both vectors.
     """
 
     def __init__(self, dim: int) -> None:
@@ -30,14 +30,15 @@ class Trilinear(nn.Module):
             nn.init.xavier_uniform_(part.weight)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """``(batch, m, dim)`` and ``(batch, n, dim)`` to ``(batch, m, n)``."""
+        """Score all pairs: ``(batch, m, dim)`` and ``(batch, n, dim)`` to ``(batch, m, n)``."""
+        # c . (x_i * y_j) is (c * x_i) . y_j: one matrix product, and no tensor of all pairs' products.
         products = (left * self.of_product.weight) @ right.transpose(1, 2)
         of_left, of_right = F.linear(left, self.of_left.weight), F.linear(right, self.of_right.weight)
         return products + of_left + of_right.transpose(1, 2)
 
 
 class BiAttention(nn.Module):
-    """Each passage word beside what it sees of the question, and the passage as the question sees it.
+    """Attention from the passage to the question and from the question to the passage.
 
     With scores ``s_ij`` of passage word ``x_i`` and question word ``q_j``::
 
@@ -45,10 +46,10 @@ class BiAttention(nn.Module):
         v   = sum_i softmax_i(max_j s_ij) x_i
         output_i = [x_i; u_i; x_i * u_i; x_i * v]
 
-    Seo et al. 2017, section 2, with the passage's own vector in the last part, as Clark and Gardner 2018.
+    This is section 2 of Seo et al. 2017; the last part multiplies by the passage word ``x_i``, as in Clark and Gardner.
 
     Args:
-        dim: size of the vectors of both.
+        dim: Size of the vectors of both.
     """
 
     def __init__(self, dim: int) -> None:
@@ -61,7 +62,7 @@ class BiAttention(nn.Module):
 
         Args:
             passage: ``(batch, m, dim)``.
-            question: ``(batch, n, dim)``; at least one real word each.
+            question: ``(batch, n, dim)``; at least one real token each.
             passage_mask: ``(batch, m)`` bool, True on a real token; at least one each.
             question_mask: ``(batch, n)``.
 
@@ -69,15 +70,15 @@ class BiAttention(nn.Module):
             ``(batch, m, 4 * dim)``
         """
         scores = self.scores(passage, question).masked_fill(~question_mask[:, None, :], -torch.inf)
-        seen_of_question = attend(scores, question, question_mask)
-        seen_of_passage = attend(scores.amax(2)[:, None, :], passage, passage_mask)  # (batch, 1, dim)
-        return torch.cat([passage, seen_of_question, passage * seen_of_question, passage * seen_of_passage], dim=2)
+        attended_question = attend(scores, question, question_mask)
+        attended_passage = attend(scores.amax(2)[:, None, :], passage, passage_mask)  # (batch, 1, dim)
+        return torch.cat([passage, attended_question, passage * attended_question, passage * attended_passage], dim=2)
 
 
 class SelfAttention(nn.Module):
-    """Each word beside what it sees of the others, or of nothing.
+    """Attention of each word to all other words, or to nothing.
 
-    With scores ``s_ij``, none for ``i = j``, and a learned null score ``b``, from -1 on::
+    With scores ``s_ij`` for ``i != j``, and a learned null score ``b`` that is initialized to -1::
 
         r_i = sum_j exp(s_ij) x_j / (exp(b) + sum_j exp(s_ij))
         output_i = [r_i; x_i; r_i * x_i]
@@ -85,13 +86,13 @@ class SelfAttention(nn.Module):
     Clark and Gardner 2018, section 3.1.
 
     Args:
-        dim: size of the vectors.
+        dim: Size of the vectors.
     """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.scores = Trilinear(dim)
-        self.null_score = nn.Parameter(torch.tensor(FIRST_NULL_SCORE))
+        self.null_score = nn.Parameter(torch.tensor(INITIAL_NULL_SCORE))
         self.output_dim = 3 * dim
 
     def forward(self, words: Tensor, mask: Tensor) -> Tensor:
@@ -108,22 +109,24 @@ class SelfAttention(nn.Module):
         itself = torch.eye(n_words, dtype=torch.bool, device=words.device)
         scores = self.scores(words, words).masked_fill(itself | ~mask[:, None, :], -torch.inf)
         null = self.null_score.expand(len(words), n_words, 1)
-        seen = torch.cat([scores, null], dim=2).softmax(2)[..., :-1] @ words
-        return torch.cat([seen, words, seen * words], dim=2)
+        # The null score takes part in the softmax with the value 0: it only lowers the weights of the words.
+        attended = torch.cat([scores, null], dim=2).softmax(2)[..., :-1] @ words
+        return torch.cat([attended, words, attended * words], dim=2)
 
 
-def best_spans(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best span of each sequence: highest start plus end, of 1 to ``max_words`` words.
+def best_answer_spans(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the span of each sequence with the highest sum of start and end score, of 1 to ``max_words`` words.
 
-    Of equally good spans the shorter one is taken, then the earlier.
+    Of equally good spans the shortest is taken, and of these the first.
 
     Args:
-        starts: ``(batch, time)`` scores of a span's first word.
-        ends: ``(batch, time)`` scores of its last.
+        starts: Scores of each word as the first of the span, ``(batch, time)``.
+        ends: Scores of each word as the last of the span, ``(batch, time)``.
         mask: ``(batch, time)`` bool, True on a real token; at least one each.
+        max_words: Longest span.
 
     Returns:
-        first words, last words (inclusive) and sums of the two scores, each ``(batch,)``.
+        First words, last words (inclusive) and the sums of the two scores, each ``(batch,)``.
     """
     n_words = starts.shape[1]
     starts, ends = (scores.masked_fill(~mask, -torch.inf) for scores in (starts, ends))
@@ -131,6 +134,7 @@ def best_spans(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int) -> tu
         F.pad(starts[:, : n_words - more] + ends[:, more:], (0, more), value=-torch.inf)
         for more in range(min(max_words, n_words))
     ]
-    sums, place = torch.cat(by_length, dim=1).max(1)  # over (length, first word)
-    first = place % n_words
-    return first, first + place // n_words, sums
+    # By length, and then by first word: max returns the first of equal values, hence the shortest of equal spans.
+    sums, index = torch.cat(by_length, dim=1).max(1)
+    first = index % n_words
+    return first, first + index // n_words, sums

@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field over tags (Lafferty et al. 2001), with hard rules on what may follow what."""
+"""A linear-chain conditional random field over tags (Lafferty et al. 2001), with hard rules on the order of tags."""
 
 from __future__ import annotations
 
@@ -7,41 +7,70 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-FORBIDDEN = -10_000.0  # AllenNLP's; added to a score, so that a sentence without any allowed path still has a best one
+# AllenNLP's value. It is not -inf, so that a sentence for which the rules allow no path still has a best one, and the
+# log-sum-exp of forbidden paths alone is not NaN.
+FORBIDDEN = -10_000.0
 
 
-class Rules(NamedTuple):
-    """What tags may stand where; all bool."""
+class TagRules(NamedTuple):
+    """Which tags are allowed where; all bool."""
 
-    follow: Tensor  # (tags, tags): may the second stand right after the first
-    start: Tensor  # (tags,)
-    end: Tensor  # (tags,)
+    follow: Tensor  # (tags, tags): the tag of the column may come directly after the tag of the row
+    start: Tensor  # (tags,): the tag may be the first of a sentence
+    end: Tensor  # (tags,): the tag may be the last
 
 
-def penalties_of(rules: Rules) -> tuple[Tensor, Tensor, Tensor]:
-    """What ``viterbi`` adds: 0 where the rules allow, else so little that only a sentence without a way breaks them."""
-    follow, start, end = (FORBIDDEN * (~allowed).float() for allowed in rules)
-    return follow, start, end
+class RulePenalties(nn.Module):
+    """Rules as numbers to add to scores: 0 for what is allowed, ``FORBIDDEN`` for what is not.
+
+    They are buffers, so that they move to a device with the model, but are not part of its state: they follow from the
+    names of the tags.
+
+    Args:
+        n_tags: Number of tags.
+        rules: The rules; None allows everything.
+    """
+
+    follow: Tensor
+    start: Tensor
+    end: Tensor
+
+    def __init__(self, n_tags: int, rules: TagRules | None) -> None:
+        super().__init__()
+        if rules is None:
+            shapes = ((n_tags, n_tags), (n_tags,), (n_tags,))
+            rules = TagRules(*(torch.ones(shape, dtype=torch.bool) for shape in shapes))
+        for name, allowed in rules._asdict().items():
+            self.register_buffer(name, FORBIDDEN * (~allowed).float(), persistent=False)
+
+    def add_to(self, follow: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return learned scores of transitions, first tags and last tags with the penalties added."""
+        return follow + self.follow, start + self.start, end + self.end
+
+    def forward(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the penalties alone, for ``viterbi``."""
+        return self.follow, self.start, self.end
 
 
 @torch.no_grad()
 def viterbi(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> list[list[int]]:
-    """The tags of the highest summed score for each sentence (Viterbi 1967); ties go to the lower tag.
+    """Return the tags with the highest sum of scores for each sentence (Viterbi 1967). Ties go to the lower tag.
 
     Args:
-        emissions: ``(batch, time, tags)``.
-        mask: ``(batch, time)`` bool, no holes; a row may be empty.
-        follow: ``(tags, tags)``, added where the column's tag comes right after the row's.
-        start, end: ``(tags,)``, added for the first and the last tag.
+        emissions: Scores of each tag at each token, ``(batch, time, tags)``.
+        mask: ``(batch, time)`` bool, without gaps. A row may be empty.
+        follow: ``(tags, tags)``, added if the tag of the column comes directly after the tag of the row.
+        start, end: ``(tags,)``, added for the first and for the last tag.
     """
-    best = emissions[:, 0] + start  # (batch, tags)
-    stay = torch.arange(len(start), device=emissions.device).expand_as(best)
+    best = emissions[:, 0] + start  # (batch, tags): the best score of a path that ends in each tag
+    same_tag = torch.arange(len(start), device=emissions.device).expand_as(best)
     origins = []
     for step in range(1, emissions.shape[1]):
         candidates, origin = (best[:, :, None] + follow).max(dim=1)
         real = mask[:, step, None]
         best = torch.where(real, candidates + emissions[:, step], best)
-        origins.append(torch.where(real, origin, stay))
+        # On padding each tag points back at itself, so that the path of a shorter sentence ends at its last token.
+        origins.append(torch.where(real, origin, same_tag))
     tags = [(best + end).argmax(dim=1, keepdim=True)]
     for origin in reversed(origins):
         tags.append(origin.gather(1, tags[-1]))
@@ -50,18 +79,18 @@ def viterbi(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end:
 
 
 class CRF(nn.Module):
-    """Scores of whole tag sequences: emissions, transitions, and optionally learned starts and ends.
+    """Scores of tag sequences: emissions, transitions, and optionally learned scores of the first and the last tag.
 
     Args:
-        n_tags: how many tags.
-        rules: hard rules for ``decode``; None for none.
-        rules_in_training: obey them in the partition function too, so that no probability is spent on sequences that
-            ``decode`` would never give. AllenNLP does not.
-        learn_ends: learn a score for each tag at the start and at the end. AllenNLP's NER does not.
+        n_tags: Number of tags.
+        rules: Hard rules that ``decode`` obeys; None for none.
+        rules_in_training: Obey the rules in the partition function too, so that no probability is spent on sequences
+            that ``decode`` never returns. AllenNLP does not.
+        learn_ends: Learn a score for each tag at the start and at the end. AllenNLP's NER does not.
     """
 
     def __init__(
-        self, n_tags: int, rules: Rules | None = None, rules_in_training: bool = False, learn_ends: bool = False
+        self, n_tags: int, rules: TagRules | None = None, rules_in_training: bool = False, learn_ends: bool = False
     ) -> None:
         super().__init__()
         self.transitions = nn.Parameter(torch.empty(n_tags, n_tags))  # from the row's tag to the column's
@@ -69,44 +98,34 @@ class CRF(nn.Module):
         self.start = nn.Parameter(torch.randn(n_tags)) if learn_ends else None
         self.end = nn.Parameter(torch.randn(n_tags)) if learn_ends else None
         self.rules_in_training = rules_in_training
-        if rules is None:
-            rules = Rules(*(torch.ones(shape, dtype=torch.bool) for shape in ((n_tags, n_tags), (n_tags,), (n_tags,))))
-        for name, penalty in zip(("follow_penalty", "start_penalty", "end_penalty"), penalties_of(rules), strict=True):
-            self.register_buffer(name, penalty, persistent=False)  # derived from the tags' names
-        self.follow_penalty: Tensor
-        self.start_penalty: Tensor
-        self.end_penalty: Tensor
+        self.penalties = RulePenalties(n_tags, rules)
 
     def loss(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """The negative log-likelihood of each sentence's tags, in nats: ``(batch,)``.
+        """Return the negative log-likelihood of each sentence's tags in nats, ``(batch,)``.
 
         Args:
             emissions: ``(batch, time, tags)``.
-            tags: ``(batch, time)``; any tag where the mask is False.
-            mask: ``(batch, time)`` bool, no holes; a row may be empty and then costs nothing.
+            tags: ``(batch, time)``. Any tag may be given where the mask is False.
+            mask: ``(batch, time)`` bool, without gaps. A row may be empty; its loss is 0.
         """
-        follow, start, end = self._scores(self.rules_in_training)
-        cost = self._partition(emissions, mask, follow, start, end) - self._gold(
-            emissions, tags, mask, follow, start, end
-        )
+        scores = self._scores(self.rules_in_training)
+        cost = self._partition(emissions, mask, *scores) - self._gold(emissions, tags, mask, *scores)
         return torch.where(mask[:, 0], cost, torch.zeros_like(cost))
 
     def decode(self, emissions: Tensor, mask: Tensor) -> list[list[int]]:
-        """The best tags of each sentence under the rules, by Viterbi's algorithm; ties go to the lower tag."""
+        """Return the best tags of each sentence that obey the rules. Ties go to the lower tag."""
         return viterbi(emissions, mask, *self._scores(with_rules=True))
 
     def _scores(self, with_rules: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Of transitions, starts and ends, with the rules' penalties or without."""
+        """Return the scores of transitions, of first tags and of last tags."""
         follow = self.transitions
         start = torch.zeros_like(follow[0]) if self.start is None else self.start
         end = torch.zeros_like(follow[0]) if self.end is None else self.end
-        if not with_rules:
-            return follow, start, end
-        return follow + self.follow_penalty, start + self.start_penalty, end + self.end_penalty
+        return self.penalties.add_to(follow, start, end) if with_rules else (follow, start, end)
 
     @staticmethod
     def _partition(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """The log of the sum over all sequences: the forward algorithm, ``(batch,)``."""
+        """Return the log of the sum over all sequences, ``(batch,)``, by the forward algorithm."""
         alpha = emissions[:, 0] + start
         for step in range(1, emissions.shape[1]):
             reached = (alpha[:, :, None] + follow).logsumexp(dim=1) + emissions[:, step]
@@ -115,8 +134,8 @@ class CRF(nn.Module):
 
     @staticmethod
     def _gold(emissions: Tensor, tags: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """The score of the given sequences, ``(batch,)``."""
+        """Return the score of the given sequences, ``(batch,)``."""
         emitted = (emissions.gather(2, tags[..., None])[..., 0] * mask).sum(dim=1)
-        moved = (follow[tags[:, :-1], tags[:, 1:]] * mask[:, 1:]).sum(dim=1)
+        transitions = (follow[tags[:, :-1], tags[:, 1:]] * mask[:, 1:]).sum(dim=1)
         last = tags.gather(1, (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0))[:, 0]
-        return emitted + moved + start[tags[:, 0]] + end[last]
+        return emitted + transitions + start[tags[:, 0]] + end[last]

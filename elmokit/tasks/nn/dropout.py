@@ -1,4 +1,4 @@
-"""Dropout with one mask for a whole sequence."""
+"""Dropout with one mask per sequence."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from torch import Tensor, nn
 
 
 class VariationalDropout(nn.Module):
-    """Variational dropout: a feature is dropped at every step of a sequence or at none (Gal and Ghahramani 2016).
+    """Variational dropout: drop a feature at every step of a sequence or at none (Gal and Ghahramani 2016).
 
     Args:
-        p: share of the features dropped, from 0 to below 1.
+        p: Probability that a feature is dropped, from 0 to below 1.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
-            raise ValueError(f"p is {p}; a dropout is a share from 0 to below 1.")
+            raise ValueError(f"p is {p}. Expected a probability from 0 to below 1.")
         self.p = p
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(batch, time, dim)`` to the same shape; in training the kept features are scaled by ``1 / (1 - p)``."""
+        """Drop features of ``(batch, time, dim)``; in training the kept features are scaled by ``1 / (1 - p)``."""
         if not self.training or self.p == 0:
             return inputs
         kept = torch.empty_like(inputs[:, :1]).bernoulli_(1 - self.p)

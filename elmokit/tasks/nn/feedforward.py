@@ -6,10 +6,12 @@ from torch import Tensor, nn
 
 
 class Maxout(nn.Module):
-    """The largest of several linear maps, unit by unit (Goodfellow et al. 2013).
+    """A layer whose units are the maximum of several linear maps (Goodfellow et al. 2013).
 
     Args:
-        pool: how many maps each unit chooses from.
+        input_dim: Size of the inputs.
+        output_dim: Number of units.
+        pool: Number of linear maps per unit.
     """
 
     def __init__(self, input_dim: int, output_dim: int, pool: int) -> None:
@@ -18,6 +20,6 @@ class Maxout(nn.Module):
         self.pool = pool
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(..., input_dim)`` to ``(..., output_dim)``."""
+        """Apply the layer: ``(..., input_dim)`` to ``(..., output_dim)``."""
         candidates: Tensor = self.linear(inputs).unflatten(-1, (-1, self.pool))  # (..., output_dim, pool)
         return candidates.amax(dim=-1)

@@ -1,4 +1,4 @@
-"""Plain recurrent layers over padded batches, and the start that AllenNLP gives their weights."""
+"""PyTorch's recurrent layers on padded batches, and the initialization that AllenNLP gives their weights."""
 
 from __future__ import annotations
 
@@ -8,43 +8,31 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def run_packed(rnn: nn.LSTM | nn.GRU, inputs: Tensor, mask: Tensor) -> Tensor:
-    """Read a batch padded on the right: the backward direction begins at each row's own last token.
+    """Run a recurrent layer over a batch that is padded on the right.
+
+    The backward direction starts at each sequence's own last token, not at the padding.
 
     Args:
-        rnn: with ``batch_first=True``; any number of layers and directions.
+        rnn: A layer with ``batch_first=True`` and any number of layers and directions.
         inputs: ``(batch, time, dim)``.
-        mask: ``(batch, time)`` bool, True on a real token, no holes; a row may be empty.
+        mask: ``(batch, time)`` bool, True on a real token, without gaps. A row may be empty.
 
     Returns:
         ``(batch, time, hidden * directions)``, zero where the mask is False.
     """
-    lengths = mask.sum(dim=1).clamp(min=1).cpu()  # an empty row is read as one zero, and masked below
+    lengths = (
+        mask.sum(dim=1).clamp(min=1).cpu()
+    )  # PyTorch rejects empty rows, so they get length 1 and are masked below
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     outputs, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=inputs.shape[1])
     return outputs * mask[..., None]
 
 
-def last_states(outputs: Tensor, mask: Tensor) -> Tensor:
-    """What a bidirectional layer ends with in each direction: the last token's first half, the first one's second.
-
-    Args:
-        outputs: ``(batch, time, 2 * hidden)`` from ``run_packed``.
-        mask: ``(batch, time)`` bool.
-
-    Returns:
-        ``(batch, 2 * hidden)``
-    """
-    hidden = outputs.shape[-1] // 2
-    last = (mask.sum(dim=1) - 1).clamp(min=0)
-    rows = torch.arange(len(outputs), device=outputs.device)
-    return torch.cat([outputs[rows, last, :hidden], outputs[:, 0, hidden:]], dim=-1)
-
-
 def init_glorot_orthogonal(module: nn.Module) -> None:
-    """Draw weights anew: Glorot uniform, recurrent matrices orthogonal, biases 0, the forget gate's bias 1.
+    """Initialize every ``nn.Linear`` and ``nn.LSTM`` in a module.
 
-    Acts on every ``nn.Linear`` and ``nn.LSTM`` inside ``module``. PyTorch adds two biases in an LSTM; only the first
-    gets the 1.
+    Weights are Glorot uniform, recurrent matrices orthogonal, biases 0, and the bias of the forget gate is 1. PyTorch's
+    LSTM adds two biases; only the first gets the 1.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):
@@ -61,4 +49,4 @@ def init_glorot_orthogonal(module: nn.Module) -> None:
                     nn.init.zeros_(weight)
                 if name.startswith("bias_ih"):
                     with torch.no_grad():
-                        weight[part.hidden_size : 2 * part.hidden_size] = 1.0  # gates stand as i, f, g, o
+                        weight[part.hidden_size : 2 * part.hidden_size] = 1.0  # the order of the gates is i, f, g, o

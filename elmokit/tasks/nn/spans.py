@@ -1,7 +1,8 @@
-"""Spans of tokens: which there are, a vector and a score for each, and the best that do not cross (Lee et al. 2017).
+"""Spans of tokens: enumerate, score, prune and represent them (Lee et al. 2017).
 
-A span's vector is that of its first token, of its last, of its width, and an attended sum over its tokens. All spans
-of a document are far too many vectors to hold; ``MentionScorer`` scores them without forming them.
+A span is represented by its first token, its last token, its width, and an attention-weighted sum of its tokens. A
+document has tokens times ``max_width`` spans, too many to hold all their vectors in memory. ``MentionScorer`` therefore
+scores spans without forming their vectors, and only those that survive pruning get one.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from torch.nn import functional as F
 
 
 def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
-    """Every span inside a sentence, by first token, then by width.
+    """Return every span within a sentence, ordered by first token and then by width.
 
     Args:
-        sentence_ends: ``(tokens,)``: of each token the last token of its sentence.
+        sentence_ends: For each token the last token of its sentence, ``(tokens,)``.
+        max_width: Longest span, in tokens.
 
     Returns:
-        first and last tokens, both included, ``(spans,)`` each.
+        First and last tokens, both included, ``(spans,)`` each.
     """
     starts = torch.arange(len(sentence_ends), device=sentence_ends.device)[:, None]
     ends = starts + torch.arange(max_width, device=sentence_ends.device)
@@ -28,47 +30,53 @@ def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
     return starts.expand_as(ends)[inside], ends[inside]
 
 
-def best_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[int], n_best: int) -> list[int]:
-    """The highest spans that do not cross one already taken; nested spans may both stay.
+def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[int], n_best: int) -> list[int]:
+    """Choose the spans with the highest scores, skipping those that cross a span already chosen.
+
+    Two spans cross if they overlap and neither contains the other. Mentions of one text do not cross, but they nest.
 
     Returns:
-        their places, at most ``n_best``, ordered by first token, then by last.
+        Indices of the chosen spans, at most ``n_best``, ordered by first token and then by last.
     """
     chosen: list[int] = []
-    last_from: dict[int, int] = {}  # of the spans taken: the last token of the longest that begins here
-    first_to: dict[int, int] = {}  # the first token of the longest that ends here
-    for place in sorted(range(len(scores)), key=lambda place: -scores[place]):
+    # A chosen span crosses (start, end) if it starts inside and ends after it, or starts before it and ends inside. Of
+    # the chosen spans with a common start (or end) only the longest can be the one that crosses, so one entry suffices.
+    longest_from: dict[int, int] = {}  # by first token: the last token of the longest chosen span
+    longest_to: dict[int, int] = {}  # by last token: the first token of the longest chosen span
+    for span in sorted(range(len(scores)), key=lambda span: -scores[span]):
         if len(chosen) == n_best:
             break
-        start, end = starts[place], ends[place]
-        is_crossing = any(last_from.get(token, -1) > end for token in range(start + 1, end + 1)) or any(
-            first_to.get(token, start) < start for token in range(start, end)
+        start, end = starts[span], ends[span]
+        crosses = any(longest_from.get(token, -1) > end for token in range(start + 1, end + 1)) or any(
+            longest_to.get(token, start) < start for token in range(start, end)
         )
-        if not is_crossing:
-            chosen.append(place)
-            last_from[start] = max(last_from.get(start, end), end)
-            first_to[end] = min(first_to.get(end, start), start)
-    return sorted(chosen, key=lambda place: (starts[place], ends[place]))
+        if not crosses:
+            chosen.append(span)
+            longest_from[start] = max(longest_from.get(start, end), end)
+            longest_to[end] = min(longest_to.get(end, start), start)
+    return sorted(chosen, key=lambda span: (starts[span], ends[span]))
 
 
 def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
-    """Means of neighbours, weighted by the softmax of their scores, for every start and width at once.
+    """Return attention-weighted means of adjacent tokens, for every first token and every width at once.
 
-    A softmax kept running from width to width: nothing is divided by a difference, and memory grows with tokens times
-    widths, not with the square of the width.
+    The means of width w + 1 are computed from those of width w by adding one token to a running softmax, so that memory
+    grows with tokens times widths and not with tokens times the square of the width. Like in a stable softmax, the
+    largest score so far is subtracted in every exponent.
 
     Args:
-        scores: ``(tokens,)``.
+        scores: Attention scores before the softmax, ``(tokens,)``.
         values: ``(tokens, dim)``.
+        max_width: Largest width, in tokens.
 
     Returns:
-        ``(tokens, max_width, dim)``: at ``[i, w]`` over tokens ``i`` to ``i + w``; those past the last token count
-        for nothing.
+        ``(tokens, max_width, dim)``; at ``[i, w]`` the mean of tokens ``i`` to ``i + w``. Tokens after the last one
+        have no weight.
     """
     n_tokens = len(scores)
     later_scores = F.pad(scores, (0, max_width), value=torch.finfo(scores.dtype).min)
     later_values = F.pad(values, (0, 0, 0, max_width))
-    largest = scores.detach()  # what is subtracted in the exponent; it cancels out
+    largest = scores.detach()  # it cancels out in the mean, so it needs no gradient
     weight = (scores - largest).exp()
     total, total_weight = values * weight[:, None], weight
     means = [total / total_weight[:, None]]
@@ -83,14 +91,14 @@ def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
     return torch.stack(means, dim=1)
 
 
-class Scorer(nn.Module):
-    """Layers of ReLU units with dropout, and one number out.
+class FeedForwardScorer(nn.Module):
+    """A feed-forward network of ReLU layers with dropout that returns one number.
 
     Args:
-        input_dim: size of the inputs.
-        hidden_dim: units of each hidden layer.
-        n_layers: hidden layers, at least 1.
-        dropout: on the hidden units.
+        input_dim: Size of the inputs.
+        hidden_dim: Units of each hidden layer.
+        n_layers: Number of hidden layers, at least 1.
+        dropout: Dropout on the hidden units.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, n_layers: int, dropout: float) -> None:
@@ -105,11 +113,11 @@ class Scorer(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(..., input_dim)`` to ``(...)``."""
-        return self.after_first(self.first(inputs))
+        """Score vectors: ``(..., input_dim)`` to ``(...)``."""
+        return self.from_first_layer(self.first(inputs))
 
-    def after_first(self, sums: Tensor) -> Tensor:
-        """The score from the first layer's sums, its bias included: ``(..., hidden_dim)`` to ``(...)``."""
+    def from_first_layer(self, sums: Tensor) -> Tensor:
+        """Score from the output of the first linear layer, bias included: ``(..., hidden_dim)`` to ``(...)``."""
         hidden = self.dropout(F.relu(sums))
         for layer in self.rest:
             hidden = self.dropout(F.relu(layer(hidden)))
@@ -118,16 +126,17 @@ class Scorer(nn.Module):
 
 
 class SpanVectors(nn.Module):
-    """What stands for a span: its first and last token in context, its width, its attended tokens.
+    """The vectors of spans: first and last token in context, width, and attended tokens.
 
-    The attention's scores come from the tokens in context, its values from their vectors without context.
+    The attention scores are computed from the tokens in context, but the attended values are the tokens' vectors
+    without context, as in Lee et al.: attention looks for the head word of the span.
 
     Args:
-        context_dim: size of the tokens in context.
-        head_dim: size of the tokens without.
-        max_width: of a span, in tokens.
-        width_dim: size of a width's vector.
-        dropout: on the width's vector.
+        context_dim: Size of a token's vector in context.
+        head_dim: Size of a token's vector without context.
+        max_width: Longest span, in tokens.
+        width_dim: Size of the vector of a width.
+        dropout: Dropout on the vector of the width.
     """
 
     def __init__(self, context_dim: int, head_dim: int, max_width: int, width_dim: int, dropout: float) -> None:
@@ -143,42 +152,50 @@ class SpanVectors(nn.Module):
         self.output_dim = sum(self.parts)
 
     def widths(self, starts: Tensor, ends: Tensor) -> Tensor:
-        """``(spans, width_dim)``, dropout applied: drawn once, for the score and the vector of a span."""
+        """Return the vectors of the spans' widths, ``(spans, width_dim)``, with dropout applied.
+
+        They are passed to both the mention score and the span vector, so that both see the same dropout mask.
+        """
         dropped: Tensor = self.dropout(self.width(ends - starts))
         return dropped
 
     def forward(self, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor) -> Tensor:
-        """Vectors of spans.
+        """Return the vectors of spans.
 
         Args:
-            context: ``(tokens, context_dim)``.
-            heads: ``(tokens, head_dim)``.
-            starts, ends: ``(spans,)``, both included.
-            widths: ``(spans, width_dim)`` from ``widths``.
+            context: Tokens in context, ``(tokens, context_dim)``.
+            heads: Tokens without context, ``(tokens, head_dim)``.
+            starts, ends: First and last tokens, both included, ``(spans,)``.
+            widths: ``(spans, width_dim)`` from the method ``widths``.
 
         Returns:
             ``(spans, output_dim)``
         """
-        places = starts[:, None] + torch.arange(self.max_width, device=starts.device)  # (spans, max_width)
-        inside = places <= ends[:, None]
-        places = places.clamp(max=max(len(context) - 1, 0))
-        scores = self.attention(context)[:, 0][places].masked_fill(~inside, torch.finfo(context.dtype).min)
-        attended = torch.einsum("sw,swd->sd", scores.softmax(dim=1), heads[places])
+        tokens = starts[:, None] + torch.arange(self.max_width, device=starts.device)  # (spans, max_width)
+        inside = tokens <= ends[:, None]
+        tokens = tokens.clamp(max=max(len(context) - 1, 0))
+        scores = self.attention(context)[:, 0][tokens].masked_fill(~inside, torch.finfo(context.dtype).min)
+        attended = torch.einsum("sw,swd->sd", scores.softmax(dim=1), heads[tokens])
         return torch.cat([context[starts], context[ends], widths, attended], dim=-1)
 
 
 class MentionScorer(nn.Module):
-    """How likely a span is a mention: ``Scorer`` over span vectors.
+    """Scores how likely a span is a mention: a ``FeedForwardScorer`` of span vectors.
 
-    ``forward`` gives the scores of all spans without their vectors: the first layer is linear, so its products with
-    tokens are formed once for each token and added up for each span.
+    ``forward`` scores all spans without forming their vectors. The first layer is linear, so its product with a span
+    vector is a sum of products with the parts of the vector. The products with tokens are computed once per token, and
+    the product with the attended sum is the attended sum of products.
+
+    Args:
+        vectors: Gives the sizes of the parts; it is not kept.
+        hidden_dim, n_layers, dropout: As for ``FeedForwardScorer``.
     """
 
     def __init__(self, vectors: SpanVectors, hidden_dim: int, n_layers: int, dropout: float) -> None:
         super().__init__()
         self.parts = vectors.parts
         self.max_width = vectors.max_width
-        self.scorer = Scorer(vectors.output_dim, hidden_dim, n_layers, dropout)
+        self.scorer = FeedForwardScorer(vectors.output_dim, hidden_dim, n_layers, dropout)
 
     def forward(
         self, attention: Tensor, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor
@@ -186,12 +203,13 @@ class MentionScorer(nn.Module):
         """Score spans.
 
         Args:
-            attention: ``(tokens,)``: the attention's scores; the rest as in ``SpanVectors.forward``.
+            attention: Attention scores of the tokens, ``(tokens,)``. The other arguments are those of
+                ``SpanVectors.forward``.
 
         Returns:
-            ``(spans,)``, equal to ``scorer`` of the spans' vectors.
+            ``(spans,)``, equal to ``scorer`` applied to the spans' vectors.
         """
         of_start, of_end, of_width, of_head = self.scorer.first.weight.split(self.parts, dim=1)  # type: ignore[no-untyped-call]
         by_head = windowed_means(attention, heads @ of_head.t(), self.max_width)
         sums = (context @ of_start.t())[starts] + (context @ of_end.t())[ends] + by_head[starts, ends - starts]
-        return self.scorer.after_first(sums + widths @ of_width.t() + self.scorer.first.bias)
+        return self.scorer.from_first_layer(sums + widths @ of_width.t() + self.scorer.first.bias)

@@ -1,4 +1,4 @@
-"""A task model's own character features: convolutions over a word's characters, each word for itself."""
+"""Character features of a task model: convolutions over the characters of each word."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from torch.nn import functional as F
 
 
 class TokenCharCNN(nn.Module):
-    """Convolutions over characters and the maximum over the word (Kim 2014; Ma and Hovy 2016).
+    """Convolutions over characters, followed by the maximum over the word (Kim 2014; Ma and Hovy 2016).
 
-    The maximum runs over windows inside the word only (a word shorter than a filter has one window), so that the
-    features of a word do not depend on the longest word of its batch, as they do in AllenNLP.
+    The maximum includes only windows inside the word, and a single one for a word that is shorter than the filter. The
+    features of a word therefore do not depend on the longest word of its batch, as they do in AllenNLP.
 
     Args:
-        n_chars: rows of the character table, row 0 for padding included.
+        n_chars: Rows of the character table, including row 0 for padding.
+        char_dim: Size of a character's vector.
         filters: ``(width, count)`` of each convolution.
-        dropout: on the character vectors, in training.
+        activation: Activation function of the features.
+        dropout: Dropout on the character vectors.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class TokenCharCNN(nn.Module):
         self.output_dim = sum(count for _, count in filters)
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        """Features of words.
+        """Compute the features of words.
 
         Args:
             char_ids: ``(words, chars)``, padded on the right with 0.
@@ -51,8 +53,8 @@ class TokenCharCNN(nn.Module):
             ``(words, output_dim)``
         """
         lengths = (char_ids > 0).sum(dim=1, keepdim=True)
-        room = max(self.widths) - char_ids.shape[1]
-        embedded = self.dropout(self.embedding(F.pad(char_ids, (0, max(room, 0)))))  # (words, chars, char_dim)
+        n_missing = max(max(self.widths) - char_ids.shape[1], 0)  # every filter needs one window
+        embedded = self.dropout(self.embedding(F.pad(char_ids, (0, n_missing))))  # (words, chars, char_dim)
         features = []
         for convolution, width in zip(self.convolutions, self.widths, strict=True):
             responses = convolution(embedded.transpose(1, 2))  # (words, count, windows)

@@ -1,8 +1,8 @@
 """Read documents with coreference: CoNLL-2012 columns, JSON lines (e2e-coref), or GAP's table.
 
-In CoNLL-2012 column 4 is the word, column 10 the speaker, and the last column holds the coreference chains: ``(3`` opens
-a mention of chain 3, ``3)`` closes it, ``(3)`` is a mention of one word, ``|`` separates several of these, and ``-``
-means none.
+In CoNLL-2012 column 4 is the word, column 10 the speaker, and the last column holds the coreference chains: ``(3``
+opens a mention of chain 3, ``3)`` closes it, ``(3)`` is a mention of one word, ``|`` separates several of these, and
+``-`` means none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from elmokit.io.text_files import read_lines
 from elmokit.tasks.readers.gap import HEADER as GAP_HEADER
 from elmokit.tasks.readers.gap import Pronoun, read_gap
 from elmokit.tasks.readers.json_text import parse_json
-from elmokit.tasks.scores.coref import Mention
+from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.text.columns import read_column_sentences
-
-GoldClusters = tuple[tuple[Mention, ...], ...]
 
 BEGIN, END = "#begin document", "#end document"
 DOCUMENT_NAME = re.compile(rf"^{BEGIN}\s*\(?(.*?)\)?;?(?:\s*part\s+(\d+))?\s*$")
@@ -43,7 +41,7 @@ class Document:
     sentences: tuple[tuple[str, ...], ...]
     speakers: tuple[tuple[str, ...], ...] | None
     """One per token; None if no speaker is known."""
-    clusters: GoldClusters | None
+    clusters: Clusters | None
     """None if they are unknown."""
     pronoun: Pronoun | None = None
     """The question about a pronoun, for documents of GAP."""
@@ -106,8 +104,8 @@ def parse_document(line: str, where: str) -> Document:
     for first, last in itertools.chain.from_iterable(content.clusters or []):
         if not 0 <= first <= last < n_tokens:
             raise TextError(
-                f"{where}: a mention from word {first} to {last}, in a document of {n_tokens} words. Words are numbered "
-                "from 0, and the last word of a mention is included."
+                f"{where}: a mention from word {first} to {last}, in a document of {n_tokens} words. Words are "
+                "numbered from 0, and the last word of a mention is included."
             )
     clusters = None if content.clusters is None else merge_clusters(content.clusters)
     return Document(where, content.doc_key, sentences, _known(speakers), clusters)
@@ -175,9 +173,7 @@ class _Chains:
         for bracket in () if cell in NO_CHAIN else cell.split("|"):
             found = BRACKET.match(bracket)
             if found is None or not (found[1] or found[3]):
-                raise TextError(
-                    f"{where}: {cell!r} in the last column. Expected -, (3, 3), (3), or several of these separated by |."
-                )
+                raise TextError(f"{where}: {cell!r} in the last column. Expected -, or (3, 3), (3) separated by |.")
             chain = found[2]
             if found[1]:
                 self.open.setdefault(chain, []).append((self.n_tokens, where))
@@ -202,7 +198,7 @@ def _known(speakers: tuple[tuple[str, ...], ...] | None) -> tuple[tuple[str, ...
     return speakers if names - {"-", ""} else None
 
 
-def merge_clusters(clusters: Iterable[Sequence[Mention]]) -> GoldClusters:
+def merge_clusters(clusters: Iterable[Sequence[Mention]]) -> Clusters:
     """Merge clusters that share a mention, remove repeated mentions, and sort."""
     found: list[set[Mention]] = []
     for cluster in clusters:
@@ -238,5 +234,3 @@ def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
             token += 1
         lines.append("")
     return "\n".join([*lines, END]) + "\n"
-
-Clusters, document_from_json, merged = GoldClusters, parse_document, merge_clusters

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from elmokit.errors import TextError
 from elmokit.tasks.readers.passages import covering_tokens
-from elmokit.tasks.scores.coref import Mention
+from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.text.tokenize import treebank_span_tokenizer
 
 HEADER = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"]
@@ -32,7 +32,7 @@ class Pronoun:
     names: tuple[Mention, Mention]
     answers: tuple[bool, bool]
 
-    def clusters(self) -> tuple[tuple[Mention, ...], ...]:
+    def clusters(self) -> Clusters:
         """Return what the table says about coreference: one cluster of the pronoun and the names it refers to."""
         referents = [name for name, is_referent in zip(self.names, self.answers, strict=True) if is_referent]
         return (tuple(sorted({self.span, *referents})),) if referents else ()

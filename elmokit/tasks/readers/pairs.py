@@ -1,4 +1,4 @@
-"""Read labelled pairs of sentences: SNLI's JSON lines, and tab-separated tables with a header (SNLI's text form, SICK)."""
+"""Read labelled pairs of sentences: JSON lines (SNLI), and tab-separated tables with a header (SNLI, SICK)."""
 
 from __future__ import annotations
 
@@ -86,9 +86,10 @@ def _pair_from_values(values: dict[str, Any], where: str) -> RawPair:
 def _first_of(values: dict[str, Any], names: tuple[str, ...], where: str) -> str | None:
     for name in names:
         if name in values:
-            if not isinstance(values[name], str):
-                raise TextError(f"{where}: {name} is {values[name]!r}. Expected a string.")
-            return values[name]
+            value = values[name]
+            if not isinstance(value, str):
+                raise TextError(f"{where}: {name} is {value!r}. Expected a string.")
+            return value
     return None
 
 
@@ -109,7 +110,3 @@ def _parse_row(line: str, header: list[str], where: str) -> dict[str, Any]:
     if not last_needed < len(columns) <= len(header):  # SNLI's own tables omit trailing empty columns
         raise TextError(f"{where}: {len(columns)} columns, expected {len(header)}, as in the header.")
     return dict(zip(header, columns, strict=False))
-
-Pair, leaves, pair_of = RawPair, tokens_of_parse, _pair_from_values
-def parse_object(line: str, where: str) -> dict[str, Any]:
-    return parse_json(line, where, dict[str, Any], "one JSON object per line")

@@ -52,7 +52,7 @@ class QaExample:
     answers: tuple[str, ...] | None = None
     """The acceptable answers; empty if the passage contains no answer (v2.0), None if they are unknown."""
     span: tuple[int, int] | None = None
-    """First and last token of the answer to train on: the most frequent answer, and the first of equally frequent ones."""
+    """First and last token of the answer to train on: the most frequent, or the first of equally frequent ones."""
 
 
 class _Answer(msgspec.Struct):
@@ -190,7 +190,7 @@ def _most_frequent_span(
         elif not skip_mismatched:
             raise TextError(
                 f"{where}: the answer {answer.text!r} is not at character {start} of the passage; the text there is "
-                f"{found!r}. Correct the file, or set data.skip_mismatched = true to leave such answers out of training."
+                f"{found!r}. Correct the file, or set data.skip_mismatched = true to skip such answers in training."
             )
     return spans.most_common(1)[0][0] if spans else None
 

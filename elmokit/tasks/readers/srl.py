@@ -4,7 +4,7 @@ The format is detected from the start of the file:
 
 - CoNLL-2012 (``#begin document``): column 4 is the word. From column 12 on there is one column of brackets per
   predicate, such as ``(ARG0*``, ``*)`` and ``(V*)``; the last column holds coreference and is ignored.
-- One line per proposition (He et al. 2017): ``1 Mira fixed it ||| B-ARG0 B-V B-ARG1``, with the predicate's index first.
+- One line per proposition (He et al. 2017): ``1 Mira fixed it ||| B-ARG0 B-V B-ARG1``. The predicate's index is first.
 - Columns: the word, the predicate (its sense or lemma, ``-`` for other words), then one column per predicate, with
   brackets (CoNLL-2005, the words pasted in front of the props) or BIO tags (PropBank on the English Web Treebank).
 """
@@ -101,8 +101,8 @@ def _check_predicate(found: Proposition) -> None:
     tag = found.tags[found.predicate]
     if tag.partition("-")[2] != PREDICATE:
         raise TextError(
-            f"{found.where}: the index of the predicate is {found.predicate} (from 0), but that token has the tag {tag}. "
-            f"Expected B-{PREDICATE} or I-{PREDICATE}."
+            f"{found.where}: the index of the predicate is {found.predicate} (from 0), but that token has the tag "
+            f"{tag}. Expected B-{PREDICATE} or I-{PREDICATE}."
         )
 
 
@@ -177,7 +177,9 @@ def _tags_from_brackets(cells: Sequence[str], sentence: ColumnSentence) -> list[
     for token, cell in enumerate(cells):
         brackets = CELL.match(cell)
         if brackets is None:
-            raise TextError(f"{sentence.where(token)}: {cell!r} is not a role. Expected a cell such as (ARG0*, *, *), (V*).")
+            raise TextError(
+                f"{sentence.where(token)}: {cell!r} is not a role. Expected a cell such as (ARG0*, *, *), (V*)."
+            )
         prefix = "I" if labels else "B"
         labels += OPENING.findall(brackets[1])
         tags.append(f"{prefix}-{labels[0]}" if labels else "O")
@@ -199,5 +201,3 @@ def _check_bio(tags: Sequence[str], where: str) -> None:
         if prefix == "I" and previous not in (f"B-{label}", f"I-{label}"):
             raise TextError(f"{where}: the tag of token {token} is {tag!r}, after {previous!r}. A role starts with B-.")
         previous = tag
-
-proposition_from_line = parse_proposition

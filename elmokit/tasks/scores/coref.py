@@ -18,7 +18,7 @@ from elmokit.tasks.scores.counts import f1, percent
 
 Mention = tuple[int, int]
 """The first and the last token of a span, both included, counted from the start of the document."""
-CorefClusters = Sequence[Sequence[Mention]]
+Clusters = Sequence[Sequence[Mention]]
 Matching = Callable[[NDArray[np.float64]], float]
 """Returns the largest sum of cells of a matrix such that no two share a row or a column."""
 
@@ -68,7 +68,7 @@ class CorefScores:
         return (self.muc.f1 + self.b_cubed.f1 + self.ceaf_e.f1) / 3
 
 
-def coref_scores(key: Sequence[CorefClusters], response: Sequence[CorefClusters]) -> CorefScores:
+def coref_scores(key: Sequence[Clusters], response: Sequence[Clusters]) -> CorefScores:
     """Score the clusters of documents.
 
     Args:
@@ -90,7 +90,7 @@ def coref_scores(key: Sequence[CorefClusters], response: Sequence[CorefClusters]
     return CorefScores(muc, b_cubed, ceaf_e, mentions)
 
 
-def _without_repeats(key: CorefClusters, response: CorefClusters) -> list[list[Mention]]:
+def _without_repeats(key: Clusters, response: Clusters) -> list[list[Mention]]:
     """Drop repeated mentions of the response like the reference scorer.
 
     A repeated mention counts only where it occurs first if the key contains it. A repeated mention that the key does
@@ -110,12 +110,12 @@ def _without_repeats(key: CorefClusters, response: CorefClusters) -> list[list[M
     return [cluster for cluster in cleaned if cluster]
 
 
-def _cluster_of(clusters: CorefClusters) -> dict[Mention, int]:
+def _cluster_of(clusters: Clusters) -> dict[Mention, int]:
     """Return the index of each mention's cluster; that of the last one if several contain it."""
     return {mention: index for index, cluster in enumerate(clusters) for mention in cluster}
 
 
-def _muc(key: CorefClusters, response: CorefClusters) -> Ratio:
+def _muc(key: Clusters, response: Clusters) -> Ratio:
     """Count links (Vilain et al. 1995): a cluster that the other side splits into n parts keeps its size minus n."""
     cluster_of = _cluster_of(key)
     n_kept = 0
@@ -126,7 +126,7 @@ def _muc(key: CorefClusters, response: CorefClusters) -> Ratio:
     return Ratio(n_kept, n_key, n_kept, n_response)
 
 
-def _b_cubed(key: CorefClusters, response: CorefClusters) -> Ratio:
+def _b_cubed(key: Clusters, response: Clusters) -> Ratio:
     """Average the overlap of each mention's two clusters over all mentions (Bagga and Baldwin 1998)."""
     cluster_of = _cluster_of(key)
     members = [set(cluster) for cluster in key]
@@ -153,7 +153,7 @@ def _best_matching() -> Matching:
     return best
 
 
-def _ceaf_e(key: CorefClusters, response: CorefClusters, best_matching: Matching) -> Ratio:
+def _ceaf_e(key: Clusters, response: Clusters, best_matching: Matching) -> Ratio:
     """Match clusters one to one so that the sum of ``2 |K & R| / (|K| + |R|)`` is largest (Luo 2005)."""
     similarity = np.zeros((len(key), len(response)))
     rows: dict[Mention, list[int]] = {}  # the key's clusters that contain a mention
@@ -169,7 +169,7 @@ def _ceaf_e(key: CorefClusters, response: CorefClusters, best_matching: Matching
     return Ratio(best, sum(map(bool, key)), best, len(response))
 
 
-def _mentions(key: CorefClusters, response: CorefClusters) -> Ratio:
+def _mentions(key: Clusters, response: Clusters) -> Ratio:
     in_key, in_response = ({mention for cluster in clusters for mention in cluster} for clusters in (key, response))
     n_shared = len(in_key & in_response)
     return Ratio(n_shared, len(in_key), n_shared, len(in_response))

@@ -22,8 +22,8 @@ Argument = tuple[str, frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
-class SRLScores:
-    """What ``srl-eval.pl`` prints: all arguments, arguments by role, and the percentage of propositions without an error."""
+class SrlScores:
+    """What ``srl-eval.pl`` prints: all arguments, arguments by role, and the percentage of perfect propositions."""
 
     overall: Counts
     by_role: dict[str, Counts]
@@ -33,7 +33,7 @@ class SRLScores:
 
 def srl_eval(
     gold: Sequence[Mapping[int, Iterable[Chunk]]], predicted: Sequence[Mapping[int, Iterable[Chunk]]]
-) -> SRLScores:
+) -> SrlScores:
     """Score the propositions of sentences.
 
     All arguments of a predicate that was not predicted count as missed. A predicate that is only in the prediction is
@@ -62,7 +62,7 @@ def srl_eval(
             n_propositions += 1
             n_perfect += len(matching) == len(given) == len(wanted)
     roles = sorted(found.keys() | expected.keys())
-    return SRLScores(
+    return SrlScores(
         Counts(correct.total(), found.total(), expected.total()),
         {role: Counts(correct[role], found[role], expected[role]) for role in roles},
         n_propositions,
