@@ -57,7 +57,7 @@ def main() -> None:
         found = perplexity(fewer, read_sentences(text), start=start)
         values = " | ".join(f"{value:.2f}" for value in found.per_direction)
         print(
-            f"| {'/'.join(text.parts[-2:])} | {found.n_predictions:,} | {found.unknown_share:.1%} | {values} |",
+            f"| {'/'.join(text.parts[-2:])} | {found.n_predictions:,} | {found.unknown_ratio:.1%} | {values} |",
             flush=True,
         )
 

@@ -66,7 +66,7 @@ def main() -> None:
         result = perplexity(model, text, start=start)
         far = " | ".join(f"{distance:.5f}" for distance in distances(model, start, text, carried))
         print(f"| {name} | {' | '.join(f'{p:.2f}' for p in (*result.per_direction, result.mean))} | {far} |")
-    result = perplexity(model, text, n_carried_rows=CARRIED_ROWS)
+    result = perplexity(model, text, start="stateful", n_rows=CARRIED_ROWS)
     values = " | ".join(f"{p:.2f}" for p in (*result.per_direction, result.mean))
     print(f"| carried, {CARRIED_ROWS} rows | {values} |" + " 0 |" * bilm.config.n_layers)
 

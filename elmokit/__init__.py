@@ -1,23 +1,48 @@
-"""elmokit: ELMo on today's Python.
+"""ELMo for modern Python: contextual embeddings from bidirectional LSTM language models.
 
-The public names are loaded when they are first used, so that ``import elmokit`` and ``elmokit --help``
-do not wait for torch.
+Public names are loaded when they are first used, so that ``import elmokit`` and ``elmokit --help`` do not wait for
+torch.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMOutput, BiLMState, CharCNNConfig
+    from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, ElmoOutput
     from elmokit.errors import ElmoError
     from elmokit.nn.scalar_mix import ScalarMix
+    from elmokit.scoring.language_model import LanguageModel
     from elmokit.text.vocabulary import Vocabulary
+    from elmokit.weights.describe import describe
     from elmokit.weights.model import PretrainedBiLM
     from elmokit.weights.open import open_model, save_model
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "PRESETS": "elmokit.bilm",
+    "BiLM": "elmokit.bilm",
+    "BiLMConfig": "elmokit.bilm",
+    "BiLMOutput": "elmokit.bilm",
+    "BiLMState": "elmokit.bilm",
+    "CharCNNConfig": "elmokit.bilm",
+    "Elmo": "elmokit.embedder",
+    "ElmoError": "elmokit.errors",
+    "ElmoOutput": "elmokit.embedder",
+    "LanguageModel": "elmokit.scoring.language_model",
+    "PretrainedBiLM": "elmokit.weights.model",
+    "ScalarMix": "elmokit.nn.scalar_mix",
+    "Vocabulary": "elmokit.text.vocabulary",
+    "describe": "elmokit.weights.describe",
+    "embed_file": "elmokit.corpus.embed",
+    "open_model": "elmokit.weights.open",
+    "save_model": "elmokit.weights.open",
+}
+"""The module of each public name."""
 
 __all__ = [
     "PRESETS",
@@ -29,25 +54,21 @@ __all__ = [
     "Elmo",
     "ElmoError",
     "ElmoOutput",
+    "LanguageModel",
     "PretrainedBiLM",
     "ScalarMix",
     "Vocabulary",
+    "describe",
+    "embed_file",
     "open_model",
     "save_model",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module 'elmokit' has no attribute {name!r}")
-    from elmokit import bilm, embedder, errors
-    from elmokit.nn import scalar_mix
-    from elmokit.text import vocabulary
-    from elmokit.weights import model
-    from elmokit.weights import open as opening
-
-    homes = (embedder, bilm, errors, scalar_mix, vocabulary, model, opening)
-    return next(getattr(home, name) for home in homes if hasattr(home, name))
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

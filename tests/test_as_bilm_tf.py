@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from elmokit.bilm import BiLMConfig
 from elmokit.errors import ConfigError, TextError
 from elmokit.scoring import bilm_tf as as_bilm_tf
-from elmokit.scoring.bilm_tf import perplexity_as_bilm_tf, read_as_bilm_tf
+from elmokit.scoring.bilm_tf import bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.scoring.perplexity import perplexity
 from elmokit.weights import tf_checkpoint
 from elmokit.weights.model import PretrainedBiLM
@@ -35,17 +35,17 @@ TEXT = [line.split() for line in trace_b.LINES]
 def test_the_trace_of_bilm_tf(tmp_path: Path, config: BiLMConfig, tied: bool, expected: tuple[float, float]) -> None:
     model = tf_checkpoint.load(trace_b.write_checkpoint(tmp_path, config, tied))
     for n_rows, number in enumerate(expected, start=1):
-        result = perplexity_as_bilm_tf(model, TEXT, n_rows)
+        result = bilm_tf_perplexity(model, TEXT, n_rows)
         assert result.mean == pytest.approx(number, abs=1e-4)
         assert (result.n_predictions, result.n_lost) == (20, 0)
-    with pytest.raises(TextError, match="4 sentences do not fill 5 rows: bilm-tf says nan"):
-        perplexity_as_bilm_tf(model, TEXT, 5)
+    with pytest.raises(TextError, match="4 sentences do not fill a batch of 5, for which bilm-tf prints nan"):
+        bilm_tf_perplexity(model, TEXT, 5)
 
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(1, 100.72575), (7, 100.67164)])
 def test_the_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> None:
-    sentences = read_as_bilm_tf([bilm_tf_run / "train.txt"])
-    assert perplexity_as_bilm_tf(tf_checkpoint.load(bilm_tf_run), sentences, n_rows).mean == pytest.approx(
+    sentences = read_like_bilm_tf([bilm_tf_run / "train.txt"])
+    assert bilm_tf_perplexity(tf_checkpoint.load(bilm_tf_run), sentences, n_rows).mean == pytest.approx(
         expected, abs=1e-4
     )
 
@@ -53,7 +53,7 @@ def test_the_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> 
 @pytest.mark.parametrize(("n_rows", "n_counted"), [(1, 15), (2, 10), (3, 9), (4, 8)])
 def test_tails_are_lost_as_they_were(model: PretrainedBiLM, n_rows: int, n_counted: int) -> None:
     text = [["the"] * n_words for n_words in (3, 2, 1, 5)]
-    result = perplexity_as_bilm_tf(model, text, n_rows)
+    result = bilm_tf_perplexity(model, text, n_rows)
     assert (result.n_predictions, result.n_lost) == (n_counted, 15 - n_counted)
 
 
@@ -84,32 +84,32 @@ def test_rows_are_filled_as_they_were(text: list[list[str]], n_rows: int) -> Non
 
 def test_windows_only_save_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model()
-    whole = perplexity_as_bilm_tf(model, TEXT, 2)
+    whole = bilm_tf_perplexity(model, TEXT, 2)
     monkeypatch.setattr(as_bilm_tf, "STEPS_AT_ONCE", 3)
-    assert perplexity_as_bilm_tf(model, TEXT, 2).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
+    assert bilm_tf_perplexity(model, TEXT, 2).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
 
 
 def test_one_row_is_the_text_read_with_its_state_carried(model: PretrainedBiLM) -> None:
-    ours = perplexity(model, TEXT, n_carried_rows=1)
-    assert perplexity_as_bilm_tf(model, TEXT, 1).mean_nats == pytest.approx(ours.mean_nats, abs=1e-6)
+    ours = perplexity(model, TEXT, "stateful")
+    assert bilm_tf_perplexity(model, TEXT, 1).mean_nats == pytest.approx(ours.mean_nats, abs=1e-6)
 
 
 def test_the_last_file_comes_first_and_blank_lines_are_sentences(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the\u00a0cat\n\n")
     (tmp_path / "b.txt").write_text("the dog\n")
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    assert list(read_as_bilm_tf(paths)) == [["the", "dog"], ["the", "cat"], []]
+    assert list(read_like_bilm_tf(paths)) == [["the", "dog"], ["the", "cat"], []]
     (tmp_path / "b.txt").write_text("")
     with pytest.raises(TextError, match=r"b\.txt is empty"):
-        list(read_as_bilm_tf(paths))
+        list(read_like_bilm_tf(paths))
 
 
 def test_no_row_is_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="batch size is 0"):
-        perplexity_as_bilm_tf(model, TEXT, 0)
+        bilm_tf_perplexity(model, TEXT, 0)
 
 
 def test_gradients_are_not_kept(model: PretrainedBiLM) -> None:
-    perplexity_as_bilm_tf(model, TEXT, 1)
+    bilm_tf_perplexity(model, TEXT, 1)
     assert torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.bilm.parameters())

@@ -162,11 +162,14 @@ def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-
 def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text("the cat sat .\n\nthe dog\n")
     ran = shell("perplexity", "model", "text.txt", "--as-bilm-tf", "2")
-    assert "predictions         8 of 9 each direction; it loses the other 1\n" in ran.out
+    assert "predictions         8 of 9 per direction; bilm-tf does not count the other 1\n" in ran.out
     facts = json.loads(shell("perplexity", "model", "text.txt", "--as-bilm-tf", "1", "--json").out)
     assert (facts["as_bilm_tf"], facts["n_predictions"], facts["n_lost"]) == (1, 9, 0)
     assert facts["perplexity"]["as_bilm_tf"] > 1
-    assert "do not fill 4 rows: bilm-tf says nan" in shell("perplexity", "model", "text.txt", "--as-bilm-tf", "4").err
+    assert (
+        "do not fill a batch of 4, for which bilm-tf prints nan"
+        in shell("perplexity", "model", "text.txt", "--as-bilm-tf", "4").err
+    )
 
 
 def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

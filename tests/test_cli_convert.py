@@ -62,7 +62,9 @@ def test_a_run_converts_to_hdf5_and_says_what_has_no_place_there(shell, kind: st
     assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
     ran = shell("convert", "run", "there/out.hdf5")
     assert ran.code == 0
-    assert ran.err.endswith("left out, as HDF5 has no place for it: the softmax and its words, the warm state\n")
+    assert ran.err.endswith(
+        "left out, because HDF5 files cannot hold it: the softmax and its words, the initial state\n"
+    )
     before, after = open_model("run/model"), open_model("there/out.hdf5")
     assert after.bilm.config == before.bilm.config
     assert after.card == {name: fact for name, fact in before.card.items() if name != "warm_state"}
@@ -96,7 +98,7 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
 def test_the_warm_state_is_said_to_be_left_out(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     save_model(dataclasses.replace(model, softmax=None, warm_state=model.bilm.zero_state(1)), Path("warm"))
-    assert shell("convert", "warm", "w.hdf5").err.endswith("has no place for it: the warm state\n")
+    assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it: the initial state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 
 

@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional as F
 
 from elmokit.bilm import PRESETS
-from elmokit.errors import ModelNotFoundError, TextError
+from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
-from elmokit.scoring.perplexity import Perplexity, exp_of, perplexity, spelling_of
+from elmokit.scoring.perplexity import Perplexity, exp_or_inf, perplexity, spelling_of
 from elmokit.scoring.surprisal import Surprisal
 from elmokit.text import batching
 from elmokit.weights.model import PretrainedBiLM
@@ -48,13 +48,13 @@ def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[flo
 
 @pytest.mark.parametrize("carried", [False, True])
 def test_it_is_the_mean_surprisal_of_every_token(model: PretrainedBiLM, carried: bool) -> None:
-    result = scored(model, n_carried_rows=1 if carried else None)
+    result = scored(model, start="stateful" if carried else "zero")
     with torch.no_grad():
         for direction in range(2):
             nats = plain_nats(model, direction, carried)
             assert len(nats) == result.n_predictions == N_PREDICTIONS
             assert result.mean_nats[direction] == pytest.approx(sum(nats) / len(nats), abs=1e-5)
-    assert result.unknown_share == pytest.approx(1 / 11)
+    assert result.unknown_ratio == pytest.approx(1 / 11)
     assert result.mean == pytest.approx(math.sqrt(result.per_direction[0] * result.per_direction[1]))
     assert result.arithmetic_mean == pytest.approx((result.per_direction[0] + result.per_direction[1]) / 2)
     assert (result.n_sentences, result.n_tokens) == (5, 11)
@@ -70,7 +70,7 @@ def test_batches_do_not_change_it(model: PretrainedBiLM, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("n_rows", [None, 1, 2])
 def test_each_sentence_is_handed_out_once(model: PretrainedBiLM, n_rows: int | None) -> None:
     found: list[Surprisal] = []
-    scored(model, n_carried_rows=n_rows, each=found.append)
+    scored(model, start="stateful" if n_rows else "zero", n_rows=n_rows or 1, each=found.append)
     sentences = [sentence.tokens[1:-1] for sentence in found]
     assert sorted(sentences) == sorted(TEXT)
     if n_rows != 2:
@@ -102,18 +102,27 @@ def test_a_model_of_one_direction_has_one_perplexity() -> None:
 
 
 def test_a_hopeless_model_is_infinitely_perplexed() -> None:
-    assert exp_of(1000.0) == math.inf
-    assert exp_of(1.0) == math.e
+    assert exp_or_inf(1000.0) == math.inf
+    assert exp_or_inf(1.0) == math.e
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 5])
 def test_no_tail_is_lost_with_several_carried_rows(model: PretrainedBiLM, n_rows: int) -> None:
-    assert scored(model, n_carried_rows=n_rows).n_predictions == N_PREDICTIONS
+    assert scored(model, start="stateful", n_rows=n_rows).n_predictions == N_PREDICTIONS
 
 
 def test_a_start_state_changes_the_first_words_only_through_the_state(model: PretrainedBiLM) -> None:
-    assert scored(model, start=boundary_state(model)).mean_nats != scored(model).mean_nats
-    assert scored(model, start=model.bilm.zero_state(1)).mean_nats == scored(model).mean_nats
+    zero = scored(model, start="zero").mean_nats
+    assert scored(model, start=boundary_state(model)).mean_nats != zero
+    assert scored(model, start=model.bilm.zero_state(1)).mean_nats == zero
+
+
+def test_a_sentence_starts_from_the_models_fixed_initial_state(model: PretrainedBiLM) -> None:
+    assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
+    model.warm_state = model.bilm.zero_state(1)
+    assert scored(model).mean_nats == scored(model, start="zero").mean_nats
+    with pytest.raises(ConfigError, match="expected 'warm' or 'zero'"):
+        scored(model, start="cold")
 
 
 def test_an_empty_text_is_refused(model: PretrainedBiLM) -> None:

@@ -11,7 +11,7 @@ import pytest
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
 from elmokit.scoring.perplexity import perplexity
-from elmokit.scoring.surprisal import predicting, surprisals
+from elmokit.scoring.surprisal import softmax_and_vocabulary, surprisals
 from elmokit.text import batching
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
@@ -66,7 +66,7 @@ def test_a_model_without_softmax_is_refused_by_name(tmp_path: Path) -> None:
     model.softmax = None
     save_folder(model, tmp_path / "model")
     with pytest.raises(ModelNotFoundError, match="model has no softmax and vocabulary"):
-        predicting(open_model(tmp_path / "model"))
+        softmax_and_vocabulary(open_model(tmp_path / "model"))
 
 
 def test_an_export_gets_its_softmax_from_the_checkpoint_next_to_it(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_an_export_gets_its_softmax_from_the_checkpoint_next_to_it(tmp_path: Pat
     assert opened.vocabulary is not None
     assert perplexity(opened, TEXT) == perplexity(checkpoint, TEXT)
     with pytest.raises(ModelNotFoundError, match="has no softmax"):
-        predicting(open_model(run / "dump_weights.hdf5"))
+        softmax_and_vocabulary(open_model(run / "dump_weights.hdf5"))
 
 
 def test_an_export_from_another_point_of_the_training_gets_no_softmax(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_an_export_from_another_point_of_the_training_gets_no_softmax(tmp_path: 
     next(p for name, p in model.bilm.named_parameters() if name.endswith("bias")).data += 1
     save_model(model, run / "dump_weights.hdf5")
     with pytest.raises(ModelNotFoundError, match="another point of the training"):
-        predicting(open_model(run))
+        softmax_and_vocabulary(open_model(run))
 
 
 def test_a_deferred_softmax_survives_pickling_and_is_read_before_an_archive_is_gone(tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_the_working_folder_opens_by_a_dot(tmp_path: Path, monkeypatch: pytest.M
     save_model(random_model(), tmp_path / "their_weights.hdf5")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNotFoundError, match="has no softmax"):
-        predicting(open_model("."))
+        softmax_and_vocabulary(open_model("."))

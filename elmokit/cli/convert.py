@@ -1,4 +1,4 @@
-"""``elmokit convert``: a model from one format to another."""
+"""``elmokit convert``: convert a model to another format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from elmokit.weights.folder import Storage
 
 
-@click.command(short_help="A model from one format to another.")
+@click.command(short_help="Convert a model to another format.")
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @options_option
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="In a folder of ours.",
+    help="Dtype of the tensors in an elmokit folder.",
 )
 @click.option(
     "--calibrate",
     type=click.Path(path_type=Path),
-    help="Tokenised sentences of the model's language: store the mean state after a sentence as the warm state.",
+    metavar="TEXT",
+    help="Tokenized sentences in the model's language: store the mean state after a sentence as the fixed initial "
+    "state.",
 )
 @overwrite_option
 def convert(
@@ -36,9 +38,16 @@ def convert(
 ) -> None:
     """Convert the model SRC to DST.
 
-    DST is written as HDF5 with its options file beside it if it ends in .hdf5 or .h5, as AllenNLP and bilm-tf read
-    them; else as a folder of ours (JSON and safetensors), which alone keeps the softmax, its words and the warm state.
-    SRC may be the folder of a training run: its best model is taken.
+    SRC is a path, a URL, a published name or a Hub id; of a training run, the best model is converted.
+
+    If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, with the options file next to them.
+    Otherwise DST becomes an elmokit folder, the only format that also keeps the softmax, its words and the initial
+    state.
+
+    \b
+    Examples:
+      elmokit convert elmo_weights.hdf5 my-elmo
+      elmokit convert my-elmo back/weights.hdf5
     """
     from elmokit.initial_state import store_warm_state
     from elmokit.io.text_files import read_sentences
@@ -47,18 +56,16 @@ def convert(
     is_hdf5 = target.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage != "float32":
         raise ConfigError(
-            f"--storage {storage} is for a folder of ours: AllenNLP and bilm-tf read float32 from {target.suffix} "
-            "files. Leave it out, or name a folder."
+            f"--storage {storage} is for an elmokit folder: AllenNLP and bilm-tf read float32 from {target.suffix} "
+            "files. Leave it out, or give DST without that ending."
         )
     refuse_target(target, overwrite)
     model = open_model(source, options=options)
     if calibrate is not None:
-        sentences = list(read_sentences(calibrate))
-        store_warm_state(model, sentences, calibrate.name)
-    written = save_model(model, target, storage, overwrite)
-    for path in written:
+        store_warm_state(model, list(read_sentences(calibrate)), calibrate.name)
+    for path in save_model(model, target, storage, overwrite):
         click.echo(f"wrote {path}", err=True)
-    parts = {"the softmax and its words": model.softmax, "the warm state": model.warm_state}
+    parts = {"the softmax and its words": model.softmax, "the initial state": model.warm_state}
     lost = [name for name, part in parts.items() if part is not None]
     if is_hdf5 and lost:
-        click.echo(f"left out, as HDF5 has no place for it: {', '.join(lost)}", err=True)
+        click.echo(f"left out, because HDF5 files cannot hold it: {', '.join(lost)}", err=True)

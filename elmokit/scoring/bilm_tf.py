@@ -1,8 +1,9 @@
-"""The perplexity that bilm-tf's ``run_test`` reports, to the digit: its rows, its lost tails, its batch size.
+"""The perplexity that bilm-tf's ``run_test`` reports, to the digit.
 
-It reads a text in B rows side by side, one position a batch. Rows take sentences from one shared order, on demand;
-state starts at zero and is carried; the first row that finds no sentence left ends the test, and what the other rows
-still hold is lost. So the number depends on B, and is nan for B above the number of sentences.
+bilm-tf reads a text in B batch rows side by side, one position per step. Each row takes the next sentence of the text
+when it has finished one. The state starts at zero and is carried from sentence to sentence. The first row that finds
+no sentence left ends the test, and what the other rows still hold is never counted. So the number depends on B, and is
+NaN if B is larger than the number of sentences.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,42 +20,66 @@ from numpy.typing import NDArray
 from elmokit.bilm import stack_states
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.text_files import read_lines
-from elmokit.scoring.perplexity import exp_of
-from elmokit.scoring.surprisal import predicting
+from elmokit.scoring.perplexity import by_direction, exp_or_inf
+from elmokit.scoring.surprisal import softmax_and_vocabulary
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.weights.model import PretrainedBiLM
 
-STEPS_AT_ONCE = 64  # positions per row computed together; state is carried, so the number stays the same
+STEPS_AT_ONCE = 64  # positions per row in one call of the network; the state is carried, so the result is the same
 
 
 @dataclass(frozen=True)
 class BilmTfPerplexity:
-    """What bilm-tf says of a text, and how much of it that covers."""
+    """The perplexity that bilm-tf reports for a text, and how much of the text it covers."""
 
     mean_nats: tuple[float, ...]
-    """Per counted prediction: forward, then backward where there is one."""
+    """Mean surprisal per counted prediction: forward, then backward if there is one."""
     n_predictions: int
-    """Counted, per direction."""
+    """Counted predictions per direction."""
     n_lost: int
-    """Predictions of the text that were not counted, per direction."""
+    """Predictions of the text that bilm-tf does not count, per direction."""
+    batch_size: int
+    """bilm-tf's batch size."""
 
     @property
     def per_direction(self) -> tuple[float, ...]:
-        """exp of the mean nats: forward, then backward."""
-        return tuple(exp_of(nats) for nats in self.mean_nats)
+        """The perplexity of each direction: forward, then backward."""
+        return tuple(exp_or_inf(nats) for nats in self.mean_nats)
 
     @property
     def mean(self) -> float:
-        """bilm-tf's number: exp of the mean over directions."""
-        return exp_of(sum(self.mean_nats) / len(self.mean_nats))
+        """The number that bilm-tf prints: exp of the mean nats over both directions."""
+        return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers by name, as ``elmokit perplexity --json`` prints them."""
+        return {
+            "as_bilm_tf": self.batch_size,
+            "n_predictions": self.n_predictions,
+            "n_lost": self.n_lost,
+            "perplexity": {**by_direction(self.per_direction), "as_bilm_tf": self.mean},
+        }
+
+    def table(self) -> str:
+        """Format the numbers as a table, as ``elmokit perplexity`` prints it."""
+        n_all = self.n_predictions + self.n_lost
+        lost = f"; bilm-tf does not count the other {self.n_lost:,}" if self.n_lost else ""
+        return "\n".join(
+            [
+                f"as bilm-tf reports it with batch size {self.batch_size}: {self.mean:.5f}",
+                *(f"{name:<19} {value:.5f}" for name, value in by_direction(self.per_direction).items()),
+                f"predictions         {self.n_predictions:,} of {n_all:,} per direction{lost}",
+            ]
+        )
 
 
-def read_as_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
-    """The sentences that bilm-tf would read: the last file first, blank lines as empty sentences, tokens split at any
-    Unicode white space.
+def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
+    """Yield the sentences that bilm-tf would read.
+
+    It reads the last file first, takes blank lines as empty sentences, and splits at any Unicode white space.
 
     Raises:
-        TextError, MissingExtraError: as in ``read_lines``; or a file is empty, at which bilm-tf stops.
+        TextError, MissingExtraError: As in ``read_lines``; or a file is empty, at which bilm-tf stops.
     """
     for path in reversed(paths):
         is_empty = True
@@ -61,20 +87,20 @@ def read_as_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
             is_empty = False
             yield line.split()
         if is_empty:
-            raise TextError(f"{path} is empty, at which bilm-tf stops. Leave it out.")
+            raise TextError(f"{path} is empty, and bilm-tf stops at an empty file. Leave it out.")
 
 
-def perplexity_as_bilm_tf(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], n_rows: int) -> BilmTfPerplexity:
-    """bilm-tf's test perplexity with a batch size of ``n_rows``.
+def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], batch_size: int) -> BilmTfPerplexity:
+    """Compute bilm-tf's test perplexity for a batch size.
 
     Raises:
-        ModelNotFoundError: the model came without its softmax or vocabulary.
-        ConfigError: there is no row.
-        TextError: there are fewer sentences than rows, of which bilm-tf makes nan.
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        ConfigError: The batch size is below 1.
+        TextError: There are fewer sentences than the batch size, for which bilm-tf prints NaN.
     """
-    if n_rows < 1:
-        raise ConfigError(f"bilm-tf's batch size is {n_rows}; it must be at least 1.")
-    predicting(model)
+    if batch_size < 1:
+        raise ConfigError(f"bilm-tf's batch size is {batch_size}; it must be at least 1.")
+    softmax_and_vocabulary(model)
     n_text = n_sentences = 0
 
     def counted() -> Iterator[Sequence[str]]:
@@ -85,40 +111,41 @@ def perplexity_as_bilm_tf(model: PretrainedBiLM, sentences: Iterable[Sequence[st
             yield sentence
 
     source = counted()
-    total, n_steps = _summed_nats(model, source, n_rows)
+    total, n_steps = _summed_nats(model, source, batch_size)
     for _ in source:
         pass
     if not n_steps:
         raise TextError(
-            f"{n_sentences} sentences do not fill {n_rows} rows: bilm-tf says nan. "
-            f"Give it a batch size of at most {n_sentences}, or leave --as-bilm-tf out, which counts every token."
+            f"{n_sentences} sentences do not fill a batch of {batch_size}, for which bilm-tf prints nan. "
+            f"Give a batch size of at most {n_sentences}, or leave --as-bilm-tf out to count every token."
         )
-    n_predictions = n_steps * n_rows
-    return BilmTfPerplexity(tuple((total / n_predictions).tolist()), n_predictions, n_text - n_predictions)
+    n_predictions = n_steps * batch_size
+    mean_nats = tuple((total / n_predictions).tolist())
+    return BilmTfPerplexity(mean_nats, n_predictions, n_text - n_predictions, batch_size)
 
 
 @torch.no_grad()
 def _summed_nats(
     model: PretrainedBiLM, sentences: Iterator[Sequence[str]], n_rows: int
 ) -> tuple[NDArray[np.float64], int]:
-    """Summed nats of each direction, and the steps that they are summed over."""
-    softmax, vocabulary = predicting(model)
+    """Sum the nats of each direction; return the sums and the number of steps."""
+    softmax, vocabulary = softmax_and_vocabulary(model)
     bilm = model.bilm.eval()
     state = bilm.zero_state(n_rows)
     total, n_steps = np.zeros(bilm.config.n_directions), 0
     for window in _windows(sentences, n_rows):
         n_steps += len(window)
-        places: dict[str, int] = {}
+        word_index: dict[str, int] = {}
         states = []
         # (directions, input and target, rows, steps): the backward direction reads each sentence from its end
         pairs = [[[step[row][direction] for step in window] for row in range(n_rows)] for direction in range(2)]
         for pair in (pair for direction in pairs for row in direction for pair in row):
             for token in pair:
-                places.setdefault(token, len(places))
-        vectors = bilm.token_layer(torch.from_numpy(model.encode(list(places))).to(bilm.device))
-        word_ids = torch.from_numpy(vocabulary.word_ids(places)).to(bilm.device)
+                word_index.setdefault(token, len(word_index))
+        vectors = bilm.token_layer(torch.from_numpy(model.encode(list(word_index))).to(bilm.device))
+        word_ids = torch.from_numpy(vocabulary.word_ids(word_index)).to(bilm.device)
         for direction in range(bilm.config.n_directions):
-            index = torch.tensor([[[places[token] for token in pair] for pair in row] for row in pairs[direction]])
+            index = torch.tensor([[[word_index[token] for token in pair] for pair in row] for row in pairs[direction]])
             inputs, targets = index.to(bilm.device).unbind(2)
             outputs, after = bilm.read(direction, vectors[inputs], state.of_direction(direction))
             nats = softmax.nats(outputs[-1].flatten(0, 1), word_ids[targets.flatten()])
@@ -128,13 +155,13 @@ def _summed_nats(
     return total, n_steps
 
 
-Pair = tuple[str, str]  # what is read, and what is predicted from it
-Step = list[tuple[Pair, Pair]]  # of each row: forward, backward
+Pair = tuple[str, str]  # the token that is read, and the token that is predicted from it
+Step = list[tuple[Pair, Pair]]  # for each row: forward, backward
 
 
 def _windows(sentences: Iterator[Sequence[str]], n_rows: int) -> Iterator[list[Step]]:
-    """All steps up to the first that some row cannot fill, some at a time."""
-    rows: list[tuple[list[str], int]] = [([], 1)] * n_rows  # tokens with boundaries, and how many were predicted
+    """Yield all steps up to the first that some row cannot fill, ``STEPS_AT_ONCE`` at a time."""
+    rows: list[tuple[list[str], int]] = [([], 1)] * n_rows  # tokens with boundaries, and how many have been predicted
     window: list[Step] = []
     while True:
         step: Step = []

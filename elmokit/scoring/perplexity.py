@@ -1,4 +1,4 @@
-"""Held-out perplexity: full softmax, every token counted once, each direction apart."""
+"""Perplexity: full softmax, every token counted once, each direction reported separately."""
 
 from __future__ import annotations
 
@@ -6,104 +6,151 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import TextError
 from elmokit.scoring.spelling import Spelling
-from elmokit.scoring.surprisal import BATCH_TOKENS, Surprisal, predicting, score, surprisals
+from elmokit.scoring.surprisal import (
+    BATCH_TOKENS,
+    DIRECTIONS,
+    FixedStart,
+    Surprisal,
+    score_batch,
+    softmax_and_vocabulary,
+    surprisals,
+)
 from elmokit.text.characters import UNKNOWN
 from elmokit.weights.model import PretrainedBiLM
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Surprisal of a text, each direction apart.
+    """How well a model predicts a text, for each direction.
 
-    A sentence of n tokens holds n + 1 predictions a direction: the forward LSTM predicts its tokens and
-    ``</S>``, the backward LSTM its tokens and ``<S>``.
+    A sentence of n tokens counts n + 1 predictions per direction: the forward LSTM predicts its tokens and ``</S>``,
+    the backward LSTM its tokens and ``<S>``.
     """
 
     mean_nats: tuple[float, ...]
-    """Per predicted token: forward, then backward where there is one."""
+    """Mean surprisal per prediction: forward, then backward if there is one."""
     n_predictions: int
-    """Per direction."""
-    unknown_share: float
-    """Share of tokens (boundaries apart) that are not in the vocabulary and count as ``<UNK>``."""
+    """Predictions per direction."""
+    unknown_ratio: float
+    """Fraction of tokens (without boundaries) that are not in the vocabulary and count as ``<UNK>``."""
     n_sentences: int
     n_characters: int
-    """Unicode code points of the text, a blank or a line end after each token counted."""
+    """Unicode code points of the text, with one space or line end after each token."""
     spelling_bits: float | None = None
-    """What the letters of the unknown words cost, by ``Spelling``; None where that was not asked for."""
+    """Bits that the letters of the unknown words cost, by ``Spelling``; None if no spelling model was given."""
 
     @property
     def n_tokens(self) -> int:
-        """Boundaries not counted."""
+        """Number of tokens, without boundaries."""
         return self.n_predictions - self.n_sentences
 
     @property
     def per_direction(self) -> tuple[float, ...]:
-        """exp of the mean nats: forward, then backward."""
-        return tuple(exp_of(nats) for nats in self.mean_nats)
+        """The perplexity of each direction, exp of its mean nats: forward, then backward."""
+        return tuple(exp_or_inf(nats) for nats in self.mean_nats)
 
     @property
     def mean(self) -> float:
-        """The geometric mean over directions, as bilm-tf reports."""
-        return exp_of(sum(self.mean_nats) / len(self.mean_nats))
+        """The geometric mean over directions, as bilm-tf reports it."""
+        return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
 
     @property
     def arithmetic_mean(self) -> float:
-        """The arithmetic mean over directions, as papers and forums quote."""
+        """The arithmetic mean over directions, which many papers quote."""
         return sum(self.per_direction) / len(self.mean_nats)
 
     @property
     def bits_per_character_unspelled(self) -> tuple[float, ...]:
-        """Bits per character of each direction with the letters of unknown words for nothing: a lower bound."""
+        """Bits per character of each direction if the letters of unknown words cost nothing: a lower bound."""
         return tuple(nats * self.n_predictions / math.log(2) / self.n_characters for nats in self.mean_nats)
 
     @property
     def bits_per_character(self) -> tuple[float, ...]:
-        """Bits per character of each direction, unknown words spelled out: compares over vocabularies.
+        """Bits per character of each direction, unknown words spelled out. Comparable between vocabularies.
 
-        The whole text could be coded in so many bits: the words by the model, each unknown one as ``<UNK>`` and then
-        letter by letter by ``Spelling``; the line ends by ``</S>`` (``<S>``).
+        It is the length of a code for the whole text: each word coded by the model, each unknown word as ``<UNK>`` and
+        then letter by letter by ``Spelling``, and line ends as ``</S>`` (``<S>`` for the backward direction).
         """
         if self.spelling_bits is None:
-            raise ValueError("Give perplexity() the spelling of the model's vocabulary.")
+            raise ValueError("Pass the spelling model of the vocabulary to perplexity() to get bits per character.")
         spelled = self.spelling_bits / self.n_characters
         return tuple(bits + spelled for bits in self.bits_per_character_unspelled)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers by name, as ``elmokit perplexity --json`` prints them."""
+        return {
+            "n_sentences": self.n_sentences,
+            "n_tokens": self.n_tokens,
+            "n_predictions": self.n_predictions,
+            "n_characters": self.n_characters,
+            "unknown_ratio": self.unknown_ratio,
+            "mean_nats": by_direction(self.mean_nats),
+            "perplexity": {
+                **by_direction(self.per_direction),
+                "geometric_mean": self.mean,
+                "arithmetic_mean": self.arithmetic_mean,
+            },
+            "bits_per_character": by_direction(self.bits_per_character),
+            "bits_per_character_unspelled": by_direction(self.bits_per_character_unspelled),
+        }
+
+    def table(self) -> str:
+        """Format the numbers as a table, as ``elmokit perplexity`` prints it."""
+        lines = [
+            f"sentences           {self.n_sentences:,}",
+            f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} of them unknown words",
+            f"predictions         {self.n_predictions:,} per direction: every token and one sentence end",
+            *(f"{name:<19} {value:.4f}" for name, value in by_direction(self.per_direction).items()),
+        ]
+        if len(self.mean_nats) > 1:
+            lines.append(f"geometric mean      {self.mean:.4f}")
+            lines.append(f"arithmetic mean     {self.arithmetic_mean:.4f}")
+        bits, bound = (
+            " / ".join(f"{value:.4f}" for value in values)
+            for values in (self.bits_per_character, self.bits_per_character_unspelled)
+        )
+        note = f", unknown words spelled out; at least {bound}" if self.unknown_ratio else ""
+        return "\n".join([*lines, f"bits per character  {bits}{note}"])
 
 
 def perplexity(
     model: PretrainedBiLM,
     sentences: Iterable[Sequence[str]],
-    start: BiLMState | None = None,
-    n_carried_rows: int | None = None,
+    start: FixedStart | Literal["stateful"] | BiLMState = "warm",
+    *,
+    n_rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     spelling: Spelling | None = None,
     each: Callable[[Surprisal], object] | None = None,
 ) -> Perplexity:
-    """Score a text with a model, dropout off.
+    """Compute the perplexity of a text, without dropout.
 
     Args:
-        start: the state of one row that every sentence starts from; None for zero.
-        n_carried_rows: instead, cut the text into so many rows and carry each row's state from sentence to
-            sentence, as in training; the sentences are then held in memory.
-        batch_tokens: as in ``surprisals``; the result does not depend on it.
-        spelling: that of the model's vocabulary, for bits per character.
-        each: called with each sentence's surprisal, in their order unless there are several carried rows.
+        sentences: Tokenized sentences, without boundaries.
+        start: The state from which a sentence is read: "warm", the model's fixed initial state; "zero"; a state of one
+            batch row; or "stateful", the state after the sentence before, as in training.
+        n_rows: For "stateful", the number of consecutive pieces of the text that are read side by side, each from zero.
+            With more than one, the whole text is held in memory.
+        batch_tokens: As in ``surprisals``. The result does not depend on it.
+        spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
+        each: Called with the surprisal of each sentence, in order unless ``n_rows`` is more than 1.
 
     Raises:
-        ModelNotFoundError: the model came without its softmax or vocabulary.
-        TextError: there is no sentence.
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        TextError: There is no sentence.
     """
-    predicting(model)
-    start = model.bilm.zero_state(1) if start is None else start
-    if n_carried_rows is None:
-        scored = surprisals(model, sentences, start, batch_tokens)
+    softmax_and_vocabulary(model)
+    if start == "stateful":
+        scored = _stateful(model, sentences, model.bilm.zero_state(n_rows))
     else:
-        scored = _carried(model, sentences, start.repeat_row(n_carried_rows))
+        scored = surprisals(model, sentences, start, batch_tokens)
     total = np.zeros(model.bilm.config.n_directions)
     n_sentences = n_tokens = n_unknown = n_characters = 0
     spelling_bits = 0.0
@@ -116,16 +163,16 @@ def perplexity(
         unknown = sentence.is_unknown[1:-1]
         n_unknown += int(unknown.sum())
         if spelling is not None:
-            spelling_bits += sum(spelling.bits(words[place]) for place in unknown.nonzero()[0])
+            spelling_bits += sum(spelling.bits(words[position]) for position in unknown.nonzero()[0])
         if each is not None:
             each(sentence)
     if not n_sentences:
-        raise TextError("No sentence to score. Give a text of one tokenised sentence per line.")
+        raise TextError("No sentence to score. Give a text of one tokenized sentence per line.")
     n_predictions = n_tokens + n_sentences
     return Perplexity(
         mean_nats=tuple((total / n_predictions).tolist()),
         n_predictions=n_predictions,
-        unknown_share=n_unknown / max(1, n_tokens),
+        unknown_ratio=n_unknown / max(1, n_tokens),
         n_sentences=n_sentences,
         n_characters=n_characters,
         spelling_bits=None if spelling is None else spelling_bits,
@@ -133,35 +180,43 @@ def perplexity(
 
 
 def spelling_of(model: PretrainedBiLM) -> Spelling:
-    """What the letters of a word cost that the model does not know.
+    """Build the spelling model of a model's vocabulary, which prices the letters of unknown words.
 
     Raises:
-        ModelNotFoundError: the model came without its softmax or vocabulary.
+        ModelNotFoundError: The model has no softmax or no vocabulary.
     """
-    _, vocabulary = predicting(model)
+    _, vocabulary = softmax_and_vocabulary(model)
     specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
     return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
 
 
-def exp_of(nats: float) -> float:
-    """exp, infinite where a float ends."""
+def exp_or_inf(nats: float) -> float:
+    """Compute exp, or infinity where a float overflows."""
     return math.exp(nats) if nats < 709 else math.inf
 
 
-def _carried(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: BiLMState) -> Iterator[Surprisal]:
+def by_direction(values: tuple[float, ...]) -> dict[str, float]:
+    """Name the values of one or two directions."""
+    return dict(zip(DIRECTIONS, values, strict=False))
+
+
+def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: BiLMState) -> Iterator[Surprisal]:
     for batch in _in_rows(sentences, state.n_rows):
-        scored, after = score(model, batch, state.first_rows(len(batch)))
+        scored, after = score_batch(model, batch, state.first_rows(len(batch)))
         state = state.with_first_rows(after)
         yield from scored
 
 
 def _in_rows(sentences: Iterable[Sequence[str]], n_rows: int) -> Iterator[Sequence[Sequence[str]]]:
-    """Row r reads the r-th part of the text; longer parts first, so that rows end from the last one on."""
+    """Cut a text into consecutive pieces, one per row, and yield the rows' next sentences together.
+
+    Longer pieces come first: so the rows that end early are the last ones, and the state of the others can be sliced.
+    """
     if n_rows == 1:
-        yield from ([sentence] for sentence in sentences)  # in order, so nothing need be held
+        yield from ([sentence] for sentence in sentences)  # a stream: nothing needs to be kept
         return
     text = list(sentences)
     size, n_longer = divmod(len(text), n_rows)
     starts = [row * size + min(row, n_longer) for row in range(n_rows + 1)]
-    for place in range(size + bool(n_longer)):
-        yield [text[start + place] for start, stop in pairwise(starts) if start + place < stop]
+    for offset in range(size + bool(n_longer)):
+        yield [text[start + offset] for start, stop in pairwise(starts) if start + offset < stop]

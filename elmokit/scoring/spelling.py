@@ -1,9 +1,8 @@
-"""What it costs to spell a word: a small byte model made from a vocabulary alone.
+"""The cost of spelling a word: a small byte model made from a vocabulary alone.
 
-A language model over words predicts ``<UNK>`` for a word that it does not know and says nothing of its letters. To
-compare models of different vocabularies those letters must be paid for. This is the price: a proper distribution over
-all words, in which the vocabulary's words are the only evidence, so that it comes with the vocabulary and needs no
-further text.
+A word language model predicts ``<UNK>`` for a word that it does not know, and gives its letters for free. To compare
+models with different vocabularies, those letters must be paid for. This module sets the price: a proper probability
+distribution over all words, estimated from the vocabulary's words alone, so that it needs no further text.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 
-ORDER = 4  # bytes: three before the one predicted
+ORDER = 4  # bytes: the predicted one and three before it
 N_SYMBOLS = 257  # bytes and the end of the word
 _END = 256
 
 
 class Spelling:
-    """Byte n-grams of word types, smoothed as by Witten and Bell (1991) down to a uniform start.
+    """A byte n-gram model of word types with Witten-Bell smoothing (1991) down to the uniform distribution.
 
     p_k(b | h) = (count(h, b) + types(h) * p_{k-1}(b | h')) / (count(h) + types(h)), with h' the context without its
     first byte, types(h) the number of distinct bytes seen after h, and p_0 = 1 / 257.
@@ -29,14 +28,14 @@ class Spelling:
         self._after: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
         for word in words:
             symbols = (*word.encode("utf-8", "replace"), _END)
-            for place, symbol in enumerate(symbols):
-                for length in range(min(ORDER - 1, place) + 1):
-                    self._after[symbols[place - length : place]][symbol] += 1
+            for position, symbol in enumerate(symbols):
+                for length in range(min(ORDER - 1, position) + 1):
+                    self._after[symbols[position - length : position]][symbol] += 1
         self.bits = lru_cache(maxsize=100_000)(self._bits)
-        """Bits to spell a word, its end included."""
+        """Bits to spell a word, including its end."""
 
     def probability(self, symbol: int, context: tuple[int, ...]) -> float:
-        """Of a byte, or of the word's end (256), after the bytes before it."""
+        """Return the probability of a byte, or of the end of the word (256), after the bytes before it."""
         p = 1 / N_SYMBOLS
         for length in range(min(ORDER - 1, len(context)) + 1):
             after = self._after.get(context[len(context) - length :])
@@ -49,6 +48,6 @@ class Spelling:
     def _bits(self, word: str) -> float:
         symbols = (*word.encode("utf-8", "replace"), _END)
         return -sum(
-            math.log2(self.probability(symbol, symbols[max(0, place - ORDER + 1) : place]))
-            for place, symbol in enumerate(symbols)
+            math.log2(self.probability(symbol, symbols[max(0, position - ORDER + 1) : position]))
+            for position, symbol in enumerate(symbols)
         )

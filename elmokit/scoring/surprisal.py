@@ -1,81 +1,113 @@
-"""How surprising each token of a text is to a model: full softmax, each direction apart."""
+"""Surprisal: how unexpected each token of a text is to a language model."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from elmokit.bilm import BiLMState, stack_states
-from elmokit.errors import ModelNotFoundError
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.initial_state import warm_start
+from elmokit.nn.softmax import Softmax
 from elmokit.text.batching import map_in_batches
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
 
 BATCH_TOKENS = 2048
+DIRECTIONS = ("forward", "backward")
+TSV_HEADER = "sentence\ttoken\tforward_nats\tbackward_nats\n"
+
+FixedStart = Literal["warm", "zero"]
 
 
 @dataclass(frozen=True)
 class Surprisal:
-    """One sentence's surprisal."""
+    """The surprisal of one sentence."""
 
     tokens: list[str]
     """The sentence with its boundaries, ``(n + 2,)``."""
     nats: NDArray[np.float32]
-    """``(directions, n + 2)``, -ln p(token | the tokens before it), or after it for the backward direction.
+    """``(directions, n + 2)``: -ln p(token | all tokens before it), and for the backward direction all tokens after it.
 
     NaN where a direction predicts nothing: forward at ``<S>``, backward at ``</S>``.
     """
     is_unknown: NDArray[np.bool_]
-    """``(n + 2,)``: the token is not in the vocabulary, and the nats are those of ``<UNK>``."""
+    """``(n + 2,)``: True if the token is not in the vocabulary; its nats are then those of ``<UNK>``."""
 
+    @property
+    def total_nats(self) -> tuple[float, ...]:
+        """The surprisal of the whole sentence for each direction: minus its log probability."""
+        return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
 
-class WordScorer(Protocol):
-    """The softmax of a model, of whatever kind."""
+    def to_tsv(self, number: int) -> str:
+        """Format one line per token, boundaries included, under ``TSV_HEADER``.
 
-    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Surprisal of each position's word, ``(positions,)``, over all words."""
+        A field is empty where a direction predicts nothing, or does not exist.
+
+        Args:
+            number: The number of the sentence.
+        """
+        columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
+        columns += [[""] * len(self.tokens)] * (len(DIRECTIONS) - len(columns))
+        cells = zip(self.tokens, *columns, strict=True)
+        return "".join(f"{number}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
 
 
 def surprisals(
     model: PretrainedBiLM,
     sentences: Iterable[Sequence[str]],
-    start: BiLMState | None = None,
+    start: FixedStart | BiLMState = "warm",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Iterator[Surprisal]:
-    """The surprisal of each token of each sentence, in their order, dropout off.
+    """Yield the surprisal of each sentence, in order, with the full softmax and without dropout.
 
-    No sentence depends on another, and the numbers do not depend on the batches. Some batches' worth of sentences are
-    held in memory at a time.
+    A sentence's surprisal does not depend on the other sentences or on the batches. Only a few batches of sentences
+    are in memory at a time.
 
     Args:
-        start: the state of one row that every sentence starts from (``warm_start(model)``);
-            None for zero.
-        batch_tokens: positions computed at a time, padding counted.
+        sentences: Tokenized sentences, without boundaries.
+        start: The state from which each sentence is read: "warm", the model's fixed initial state; "zero"; or a state
+            of one batch row.
+        batch_tokens: Positions per batch, padding included.
 
     Raises:
-        ModelNotFoundError: the model came without its softmax or vocabulary.
-        TextError: a sentence is a string, or a token is none.
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        TextError: A sentence is a string instead of a list, or a token is not a string.
     """
-    predicting(model)
-    state = model.bilm.zero_state(1) if start is None else start
+    softmax_and_vocabulary(model)
+    state = start_state(model, start)
 
     def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
-        return score(model, batch, state.repeat_row(len(batch)))[0]
+        return score_batch(model, batch, state.repeat_row(len(batch)))[0]
 
     yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
 
-def predicting(model: PretrainedBiLM) -> tuple[WordScorer, Vocabulary]:
-    """The softmax and the vocabulary of a model that predicts words.
+def start_state(model: PretrainedBiLM, start: FixedStart | BiLMState) -> BiLMState:
+    """Return the state of one batch row that a start names, where the model computes.
 
     Raises:
-        ModelNotFoundError: it came without one of them.
+        ConfigError: There is no such start.
+    """
+    zero = model.bilm.zero_state(1)
+    if isinstance(start, BiLMState):
+        return start.to(zero.hidden.device, zero.hidden.dtype)
+    if start not in ("warm", "zero"):
+        raise ConfigError(f"start is {start!r}; expected 'warm' or 'zero'.")
+    return zero if start == "zero" else warm_start(model).to(zero.hidden.device, zero.hidden.dtype)
+
+
+def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
+    """Return what a model needs to predict words.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
     """
     if model.softmax is None or model.vocabulary is None:
         reason = model.card.get("softmax", "most exported models dropped them")
@@ -84,16 +116,21 @@ def predicting(model: PretrainedBiLM) -> tuple[WordScorer, Vocabulary]:
 
 
 @torch.no_grad()
-def score(
+def score_batch(
     model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState
 ) -> tuple[list[Surprisal], BiLMState]:
-    """One batch of sentences, each row read from its state; and the state after the batch."""
-    softmax, vocabulary = predicting(model)
+    """Compute the surprisal of one batch, and the state after it.
+
+    Args:
+        state: The state from which each row is read.
+    """
+    softmax, vocabulary = softmax_and_vocabulary(model)
     bilm = model.bilm.eval()
     vectors, batch = model.token_vectors(sentences)
     word_ids = vocabulary.word_ids(batch.words)[batch.index]
     words = torch.from_numpy(word_ids).to(vectors.device)
-    # Position t predicts position t + 1 (forward), position t + 1 predicts position t (backward): one mask for both.
+    # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1. So
+    # both work on pairs of neighbours, and a pair is real if its right position is: one mask serves both directions.
     mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)
     nats = np.full((bilm.config.n_directions, *word_ids.shape), np.nan, dtype=np.float32)
     states = []
@@ -106,7 +143,7 @@ def score(
         states.append(new_state)
     is_unknown = word_ids == vocabulary.unknown_id
     scored = [
-        Surprisal([batch.words[place] for place in index], nats[:, row, : len(index)], is_unknown[row, : len(index)])
+        Surprisal([batch.words[word] for word in index], nats[:, row, : len(index)], is_unknown[row, : len(index)])
         for row, index in enumerate(index[real] for index, real in zip(batch.index, batch.mask, strict=True))
     ]
     return scored, stack_states(states)

@@ -159,6 +159,6 @@ def before_and_after(
     """
     models = {"before": before, "after": after}
     return {
-        name: {when: list(perplexity(model, sentences).per_direction) for when, model in models.items()}
+        name: {when: list(perplexity(model, sentences, "zero").per_direction) for when, model in models.items()}
         for name, sentences in texts.items()
     }

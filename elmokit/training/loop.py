@@ -330,7 +330,7 @@ class _Training:
         result = None
         if self.world.is_main_process:
             held_out = self.corpus.held_out
-            result = perplexity(self.state.model, held_out, n_carried_rows=min(N_HELD_OUT_ROWS, len(held_out)))
+            result = perplexity(self.state.model, held_out, "stateful", n_rows=min(N_HELD_OUT_ROWS, len(held_out)))
         told: Perplexity = self.world.broadcast(result)
         return told
 

@@ -1,0 +1,220 @@
+"""``LanguageModel``: surprisal, perplexity and substitutes from one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from elmokit.bilm import BiLMState
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.nn.devices import usable_device
+from elmokit.scoring.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.scoring.minimal_pairs import MinimalPairScores, score_minimal_pairs
+from elmokit.scoring.perplexity import Perplexity, perplexity, spelling_of
+from elmokit.scoring.spelling import Spelling
+from elmokit.scoring.substitutes import Direction, Substitute, substitutes
+from elmokit.scoring.surprisal import (
+    BATCH_TOKENS,
+    FixedStart,
+    Surprisal,
+    softmax_and_vocabulary,
+    start_state,
+    surprisals,
+)
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
+
+Sentence = Sequence[str]
+Texts = str | Path | Iterable[str | Path] | Iterable[Sentence]
+"""Files of tokenized sentences, or the sentences themselves."""
+
+
+class LanguageModel:
+    """A biLM as a language model, for surprisal, perplexity and expected words.
+
+    Args:
+        model: A model with its softmax and vocabulary, from ``open_model``.
+        start: The state from which each sentence is read: "warm", the model's fixed initial state; "zero"; or a state
+            of one batch row.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
+            checkpoint of bilm-tf and an elmokit training run have them.
+
+    Example:
+        >>> lm = LanguageModel.from_pretrained()
+        >>> (found,) = lm.surprisal([["The", "cat", "sat", "."]])
+        >>> dict(zip(found.tokens[1:], found.nats[0, 1:].round(2)))
+        >>> lm.perplexity("held-out.txt").per_direction
+        >>> [word for word, *_ in lm.substitutes(["The", "cat", "sat", "."], 1, n=3)]
+    """
+
+    def __init__(self, model: PretrainedBiLM, *, start: FixedStart | BiLMState = "warm") -> None:
+        softmax_and_vocabulary(model)
+        start_state(model, start)
+        self.model = model
+        self.start = start
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path | None = None,
+        *,
+        options: str | Path | None = None,
+        vocabulary: str | Path | None = None,
+        start: FixedStart = "warm",
+        device: str | torch.device | None = None,
+    ) -> LanguageModel:
+        """Open a model as a language model.
+
+        Args:
+            source, options, vocabulary: As in ``open_model``; without a source, the small English model inside the
+                package.
+            start: As in the class.
+            device: Where to compute, such as "cuda"; None for the CPU.
+
+        Raises:
+            ModelError: There is no such model, it cannot be opened, or it has no softmax or vocabulary.
+            ConfigError: The device cannot be used.
+        """
+        target = None if device is None else usable_device(device)
+        opened = cls(open_model(source, options=options, vocabulary=vocabulary), start=start)
+        return opened if target is None else opened.to(target)
+
+    def to(self, device: str | torch.device) -> LanguageModel:
+        """Move the model to a device and return it."""
+        softmax, _ = softmax_and_vocabulary(self.model)
+        self.model.bilm.to(device)
+        softmax.to(device)
+        return self
+
+    def surprisal(self, sentences: Iterable[Sentence], *, batch_tokens: int = BATCH_TOKENS) -> list[Surprisal]:
+        """Compute the surprisal of each token of each sentence.
+
+        For a text that does not fit in memory, use ``elmokit.scoring.surprisal.surprisals``, which yields the same
+        results one by one.
+
+        Args:
+            sentences: Tokenized sentences, without boundaries.
+            batch_tokens: Positions per batch. The results do not depend on it.
+
+        Returns:
+            For each sentence its tokens with boundaries and the nats of each direction.
+
+        Raises:
+            TextError: A sentence is a string instead of a list of tokens.
+        """
+        return list(surprisals(self.model, sentences, self.start, batch_tokens))
+
+    def perplexity(
+        self,
+        texts: Texts,
+        *,
+        start: FixedStart | Literal["stateful"] | BiLMState | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        each: Callable[[Surprisal], object] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Perplexity:
+        """Compute the perplexity of a text.
+
+        Args:
+            texts: Tokenized sentences; or paths to files, directories or glob patterns of text with one tokenized
+                sentence per line. Several files are scored as one text.
+            start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
+            batch_tokens: Positions per batch. The result does not depend on it.
+            each: Called with the surprisal of each sentence, in order.
+            progress: Called with the number of predictions so far.
+
+        Raises:
+            TextError: There is no sentence, or a file cannot be read.
+        """
+        sentences, total = self._sentences(texts, count=progress is not None)
+        n_done = 0
+
+        def after(sentence: Surprisal) -> None:
+            nonlocal n_done
+            n_done += len(sentence.tokens) - 1
+            if each is not None:
+                each(sentence)
+            if progress is not None:
+                progress("perplexity", n_done, total)
+
+        return perplexity(
+            self.model,
+            sentences,
+            self.start if start is None else start,
+            batch_tokens=batch_tokens,
+            spelling=self._spelling,
+            each=after,
+        )
+
+    def bilm_tf_perplexity(
+        self, texts: Texts, batch_size: int, *, progress: ProgressCallback | None = None
+    ) -> BilmTfPerplexity:
+        """Compute the perplexity that bilm-tf's ``run_test`` prints. Arguments as in ``perplexity``.
+
+        Args:
+            batch_size: The batch size of ``run_test``, on which its number depends.
+        """
+        sentences, total = self._sentences(texts, count=progress is not None, like_bilm_tf=True)
+
+        def counted() -> Iterator[Sentence]:
+            n_done = 0
+            for sentence in sentences:
+                n_done += len(sentence) + 1
+                if progress is not None:
+                    progress("perplexity", n_done, total)
+                yield sentence
+
+        return bilm_tf_perplexity(self.model, counted(), batch_size)
+
+    def substitutes(
+        self, sentence: Sentence, position: int, direction: Direction = "both", n: int = 10
+    ) -> list[Substitute]:
+        """Find the words that the model expects at a position, most probable first. The token there is not seen.
+
+        Args:
+            sentence: Tokens, without boundaries.
+            position: Index of a token, from 0; negative indices count from the end.
+            direction: "forward", from the tokens before; "backward", from the tokens after; or "both", the product of
+                the two probabilities, normalized.
+            n: How many words.
+
+        Raises:
+            ConfigError: The sentence has no such position, or the model no such direction.
+        """
+        return substitutes(self.model, sentence, position, direction, n, self.start)
+
+    def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:
+        """Score pairs of sentences, the acceptable one first, as BLiMP does.
+
+        Returns:
+            The surprisal of each sentence, and the fraction of pairs whose first sentence is more probable.
+        """
+        return score_minimal_pairs(self.model, pairs, self.start)
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return spelling_of(self.model)
+
+    def _sentences(
+        self, texts: Texts, count: bool, like_bilm_tf: bool = False
+    ) -> tuple[Iterable[Sentence], int | None]:
+        """Return the sentences of a text, and how many predictions they are if they can be counted beforehand."""
+        items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
+        first = next(items, None)
+        items = items if first is None else chain([first], items)
+        if not isinstance(first, str | Path):
+            return items, None
+        paths = find_text_files(items)
+        total = None
+        if count and all(path.is_file() for path in paths):  # standard input and pipes can be read only once
+            total = sum(len(tokens) + 1 for path in paths for tokens in read_sentences(path))
+        read = read_like_bilm_tf(paths) if like_bilm_tf else chain.from_iterable(map(read_sentences, paths))
+        return read, total

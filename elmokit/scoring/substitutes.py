@@ -1,0 +1,126 @@
+"""Substitutes: the words that a language model expects at a position, without seeing the word there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elmokit.bilm import BiLMState
+from elmokit.errors import ConfigError
+from elmokit.nn.softmax import ROWS_AT_ONCE
+from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, softmax_and_vocabulary, start_state
+from elmokit.text.batching import check_sentence, map_in_batches
+from elmokit.weights.model import PretrainedBiLM
+
+Direction = Literal["forward", "backward", "both"]
+
+
+class Substitute(NamedTuple):
+    """A word that could be at a position."""
+
+    word: str
+    probability: float
+    """Over the whole vocabulary."""
+    score: float
+    """The score before the softmax, whose probabilities are ``probability``."""
+    word_id: int
+
+
+def substitutes(
+    model: PretrainedBiLM,
+    sentence: Sequence[str],
+    position: int,
+    direction: Direction = "both",
+    n: int = 10,
+    start: FixedStart | BiLMState = "warm",
+) -> list[Substitute]:
+    """Find the words that a model expects at a position, most probable first. The token there is not seen.
+
+    Any word of the vocabulary may be among them, ``<UNK>`` and the boundaries too.
+
+    Args:
+        sentence: Tokens, without boundaries.
+        position: Index of a token, from 0; negative indices count from the end.
+        direction: "forward", from the tokens before the position; "backward", from the tokens after it; or "both",
+            whose probabilities are proportional to the product of the two (each direction must find the word likely).
+        n: How many words, at most the whole vocabulary.
+        start: As in ``surprisals``.
+
+    Raises:
+        ModelNotFoundError: The model has no softmax or no vocabulary.
+        ConfigError: The sentence has no such position, the model no such direction, or ``n`` is below 1.
+        TextError: The sentence is a string instead of a list of tokens.
+    """
+    n_tokens = len(check_sentence(sentence))
+    if not -n_tokens <= position < n_tokens:
+        raise ConfigError(
+            f"position is {position}; the sentence has {n_tokens} tokens, so it is from 0 to {n_tokens - 1}."
+        )
+    _check(model, direction, n)
+    (sides,) = _hidden(model, [sentence], start_state(model, start))
+    return _best(model, [side[position % n_tokens][None] for side in sides], direction, n)[0]
+
+
+def all_substitutes(
+    model: PretrainedBiLM,
+    sentences: Iterable[Sequence[str]],
+    direction: Direction = "both",
+    n: int = 10,
+    start: FixedStart | BiLMState = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+) -> Iterator[list[list[Substitute]]]:
+    """Yield for each sentence, in order, the substitutes of each of its tokens. Arguments as in ``substitutes``.
+
+    Args:
+        batch_tokens: Positions per batch, padding included. The results do not depend on it.
+    """
+    _check(model, direction, n)
+    state = start_state(model, start)
+
+    def compute(batch: list[Sequence[str]]) -> list[list[list[Substitute]]]:
+        return [_best(model, sides, direction, n) for sides in _hidden(model, batch, state)]
+
+    yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
+
+
+def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
+    softmax_and_vocabulary(model)
+    if direction not in ("forward", "backward", "both"):
+        raise ConfigError(f"direction is {direction!r}; expected 'forward', 'backward' or 'both'.")
+    if direction != "forward" and not model.bilm.config.bidirectional:
+        raise ConfigError(f"direction is {direction!r}, and {model.source} reads forward only: ask for 'forward'.")
+    if n < 1:
+        raise ConfigError(f"n is {n}; ask for at least 1 word.")
+
+
+@torch.no_grad()
+def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState) -> list[list[Tensor]]:
+    """Compute what predicts each token: per sentence and direction ``(tokens, projection_dim)``."""
+    output, _ = model.contextualize(sentences, state.repeat_row(len(sentences)))
+    halves = output.layers[-1].chunk(model.bilm.config.n_directions, dim=-1)
+    # With <S> at 0, token i is at i + 1: the forward LSTM predicts it at i, the backward LSTM at i + 2.
+    return [
+        [half[row, first : first + len(sentence)] for first, half in zip((0, 2), halves, strict=False)]
+        for row, sentence in enumerate(sentences)
+    ]
+
+
+@torch.no_grad()
+def _best(model: PretrainedBiLM, sides: Sequence[Tensor], direction: Direction, n: int) -> list[list[Substitute]]:
+    """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction."""
+    softmax, vocabulary = softmax_and_vocabulary(model)
+    if direction != "both":
+        sides = [sides[0 if direction == "forward" else 1]]
+    found: list[list[Substitute]] = []
+    for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
+        scores = [softmax.scores(side[first : first + ROWS_AT_ONCE]) for side in sides]
+        total = scores[0] if len(scores) == 1 else sum(score.log_softmax(dim=-1) for score in scores)
+        assert isinstance(total, Tensor)
+        best, ids = total.topk(min(n, len(vocabulary)))
+        probabilities = (best - total.logsumexp(dim=-1, keepdim=True)).exp()
+        for row in zip(ids.tolist(), probabilities.tolist(), best.tolist(), strict=True):
+            found.append([Substitute(vocabulary.words[i], p, score, i) for i, p, score in zip(*row, strict=True)])
+    return found

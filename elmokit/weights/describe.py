@@ -1,0 +1,43 @@
+"""Describe a model: architecture, size and provenance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elmokit.weights.model import PretrainedBiLM
+
+
+def describe(model: PretrainedBiLM) -> dict[str, Any]:
+    """Return the facts about a model by name, as ``elmokit info`` prints them.
+
+    Returns:
+        Text for each fact, and the model card under "card".
+    """
+    config = model.bilm.config
+    cnn = config.char_cnn
+    if cnn is not None:
+        filters = " ".join(f"{count}x{width}" for width, count in cnn.filters)
+        tokens = f"at most {cnn.max_chars} characters: filters {filters}, {cnn.activation}, {cnn.n_highway} highway"
+    else:
+        tokens = f"words: a table of {config.n_words:,}" if config.n_words is not None else ""
+    if config.word_features is not None:
+        words = f"words: a table of {config.word_features.n_words:,} x {config.word_features.word_dim}"
+        tokens = f"{words}; {tokens}" if tokens else words
+    entries = () if model.lexicon is None else (("words", model.lexicon.words), ("characters", model.lexicon.chars))
+    clips = " and ".join("none" if clip is None else f"{clip:g}" for clip in (config.cell_clip, config.projection_clip))
+    softmax = model.softmax
+    return {
+        "path": str(model.source),
+        "format": model.family,
+        "tokens": tokens,
+        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else 'forward only'}",
+        "sizes": f"hidden {config.hidden_dim}, projection {config.projection_dim}, vectors {config.output_dim}",
+        "clips": f"{clips} (cell, projection)",
+        "skip connections": "yes" if config.skip_connections else "no",
+        "parameters": f"{model.bilm.n_parameters:,}",
+        "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
+        "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
+        "softmax": "none" if softmax is None else f"{sum(part.numel() for part in softmax.parameters()):,} parameters",
+        "initial state": "stored with the model" if model.warm_state is not None else "after an empty sentence",
+        "card": model.card,
+    }

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import LanguageModel
+from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.scoring.bilm_tf import bilm_tf_perplexity
+from elmokit.scoring.minimal_pairs import score_minimal_pairs
+from elmokit.scoring.perplexity import perplexity, spelling_of
+from elmokit.scoring.surprisal import surprisals
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model, save_model
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+
+TEXT = [["the", "cat", "sat", "."], ["dog"], ["the", "zebra", "ran", "."]]
+
+
+def as_lists(sentences: object) -> list[tuple[list[str], list[list[float]]]]:
+    return [(s.tokens, np.nan_to_num(s.nats).tolist()) for s in sentences]  # type: ignore[attr-defined]
+
+
+def test_it_gives_what_the_scoring_functions_give(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    assert as_lists(lm.surprisal(TEXT)) == as_lists(surprisals(model, TEXT))
+    assert lm.perplexity(TEXT) == perplexity(model, TEXT, spelling=spelling_of(model))
+    assert lm.perplexity(TEXT, start="stateful").mean_nats == perplexity(model, TEXT, "stateful").mean_nats
+    assert lm.bilm_tf_perplexity(TEXT, 2) == bilm_tf_perplexity(model, TEXT, 2)
+    zero = LanguageModel(model, start="zero")
+    assert as_lists(zero.surprisal(TEXT)) == as_lists(surprisals(model, TEXT, "zero"))
+    assert zero.perplexity(TEXT).mean_nats == perplexity(model, TEXT, "zero").mean_nats != lm.perplexity(TEXT).mean_nats
+
+
+def test_it_gives_what_the_command_prints(model: PretrainedBiLM, shell: Shell) -> None:
+    save_model(model, "lm")
+    Path("text.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in TEXT))
+    lm = LanguageModel.from_pretrained("lm")
+    result = lm.perplexity("text.txt")
+    assert shell("perplexity", "lm", "text.txt").out == result.table() + "\n"
+    facts = json.loads(shell("perplexity", "lm", "text.txt", "--json").out)
+    assert {name: facts[name] for name in result.to_dict()} == result.to_dict()
+    rows = shell("perplexity", "lm", "text.txt", "--per-token", "-").out.splitlines()[1:]
+    expected = [f"{nats[0]:.6f}" for sentence in lm.surprisal(TEXT) for nats in sentence.nats.T]
+    assert [row.split("\t")[2] or "nan" for row in rows] == expected
+    theirs = lm.bilm_tf_perplexity(["text.txt"], 2)
+    assert shell("perplexity", "lm", "text.txt", "--as-bilm-tf", "2").out == theirs.table() + "\n"
+
+
+def test_a_text_is_files_or_sentences(model: PretrainedBiLM, tmp_path: Path) -> None:
+    lm = LanguageModel(model)
+    for number, sentence in enumerate(TEXT):
+        (tmp_path / f"{number}.txt").write_text(" ".join(sentence) + "\n")
+    expected = lm.perplexity(TEXT).mean_nats
+    for texts in (tmp_path, str(tmp_path / "*.txt"), sorted(tmp_path.iterdir()), iter(TEXT)):
+        assert lm.perplexity(texts).mean_nats == pytest.approx(expected)
+    with pytest.raises(TextError, match="No sentence"):
+        lm.perplexity([])
+
+
+def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in TEXT))
+    found: list[tuple[str, int, int | None]] = []
+    result = LanguageModel(model).perplexity(tmp_path / "text.txt", progress=lambda *report: found.append(report))
+    assert found[-1] == ("perplexity", result.n_predictions, result.n_predictions)
+
+
+def test_without_a_softmax_there_is_no_language_model(tmp_path: Path) -> None:
+    save_model(random_model(), tmp_path / "weights.hdf5")
+    with pytest.raises(ModelNotFoundError, match="cannot predict words"):
+        LanguageModel.from_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="expected 'warm' or 'zero'"):
+        LanguageModel(random_model(), start="cold")  # type: ignore[arg-type]
+
+
+def test_the_model_inside_the_package_is_a_language_model() -> None:
+    lm = LanguageModel.from_pretrained()
+    good, bad = (
+        ["The", "book", "on", "the", "tables", "is", "old", "."],
+        ["The", "book", "on", "the", "tables", "are", "old", "."],
+    )
+    result = lm.minimal_pairs([(good, bad), (good, bad)])
+    assert result.nats.shape == (2, 2, 2)
+    assert result.nats[0].tolist() == result.nats[1].tolist()
+
+
+@torch.no_grad()
+def test_substitutes_are_the_words_of_a_direct_softmax(model: PretrainedBiLM) -> None:
+    assert model.softmax is not None
+    assert model.vocabulary is not None
+    lm, sentence, position = LanguageModel(model), TEXT[2], 2
+    # The surprisal of each word of the vocabulary in the word's place is minus the log of its probability there.
+    variants = [[*sentence[:position], word, *sentence[position + 1 :]] for word in model.vocabulary.words]
+    nats = np.array([found.nats[:, position + 1] for found in lm.surprisal(variants)])
+    both = np.exp(-nats.sum(axis=1))
+    for direction, expected in (
+        ("forward", np.exp(-nats[:, 0])),
+        ("backward", np.exp(-nats[:, 1])),
+        ("both", both / both.sum()),
+    ):
+        found = lm.substitutes(sentence, position, direction, n=1000)  # type: ignore[arg-type]
+        assert [model.vocabulary.words[substitute.word_id] for substitute in found] == [s.word for s in found]
+        assert sorted(s.word for s in found) == sorted(model.vocabulary.words)
+        probabilities = np.array([s.probability for s in found])
+        np.testing.assert_allclose(probabilities, expected[[s.word_id for s in found]], rtol=1e-4)
+        assert (np.diff(probabilities) <= 0).all()
+        assert probabilities.sum() == pytest.approx(1)
+        assert lm.substitutes(sentence, position - len(sentence), direction, n=3) == found[:3]  # type: ignore[arg-type]
+
+
+def test_substitutes_of_all_tokens_are_those_of_each(model: PretrainedBiLM) -> None:
+    from elmokit.scoring.substitutes import all_substitutes
+
+    lm = LanguageModel(model)
+    for sentence, found in zip(TEXT, all_substitutes(model, iter(TEXT), "both", 3), strict=True):
+        for position, expected in enumerate(found):
+            here = lm.substitutes(sentence, position, n=3)
+            assert [s.word for s in here] == [s.word for s in expected]
+            assert [s.probability for s in here] == pytest.approx([s.probability for s in expected], rel=1e-4)
+
+
+def test_the_word_itself_is_not_seen(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    assert lm.substitutes(["the", "cat", "sat"], 1) == lm.substitutes(["the", "dog", "sat"], 1)
+
+
+@pytest.mark.parametrize(
+    ("position", "settings", "message"),
+    [
+        (3, {}, "the sentence has 3 tokens"),
+        (0, {"direction": "left"}, "expected 'forward', 'backward' or 'both'"),
+        (0, {"n": 0}, "at least 1 word"),
+    ],
+)
+def test_a_substitute_that_cannot_be_is_refused(
+    model: PretrainedBiLM, position: int, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LanguageModel(model).substitutes(["the", "cat", "sat"], position, **settings)  # type: ignore[arg-type]
+
+
+def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
+    pairs = [(TEXT[0], TEXT[2]), (TEXT[2], TEXT[0])]
+    result = score_minimal_pairs(model, pairs)
+    first, second = surprisals(model, [TEXT[0], TEXT[2]])
+    assert result.nats[0].tolist() == pytest.approx(np.array([first.total_nats, second.total_nats]))
+    assert result.accuracy == 0.5
+    assert result.accuracy_per_direction == (0.5, 0.5)
+    with pytest.raises(TextError, match="No pair"):
+        score_minimal_pairs(model, [])
+
+
+def test_a_model_is_opened_by_name_with_its_softmax() -> None:
+    assert open_model("en-mini").softmax is not None
