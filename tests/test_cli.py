@@ -209,7 +209,7 @@ BAD_CALLS = {
     "text.txt is both the output and one of": ["vocab", ".", "text.txt", "--overwrite"],
     "text.txt already exists": ["vocab", "latin.txt", "text.txt"],
     "weights.hdf5 has no softmax and vocabulary": ["perplexity", "lone/weights.hdf5", "text.txt"],
-    "gives one number": ["perplexity", "model", "text.txt", "--as-bilm-tf", "2", "--per-token", "table.tsv"],
+    "prints one number": ["perplexity", "model", "text.txt", "--as-bilm-tf", "2", "--per-token", "table.tsv"],
     "latin.txt, line 1: not": ["perplexity", "model", "text.txt", "latin.txt"],
     "both write to standard output": ["perplexity", "model", "text.txt", "--per-token", "-", "--json"],
     "device 'abacus'": ["perplexity", "model", "text.txt", "--device", "abacus"],

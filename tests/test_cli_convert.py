@@ -108,7 +108,7 @@ def test_a_run_that_kept_no_model_yet_names_its_checkpoint(shell) -> None:  # ty
     Path("model").rename("run/checkpoints/step-00000004/model")
     ran = shell("convert", "run", "out.hdf5")
     assert ran.code == 2
-    assert "a training run that has kept no model yet; its newest checkpoint is run/checkpoints/step-0" in ran.err
+    assert "a training run that has not saved a model yet; its newest checkpoint is run/checkpoints/step-0" in ran.err
     assert shell("convert", "run/checkpoints/step-00000004/model", "out.hdf5").code == 0
 
 

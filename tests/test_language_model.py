@@ -79,7 +79,8 @@ def test_without_a_softmax_there_is_no_language_model(tmp_path: Path) -> None:
 
 def test_the_model_inside_the_package_is_a_language_model() -> None:
     lm = LanguageModel.from_pretrained()
-    good, bad = (
+    good = ["The", "book", "is", "old", "."]
+    bad = ["The", "book", "are", "old", "."]
         ["The", "book", "on", "the", "tables", "is", "old", "."],
         ["The", "book", "on", "the", "tables", "are", "old", "."],
     )
