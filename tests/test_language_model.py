@@ -81,9 +81,6 @@ def test_the_model_inside_the_package_is_a_language_model() -> None:
     lm = LanguageModel.from_pretrained()
     good = ["The", "book", "is", "old", "."]
     bad = ["The", "book", "are", "old", "."]
-        ["The", "book", "on", "the", "tables", "is", "old", "."],
-        ["The", "book", "on", "the", "tables", "are", "old", "."],
-    )
     result = lm.minimal_pairs([(good, bad), (good, bad)])
     assert result.nats.shape == (2, 2, 2)
     assert result.nats[0].tolist() == result.nats[1].tolist()
