@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from elmokit.initial_state import warm_start
+from elmokit.initial_state import initial_state
 from elmokit.io.text_files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.scoring.perplexity import perplexity
@@ -51,7 +51,7 @@ def main() -> None:
         raise SystemExit(f"{name} has no full softmax.")
     vocabulary = Vocabulary(model.vocabulary.words[:n_words])
     fewer = dataclasses.replace(model, softmax=FewerWords(model.softmax, vocabulary), vocabulary=vocabulary)
-    start = warm_start(model)
+    start = initial_state(model)
     print("| text | predictions | unknown words | forward | backward |\n|---|---|---|---|---|")
     for text in texts:
         found = perplexity(fewer, read_sentences(text), start=start)

@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from elmokit import BiLMState, Elmo, PretrainedBiLM, open_model
-from elmokit.initial_state import boundary_state, calibrated_state
+from elmokit.initial_state import boundary_state, mean_state
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.scoring.perplexity import perplexity
 
@@ -58,10 +58,10 @@ def main() -> None:
     starts = {
         "zero": bilm.zero_state(1),
         "one empty sentence": boundary_state(model),
-        f"mean state over {len(calibration)} sentences": calibrated_state(model, calibration),
+        f"mean state over {len(calibration)} sentences": mean_state(model, calibration),
     }
-    if model.warm_state is not None:
-        starts["the state stored with the model"] = model.warm_state
+    if model.initial_state is not None:
+        starts["the state stored with the model"] = model.initial_state
     for name, start in starts.items():
         result = perplexity(model, text, start=start)
         far = " | ".join(f"{distance:.5f}" for distance in distances(model, start, text, carried))

@@ -1,8 +1,9 @@
-"""``Elmo``: sentences in, contextual vectors out; in Python loops, or as a module inside a model."""
+"""Compute ELMo vectors: :class:`Elmo` embeds sentences, and is a module for use inside other models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, overload
 
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError, TextError
-from elmokit.initial_state import warm_start
-from elmokit.long_text import walk
+from elmokit.initial_state import initial_state
+from elmokit.long_text import read_in_chunks
 from elmokit.nn.devices import usable_device
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, mix_of
 from elmokit.text.batching import check_sentence, is_long, make_batch, map_in_batches, read_ahead
@@ -24,42 +25,73 @@ from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 
 Start = Literal["warm", "zero", "stateful"]
+"""The LSTM state that a sentence starts from; see :class:`Elmo`."""
 Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
+"""The layers that ``embed`` returns; see :meth:`Elmo.embed`."""
 Vectors = NDArray[np.float32]
 
 CHUNK_TOKENS = 4096
+"""Tokens per chunk of a long text: few enough for memory, enough for the matrix products to run at full speed."""
 
 
 class ElmoOutput(NamedTuple):
-    """What ``Elmo`` gives to the model around it."""
+    """The result of ``Elmo.forward``.
 
-    mixes: list[Tensor]  # one (batch, time, dim) per learned mix; zero where the mask is False
-    mask: Tensor  # (batch, time) bool, True on a real token
-    state: BiLMState  # after the batch; pass it on to carry it
+    Attributes:
+        mixes: One tensor ``(batch, time, dim)`` per scalar mix; zero where the mask is False.
+        mask: ``(batch, time)`` bool, True on a real token.
+        state: The LSTM state after the batch. Pass it to the next call to continue each row.
+    """
+
+    mixes: list[Tensor]
+    mask: Tensor
+    state: BiLMState
 
 
 class Elmo(nn.Module):
-    """Contextual token vectors from a biLM (Peters et al. 2018).
+    """Contextual token vectors from a bidirectional language model (Peters et al. 2018).
 
-    With ``start`` "warm" or "zero" a sentence's vectors do not depend on its neighbours, its batch or the order.
+    Call :meth:`embed` for NumPy arrays. Inside a PyTorch model, call the module itself: it returns learned mixes of the
+    layers (:class:`~elmokit.nn.scalar_mix.ScalarMix`).
 
-    An ``Elmo`` takes its model over: whether the biLM trains, where it is and in what number type are set on the model
-    itself, so give each ``Elmo`` a model of its own.
+    With ``start`` "warm" or "zero", the vectors of a sentence depend on that sentence alone, not on its neighbours, the
+    batch or the order. ("Warm" means a fixed initial LSTM state: one that is stored with the model, or else the state
+    after an empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
+
+    An ``Elmo`` owns its model: it switches the gradients of the biLM on or off, and ``.to(device)`` moves the biLM.
+    Give each ``Elmo`` a model of its own.
 
     Args:
-        model: an opened model; ``Elmo.from_pretrained`` opens one by its path.
-        start: the LSTM state that a sentence is read from. "warm": one constant state, stored with the model or
-            made from the model's sentence boundaries. "zero": nothing read yet. "stateful": the state of the
-            same batch row after the sentence before, as bilm-tf and AllenNLP do.
-        n_mixes: learned mixes that ``forward`` returns, for different places in a model.
-        layer_norm: normalise layers before mixing, over all vectors of the batch that are returned, as in bilm-tf
-            (AllenNLP counts the boundaries too: ``compat.allennlp``).
-        dropout: on each mix, in training; the paper's models use 0.5.
-        layers: what the mixes weigh: "all"; "top", the top layer times a learned gamma; "average", the plain mean times
-            a learned gamma; a layer's number; or several.
-        trainable: let gradients reach the biLM; else only the mixes learn.
-        keep_boundaries: leave the vectors of ``<S>`` and ``</S>`` in what ``forward`` returns.
-        token_cache_mib: memory for layer-0 vectors that ``embed`` keeps across batches, in MiB; 0 to keep none.
+        model: An opened model. :meth:`from_pretrained` opens one for you.
+        start: The LSTM state that each sentence starts from. "warm": a fixed initial state. "zero": all zeros.
+            "stateful": the state of the same batch row after the previous batch, as in bilm-tf and AllenNLP.
+        n_mixes: Number of scalar mixes that ``forward`` returns, for example one for the input and one for the output
+            of a task's network.
+        layer_norm: Normalize the layers before mixing, over all returned vectors of the batch, as in bilm-tf.
+            (AllenNLP includes the boundaries; see ``compat.allennlp``.)
+        dropout: Dropout ratio on each mix during training. The models of the paper use 0.5.
+        layers: The layers that the scalar mixes combine: "all"; "top", which learns a factor for the top layer only;
+            "average", which learns a factor for the plain mean; a layer number; or a list of them.
+        trainable: Fine-tune the biLM. If False, only the scalar mixes are trained.
+        keep_boundaries: Include the vectors of ``<S>`` and ``</S>`` in the result of ``forward``.
+        token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, which :meth:`embed` then computes
+            only once. 0 disables the cache.
+
+    Raises:
+        ConfigError: ``start``, ``layers`` or ``token_cache_mib`` is not a valid value.
+
+    Example:
+        >>> elmo = Elmo.from_pretrained()  # the small English model in the package
+        >>> vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
+        >>> vectors[0].shape  # layers, tokens, dimensions
+        (3, 6, 256)
+
+        In a PyTorch model:
+
+        >>> elmo = Elmo.from_pretrained(dropout=0.5)
+        >>> (mix,), mask, _ = elmo(elmo.ids([["The", "bank"], ["Rates", "rose", "."]]))
+        >>> mix.shape
+        torch.Size([2, 3, 256])
     """
 
     def __init__(
@@ -77,9 +109,9 @@ class Elmo(nn.Module):
     ) -> None:
         super().__init__()
         if start not in ("warm", "zero", "stateful"):
-            raise ConfigError(f"start is {start!r}; a sentence starts 'warm', 'zero' or 'stateful'.")
+            raise ConfigError(f"start is {start!r}. Choose 'warm', 'zero' or 'stateful'.")
         if token_cache_mib < 0:
-            raise ConfigError(f"token_cache_mib is {token_cache_mib}; give 0 or more.")
+            raise ConfigError(f"token_cache_mib is {token_cache_mib}. Choose 0 or more.")
         self.model = model
         self.bilm = model.bilm.requires_grad_(trainable)
         self.start: Start = start
@@ -88,9 +120,7 @@ class Elmo(nn.Module):
         self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
         self.mixes = nn.ModuleList(mix_of(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
         self.dropout = nn.Dropout(dropout)
-        state = self.bilm.zero_state(1)
-        if start == "warm":
-            state = warm_start(model)
+        state = initial_state(model) if start == "warm" else self.bilm.zero_state(1)
         self.register_buffer("start_hidden", state.hidden)
         self.register_buffer("start_cell", state.cell)
         self.start_hidden: Tensor
@@ -115,20 +145,24 @@ class Elmo(nn.Module):
         token_cache_mib: int = 64,
         device: str | torch.device | None = None,
     ) -> Elmo:
-        """Open a model and wrap it.
+        """Open a model by its path or name.
 
         Args:
-            path_or_name: a folder of ours, a folder or archive with options and HDF5 weights, or the HDF5 file, by its
-                path or address (http, https); a published name such as "original"; "owner/name" on the Hugging Face
-                Hub; None for the small English model inside the package.
-            options: the options file of an HDF5 file, path or address, where it does not stand beside it.
-            token_embeddings, vocabulary: token vectors computed before, and a word list, as in ``open_model``; for a
-                model on this machine.
-            device: where to put it.
+            path_or_name: An elmokit model directory; a directory or archive with options and HDF5 weights; or an HDF5
+                file; each as a path or an http(s) address. Or a published name such as "original"; "owner/name" on the
+                Hugging Face Hub; or None for the small English model in the package.
+            options: Path or address of the options file of an HDF5 file. Needed only if it is not next to the weights.
+            token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
+            vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
+            device: Where to compute, such as "cuda". None leaves the model on the CPU.
+            start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See :class:`Elmo`.
 
         Raises:
-            ModelError: nothing stands there, or it cannot be opened.
-            ConfigError: the device cannot be used.
+            ModelError: No model was found, or it cannot be opened.
+            ConfigError: The device is not available, or another argument is not valid.
+
+        Example:
+            >>> elmo = Elmo.from_pretrained("elmo_weights.hdf5", options="elmo_options.json", start="zero")
         """
         where = None if device is None else usable_device(device)
         elmo = cls(
@@ -146,34 +180,41 @@ class Elmo(nn.Module):
 
     @property
     def n_layers(self) -> int:
-        """Layers of vectors, the context-free layer 0 included."""
+        """Number of layers of vectors, the context-free layer 0 included."""
         return self.bilm.config.n_layers + 1
 
     @property
     def output_dim(self) -> int:
-        """Size of a vector."""
+        """Number of dimensions of a vector."""
         return self.bilm.config.output_dim
 
     def penalty(self) -> Tensor:
-        """The sum of squares of all mixes' raw weights: add it, times lambda, to each batch's loss.
+        """Return the sum of squares of the raw weights of all scalar mixes.
 
-        Peters et al. 2018 take a lambda of 0.001 for most tasks, 0.1 for NER; a large one keeps the mix near the mean.
+        Add it, times a factor lambda, to the loss of each batch. A large lambda keeps the mixes near the plain mean.
+        Peters et al. (2018) use 0.001 for most tasks and 0.1 for NER.
         """
         penalties = [mix.penalty() for mix in self.mixes if isinstance(mix, ScalarMix)]
         return torch.stack([*penalties, self.start_hidden.new_zeros(())]).sum()
 
     def train(self, mode: bool = True) -> Elmo:
-        """Switch dropout of the mixes on or off; the biLM's own dropout is for pre-training and stays off."""
+        """Switch the dropout of the mixes on or off. The biLM's own dropout is for pre-training and stays off."""
         super().train(mode)
         self.bilm.eval()
         return self
 
     def ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
-        """Char ids of tokenised sentences, boundaries added: what ``forward`` reads.
+        """Encode tokenized sentences as the input of ``forward``, with sentence boundaries.
+
+        Args:
+            sentences: Lists of tokens.
 
         Returns:
-            ``(batch, time, chars)``, ``(batch, time, 1 + chars)`` with word features, or ``(batch, time)`` for a
-            word-input model; 0 where there is no token.
+            Char ids ``(batch, time, chars)``; ``(batch, time, 1 + chars)`` for a model with word features; or word ids
+            ``(batch, time)`` for a word-input model. 0 on padding.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
         """
         batch = make_batch(sentences, self.model.encode)
         tokens, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask)
@@ -181,18 +222,18 @@ class Elmo(nn.Module):
         return torch.where(mask.view(*mask.shape, *[1] * (ids.ndim - 2)), ids, 0).to(self.bilm.device)
 
     def forward(self, ids: Tensor, state: BiLMState | None = None) -> ElmoOutput:
-        """Learned mixes of a batch.
+        """Compute the scalar mixes of a batch.
 
         Args:
-            ids: ``(batch, time, chars)`` from ``ids``, boundaries included, padded on the right with 0.
-            state: what each row starts from; None for the start that was chosen ("stateful" begins at zero).
+            ids: The result of :meth:`ids`: boundaries included, padded on the right with 0.
+            state: The LSTM state that each row starts from. None uses ``start``; "stateful" then starts from zero.
 
         Raises:
-            ValueError: there is padding between tokens.
+            ValueError: There is padding between tokens.
         """
         mask = (ids > 0).any(dim=-1) if self.bilm.config.n_words is None else ids > 0
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            raise ValueError("There is padding before or between tokens; pad ids on the right, as Elmo.ids does.")
+            raise ValueError("There is padding before or between tokens. Pad on the right, as Elmo.ids does.")
         state = self.start_state(len(ids)) if state is None else state
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers, state = self.bilm(ids, mask, state)
@@ -230,168 +271,249 @@ class Elmo(nn.Module):
         batch_tokens: int = 2048,
         batch_size: int = 64,
     ) -> list[Vectors] | Iterator[Vectors]:
-        """Vectors of tokenised sentences, in the order given, boundaries off.
+        """Compute the vectors of tokenized sentences.
+
+        Sentences of similar length share a batch. Results come in the order of the sentences, without the boundaries.
 
         Args:
-            sentences: lists of tokens. From an iterator they are read a few batches ahead and the vectors
-                come as an iterator too, so that memory stays bounded.
-            layers: "all"; "top"; "average" (the plain mean); "mix" (the first learned mix); a layer's number;
-                or several.
-            batch_tokens: positions per batch, padding included; memory grows with it, results do not change.
-            batch_size: sentences per batch when ``start`` is "stateful", where row r goes on from row r.
+            sentences: Lists of tokens. From an iterator, sentences are read a few batches ahead and the vectors are
+                returned as an iterator too, so that a corpus of any size fits in memory.
+            layers: "all"; "top"; "average", the plain mean; "mix", the first scalar mix; a layer number; or a list of
+                them. Layer 0 is context-free.
+            batch_tokens: Positions per batch, padding included. It changes speed and memory, not the vectors.
+            batch_size: Sentences per batch if ``start`` is "stateful": row r then continues from row r of the previous
+                batch.
 
         Returns:
-            one array per sentence: ``(layers, tokens, dim)`` for "all" or several layers, else ``(tokens, dim)``.
+            One array per sentence: ``(layers, tokens, dim)`` for "all" and for a list, else ``(tokens, dim)``.
 
         Raises:
-            TextError: a sentence is no list of strings.
-            ConfigError: there is no such layer.
+            TextError: A sentence is not a list of strings.
+            ConfigError: A layer does not exist, or a batch size is below 1.
+
+        Example:
+            >>> first, second = elmo.embed([["The", "bank"], ["Rates", "rose", "."]], layers="average")
+            >>> second.shape
+            (3, 256)
+            >>> lines = (line.split() for line in open("corpus.txt"))
+            >>> sentence_vectors = [vectors.mean(axis=0) for vectors in elmo.embed(lines, layers="top")]
         """
         if isinstance(sentences, str):
             raise TextError(
                 f"Expected a list of tokenized sentences, but got the string {sentences[:40]!r}. "
                 f"Wrap it: embed([{sentences[:40]!r}.split()])."
             )
-        chosen = self._chosen(layers)
+        selection = self._select(layers)
         if batch_tokens < 1 or batch_size < 1:
             raise ConfigError(f"batch_tokens is {batch_tokens} and batch_size {batch_size}; both must be at least 1.")
-        stream = self._embed(iter(sentences), chosen, batch_tokens, batch_size)
-        return stream if isinstance(sentences, Iterator) else list(stream)
+        vectors = self._embed(iter(sentences), selection, batch_tokens, batch_size)
+        return vectors if isinstance(sentences, Iterator) else list(vectors)
 
     def embed_batch(
         self, sentences: Sequence[Sequence[str]], state: BiLMState, layers: Layers = "all"
     ) -> tuple[list[Vectors], BiLMState]:
-        """One batch from an explicit state; the arrays as in ``embed``, and the state after the batch, row by row."""
-        if not sentences:
-            return [], state
-        return self._run(sentences, state, self._chosen(layers))
+        """Compute the vectors of one batch from a given LSTM state.
 
-    def embed_document(
-        self, tokens: Sequence[str], *, layers: Layers = "all", chunk_tokens: int = CHUNK_TOKENS
-    ) -> Iterator[Vectors]:
-        """Vectors of one text of any length, part by part, exact, in memory that does not grow with it.
+        Use it to carry the state from batch to batch yourself.
 
         Args:
-            tokens: read as one sentence.
-            layers: as in ``embed``.
-            chunk_tokens: tokens a part.
+            sentences: Lists of tokens.
+            state: One row per sentence, from ``elmo.bilm.zero_state(n)`` or from an earlier call.
+            layers: As in :meth:`embed`.
 
         Returns:
-            parts ``(layers, tokens, dim)`` or ``(tokens, dim)``, which side by side are what ``embed`` gives.
+            The vectors as in :meth:`embed`, and the state after each sentence.
 
         Raises:
-            TextError: the text is no list of strings.
-            ConfigError: there is no such layer, or a mix that normalises over the whole text was asked for.
+            TextError: A sentence is not a list of strings.
+            ConfigError: A layer does not exist.
         """
-        chosen = self._chosen(layers)
+        if not sentences:
+            return [], state
+        return self._run(sentences, state, self._select(layers))
+
+    def embed_document(
+        self, tokens: Sequence[str], *, layers: Layers = "all", chunk_tokens: int | None = None
+    ) -> Iterator[Vectors]:
+        """Compute the vectors of one text of any length, chunk by chunk, in constant memory.
+
+        The vectors are those that :meth:`embed` returns for the whole text as one sentence.
+
+        Args:
+            tokens: The text.
+            layers: As in :meth:`embed`.
+            chunk_tokens: Tokens per chunk; 4,096 by default.
+
+        Returns:
+            Arrays ``(layers, tokens, dim)`` or ``(tokens, dim)``, to be joined along the tokens.
+
+        Raises:
+            TextError: The text is not a list of strings.
+            ConfigError: A layer does not exist, or a mix is requested that normalizes over the whole text.
+
+        Example:
+            >>> total = sum(chunk.sum(axis=0) for chunk in elmo.embed_document(book, layers="top"))
+        """
+        selection = self._select(layers)
+        chunk_tokens = CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
         if chunk_tokens < 1:
             raise ConfigError(f"chunk_tokens is {chunk_tokens}; it must be at least 1.")
-        if chosen.looks_at_all(self):
-            raise ConfigError("This mix normalises over the whole text, which is never in memory; take other layers.")
-        return self._walk([BEGIN_SENTENCE, *check_sentence(tokens), END_SENTENCE], chosen, chunk_tokens)
+        if selection.needs_whole_batch:
+            raise ConfigError(
+                "This mix normalizes over the whole text, which is never in memory at once. Choose other layers."
+            )
+        return self._embed_in_chunks(check_sentence(tokens), selection, chunk_tokens)
+
+    def embed_planned_batch(
+        self, sentences: Sequence[Sequence[str]], layers: Layers = "all"
+    ) -> Iterator[list[Vectors]]:
+        """Compute the vectors of one batch of :func:`~elmokit.text.batching.plan_batches`.
+
+        For callers that plan batches themselves and write results as they come (``elmokit.corpus``).
+
+        Args:
+            sentences: The sentences of the batch.
+            layers: As in :meth:`embed`.
+
+        Yields:
+            Once, one array per sentence. Or, for the single sentence of a batch that is too long to be computed at
+            once, lists of one array: the vectors of its chunks in order.
+        """
+        selection = self._select(layers)
+        if selection.needs_chunks(sentences):
+            for chunk in self._embed_in_chunks(check_sentence(sentences[0]), selection, CHUNK_TOKENS):
+                yield [chunk]
+        else:
+            yield self._run(sentences, self.start_state(len(sentences)), selection)[0]
 
     def start_state(self, n_rows: int) -> BiLMState:
-        """The state that every sentence starts from, for so many rows."""
+        """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""
         return BiLMState(self.start_hidden, self.start_cell).repeat_row(n_rows)
 
     def _embed(
-        self, sentences: Iterator[Sequence[str]], chosen: _Chosen, batch_tokens: int, batch_size: int
+        self, sentences: Iterator[Sequence[str]], selection: _LayerSelection, batch_tokens: int, batch_size: int
     ) -> Iterator[Vectors]:
         if self.start == "stateful":
-            carried = self.bilm.zero_state(0)
+            state = self.bilm.zero_state(0)
             for batch in read_ahead(sentences, max_items=batch_size):
-                vectors, after = self._run(batch, carried.first_rows(len(batch)), chosen)
-                carried = carried.with_first_rows(after)
+                vectors, after = self._run(batch, state.first_rows(len(batch)), selection)
+                # A smaller batch leaves the state of the remaining rows as it was.
+                state = state.with_first_rows(after)
                 yield from vectors
             return
 
         def compute(batch: list[Sequence[str]]) -> list[Vectors]:
-            if is_long(len(batch[0])) and not chosen.looks_at_all(self):
-                return [self._walked(batch[0], chosen)]
-            return self._run(batch, self.start_state(len(batch)), chosen)[0]
+            if selection.needs_chunks(batch):
+                return [self._embed_long(batch[0], selection)]
+            return self._run(batch, self.start_state(len(batch)), selection)[0]
 
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
-    def _walk(self, positions: Sequence[str], chosen: _Chosen, chunk_tokens: int) -> Iterator[Vectors]:
-        """The parts of a text given with its boundaries; these belong to the first and the last chunk."""
+    def _embed_long(self, sentence: Sequence[str], selection: _LayerSelection) -> Vectors:
+        """Compute a long sentence chunk by chunk into one array, so that only its vectors are in memory at once."""
+        vectors, stop = np.empty(0, np.float32), 0
+        for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):
+            if not stop:
+                vectors = np.empty((*chunk.shape[:-2], len(sentence), chunk.shape[-1]), np.float32)
+            first, stop = stop, stop + chunk.shape[-2]
+            vectors[..., first:stop, :] = chunk
+        return vectors
+
+    def _embed_in_chunks(
+        self, sentence: Sequence[str], selection: _LayerSelection, chunk_tokens: int
+    ) -> Iterator[Vectors]:
+        positions = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
+        # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
         edges = [0, *range(1 + chunk_tokens, len(positions) - 1, chunk_tokens), len(positions)]
 
         def vectors_of(start: int, stop: int) -> Tensor:
-            places: dict[str, int] = {}
-            index = [places.setdefault(token, len(places)) for token in positions[start:stop]]
-            vectors = self.model.word_vectors(list(places), self.token_cache)
+            numbers: dict[str, int] = {}
+            index = [numbers.setdefault(token, len(numbers)) for token in positions[start:stop]]
+            vectors = self.model.word_vectors(list(numbers), self.token_cache)
             return vectors[torch.tensor(index, device=vectors.device)][None]
 
-        for edge, layers in zip(edges, walk(self.bilm, vectors_of, edges, self.start_state(1)), strict=False):
-            part = chosen.of(self, layers)[..., 0, :, :].detach()
-            stop = part.shape[-2] - (edge + part.shape[-2] == len(positions))
-            yield part[..., 1 if edge == 0 else 0 : stop, :].float().cpu().numpy()
-
-    def _walked(self, sentence: Sequence[str], chosen: _Chosen) -> Vectors:
-        parts = self._walk([BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE], chosen, CHUNK_TOKENS)
-        vectors, at = np.empty(0, np.float32), 0
-        for part in parts:
-            if not at:
-                vectors = np.empty((*part.shape[:-2], len(sentence), part.shape[-1]), np.float32)
-            vectors[..., at : at + part.shape[-2], :] = part
-            at += part.shape[-2]
-        return vectors
+        chunks = read_in_chunks(self.bilm, vectors_of, edges, self.start_state(1))
+        for start, layers in zip(edges, chunks, strict=False):
+            chunk = selection.apply(layers)[..., 0, :, :].detach()
+            n_positions = chunk.shape[-2]
+            is_last = start + n_positions == len(positions)
+            yield chunk[..., int(start == 0) : n_positions - is_last, :].float().cpu().numpy()
 
     @torch.no_grad()
     def _run(
-        self, sentences: Sequence[Sequence[str]], state: BiLMState, chosen: _Chosen
+        self, sentences: Sequence[Sequence[str]], state: BiLMState, selection: _LayerSelection
     ) -> tuple[list[Vectors], BiLMState]:
         (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
-        wanted = chosen.of(self, layers, torch.from_numpy(batch.mask).to(layers.device))  # (..., batch, time, dim)
-        rows = wanted.movedim(-3, 0).float().cpu().numpy()
+        selected = selection.apply(layers, torch.from_numpy(batch.mask).to(layers.device))  # (..., batch, time, dim)
+        rows = selected.movedim(-3, 0).float().cpu().numpy()
         lengths = batch.mask.sum(axis=1)
+        # Copies, so that keeping one short sentence does not keep its whole batch in memory.
         return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, lengths, strict=True)], state
 
-    def _chosen(self, layers: Layers) -> _Chosen:
+    def _select(self, layers: Layers) -> _LayerSelection:
+        """Check which layers are requested.
+
+        Raises:
+            ConfigError: A layer does not exist.
+        """
         if layers == "all":
-            return _Chosen(tuple(range(self.n_layers)))
+            return _LayerSelection(slice(None))
         if layers == "top":
-            return _Chosen(self.n_layers - 1)
-        if layers == "average" or layers == "mix":
-            return _Chosen(layers)
-        chosen = layers if isinstance(layers, int) else tuple(layers)
-        for number in [chosen] if isinstance(chosen, int) else chosen:
+            return _LayerSelection(self.n_layers - 1)
+        if layers == "average":
+            return _LayerSelection("average")
+        if layers == "mix":
+            if not self.mixes:
+                raise ConfigError("layers is 'mix', but this Elmo has no scalar mix. Create it with n_mixes=1 or more.")
+            mix = self.mixes[0]
+            assert isinstance(mix, ScalarMix)
+            return _LayerSelection(mix)
+        numbers = [layers] if isinstance(layers, (int, str)) else list(layers)
+        for number in numbers:
             if number not in range(self.n_layers):
+                name = self.model.source.name if self.model.source is not None else "this model"
                 raise ConfigError(
-                    f"There is no layer {number!r}: this model has layers 0 to {self.n_layers - 1}, "
-                    "and 'all', 'top', 'average' and 'mix' of them."
+                    f"Layer {number!r} does not exist: {name} has layers 0 to {self.n_layers - 1}. "
+                    "You can also choose 'all', 'top', 'average' or 'mix'."
                 )
-        return _Chosen(chosen)
+        return _LayerSelection(layers if isinstance(layers, int) else numbers)
 
 
-class _Chosen(NamedTuple):
-    """Which layers were asked for: one, several, or a combination of all."""
+@dataclass(frozen=True)
+class _LayerSelection:
+    """The requested layers: a number, several, all (a slice), their mean, or a scalar mix of them."""
 
-    layers: int | tuple[int, ...] | Literal["average", "mix"]
+    layers: int | list[int] | slice | Literal["average"] | ScalarMix
 
-    def looks_at_all(self, elmo: Elmo) -> bool:
-        """Whether a vector depends on the whole batch: a mix that normalises over it."""
-        return self.layers == "mix" and bool(elmo.mixes) and bool(elmo.mixes[0].layer_norm)
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether a vector depends on all vectors of its batch: a mix that normalizes over them."""
+        return isinstance(self.layers, ScalarMix) and self.layers.layer_norm
 
-    def of(self, elmo: Elmo, layers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """From ``(layers, batch, time, dim)`` to what was asked for; the mask for a mix that looks at all."""
-        if self.layers == "average":
-            return layers.mean(dim=0)
-        if self.layers == "mix":
-            if not elmo.mixes:
-                raise ConfigError("This Elmo was built with n_mixes=0: there is no learned mix to apply.")
-            mixed: Tensor = elmo.mixes[0](layers, None if mask is None else within_boundaries(mask))
+    def needs_chunks(self, batch: Sequence[Sequence[str]]) -> bool:
+        """Return whether a planned batch is a single sentence that is too long to be computed at once."""
+        return is_long(len(batch[0])) and not self.needs_whole_batch
+
+    def apply(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Take the requested layers from ``(layers, batch, time, dim)``.
+
+        Args:
+            layers: All layers of a batch.
+            mask: ``(batch, time)``, boundaries included. Needed for a mix that normalizes over the batch.
+        """
+        if isinstance(self.layers, ScalarMix):
+            mixed: Tensor = self.layers(layers, None if mask is None else within_boundaries(mask))
             return mixed
-        return layers[self.layers] if isinstance(self.layers, int) else layers[list(self.layers)]
+        return layers.mean(dim=0) if self.layers == "average" else layers[self.layers]
 
 
 def within_boundaries(mask: Tensor) -> Tensor:
-    """``(batch, time)``: True on the tokens between ``<S>`` and ``</S>``, of a mask that is True on these too."""
+    """Return the mask of a batch without its boundaries: True only on the tokens between ``<S>`` and ``</S>``."""
     inner = torch.zeros_like(mask)
     inner[:, 1:-1] = mask[:, 2:]
     return inner
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:
-    """``(batch, time, dim)`` to ``(batch, time - 2, dim)``: a row's last real position was its ``</S>``."""
+    """Cut ``(batch, time, dim)`` to ``(batch, time - 2, dim)``; the last real position of each row was ``</S>``."""
     return vectors[:, 1:-1] * mask[:, 2:, None]

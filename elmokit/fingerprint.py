@@ -1,4 +1,4 @@
-"""A name for a model by what it computes."""
+"""Identify a model by what it computes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,35 @@ from elmokit.weights.words import CachedModel
 
 
 def fingerprint(model: PretrainedBiLM, start: str) -> str:
-    """A name for all that a sentence's layers depend on: weights, sizes, start state, word lists, tables.
+    """Return a hash of everything that the layers of a sentence depend on.
+
+    Two models with the same fingerprint compute the same vectors, whatever their paths or formats. It covers the
+    weights, the configuration, the initial state, word lists, and tables of precomputed vectors.
 
     Args:
-        start: how sentences start, as in ``Elmo``.
+        model: The model.
+        start: The state that sentences start from, as in :class:`~elmokit.embedder.Elmo`.
+
+    Returns:
+        32 hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=16)
     facts = {
         "bilm": to_dict(model.bilm.config),
-        # A warm state that no file holds follows from the weights, and its last bits from the machine.
-        "start": "one empty sentence" if start == "warm" and model.warm_state is None else start,
+        # An initial state that is not stored follows from the weights; its last bits depend on the machine, so it is
+        # left out.
+        "start": "one empty sentence" if start == "warm" and model.initial_state is None else start,
         "words": None if model.bilm.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
         "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
     if isinstance(model, CachedModel):
         digest.update(json.dumps(model.rows).encode("utf-8", "surrogatepass"))
-    tensors = dict(model.bilm.state_dict()) | dict(model.bilm.named_buffers())  # a table computed before is not saved
-    if start == "warm" and model.warm_state is not None:
-        tensors.update(start_hidden=model.warm_state.hidden, start_cell=model.warm_state.cell)
+    tensors = dict(model.bilm.state_dict()) | dict(
+        model.bilm.named_buffers()
+    )  # precomputed tables are buffers outside the state dict
+    if start == "warm" and model.initial_state is not None:
+        tensors.update(start_hidden=model.initial_state.hidden, start_cell=model.initial_state.cell)
     for name in sorted(tensors):
         digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
         digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())

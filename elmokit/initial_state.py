@@ -1,4 +1,9 @@
-"""The warm state: one constant state from which every sentence can be read, without a cold start."""
+"""The fixed initial LSTM state that sentences start from (``start="warm"``).
+
+A biLM was trained on running text: it has never seen an LSTM state of zero in the middle of a text, and gives poor
+vectors to the first words after one. AllenNLP carried the state from batch to batch instead, so that vectors depended
+on whatever was embedded before. A fixed state that is typical of sentence boundaries has neither problem.
+"""
 
 from __future__ import annotations
 
@@ -10,51 +15,59 @@ from elmokit.bilm import BiLMState
 from elmokit.errors import TextError
 from elmokit.weights.model import PretrainedBiLM
 
-N_ROWS = 32
+N_ROWS = 32  # sentences that are read side by side for the mean state
+
+
+def initial_state(model: PretrainedBiLM) -> BiLMState:
+    """Return the fixed state that sentences start from, for one row.
+
+    It is the state stored with the model, or else the one after an empty sentence (:func:`boundary_state`).
+    """
+    return model.initial_state or boundary_state(model)
+
+
+def calibrate_initial_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], text_name: str) -> None:
+    """Set the initial state of a model to the mean state after a sentence, and record that in its model card.
+
+    Args:
+        model: The model. Save it to keep the state.
+        sentences: Tokenized sentences of running text, in order; some hundreds are enough.
+        text_name: What to call the text in the model card.
+
+    Raises:
+        TextError: There is no sentence.
+    """
+    model.initial_state = mean_state(model, sentences)
+    model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {text_name}"
 
 
 @torch.no_grad()
 def boundary_state(model: PretrainedBiLM) -> BiLMState:
-    """The state after one empty sentence, ``<S> </S>``: it needs no text.
+    """Return the state after one empty sentence, ``<S> </S>``, read from a state of zero.
 
-    One only: no text holds many of them in a row, and a trained biLM that reads sixteen can end far from any state that
-    text leaves it in.
+    One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of them
+    can end far from any state that text leads to.
     """
     return _states_after([[]], model, n_rows=1)[0]
 
 
 @torch.no_grad()
-def calibrated_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> BiLMState:
-    """The mean state after a sentence of a calibration text, state carried from sentence to sentence.
+def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> BiLMState:
+    """Return the mean state after a sentence, with the state carried from sentence to sentence.
 
     Raises:
-        TextError: there is no sentence.
+        TextError: There is no sentence.
     """
     if not sentences:
-        raise TextError("There is no sentence to calibrate the warm state on.")
+        raise TextError("The initial state cannot be calibrated: the text has no sentence.")
     states = _states_after(sentences, model, n_rows=min(N_ROWS, len(sentences)))
-    states = states[len(states) // 5 :]  # the first batches still feel the cold start
+    states = states[len(states) // 5 :]  # the first batches are still affected by the zero state before them
     hidden, cell = (torch.cat(parts, dim=2).mean(dim=2, keepdim=True) for parts in zip(*states, strict=True))
     return BiLMState(hidden, cell)
 
 
-def store_warm_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], text: str) -> None:
-    """Give a model the state of ``calibrated_state``, and say in its card of which text, by name.
-
-    Raises:
-        TextError: there is no sentence.
-    """
-    model.warm_state = calibrated_state(model, sentences)
-    model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {text}"
-
-
-def warm_start(model: PretrainedBiLM) -> BiLMState:
-    """The constant state that sentences start from: the model's own, or, without one, that after an empty sentence."""
-    return model.warm_state or boundary_state(model)
-
-
 def _states_after(sentences: Sequence[Sequence[str]], model: PretrainedBiLM, n_rows: int) -> list[BiLMState]:
-    """The state after each batch of ``n_rows`` sentences, read in order; an incomplete last batch is left out."""
+    """Return the state after each batch of ``n_rows`` sentences; an incomplete last batch is left out."""
     state = model.bilm.eval().zero_state(n_rows)
     states: list[BiLMState] = []
     for start in range(0, len(sentences) - n_rows + 1, n_rows):

@@ -1,9 +1,10 @@
-"""A text of any length in bounded memory: the biLM walks over it in chunks, exactly.
+"""Read a text of any length in bounded memory, with exact results.
 
-The directions of a biLM never look at each other. So the backward one walks over the whole text once, from its end, and
-leaves behind nothing but its state at each chunk's edge; then both are read chunk by chunk from the text's beginning,
-the backward one again from the state that was left there. That costs one direction more than reading at once, and
-the states: 37 KB a chunk in the original sizes.
+The two directions of a biLM do not depend on each other. So the backward LSTM first reads the whole text from its end
+and keeps only its state at the edge of each chunk. Then both directions are computed chunk by chunk from the beginning, the
+backward one again from the state that was kept for its chunk.
+
+This runs the backward LSTM twice, and keeps one state per chunk (37 KB in the original sizes).
 """
 
 from __future__ import annotations
@@ -19,33 +20,36 @@ from elmokit.nn.lstm import LSTMState
 
 
 @torch.no_grad()
-def walk(
+def read_in_chunks(
     bilm: BiLM, vectors_of: Callable[[int, int], Tensor], edges: Sequence[int], start: BiLMState
 ) -> Iterator[Tensor]:
-    """All layers of one text, chunk by chunk.
+    """Compute all layers of one text, chunk by chunk.
 
     Args:
-        vectors_of: from the positions ``[start, stop)`` to their token vectors ``(1, stop - start, projection_dim)``;
-            asked for each chunk once from the text's end, and once from its beginning.
-        edges: where chunks begin, and last the text's length.
-        start: of one row, what both directions start from.
+        bilm: The network.
+        vectors_of: Returns the token vectors ``(1, stop - start, projection_dim)`` of the positions ``[start, stop)``.
+            It is called for each chunk once from the end of the text, and once from the beginning.
+        edges: The first position of each chunk, then the length of the text.
+        start: The state that both directions start from, for one row.
 
     Yields:
-        ``(n_layers + 1, 1, chunk, output_dim)``
+        ``(n_layers + 1, 1, chunk, output_dim)``.
     """
     chunks = list(pairwise(edges))
-    behind: list[list[LSTMState]] = []
+    # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs
+    # the state after it.
+    backward_states: list[list[LSTMState]] = []
     if bilm.config.bidirectional:
         states = start.of_direction(1)
         for first, stop in reversed(chunks):
-            behind.append(states)
+            backward_states.append(states)
             if first > edges[0]:
                 _, states = bilm.read(1, vectors_of(first, stop), states, reverse=True)
     states = start.of_direction(0)
     for first, stop in chunks:
         vectors = vectors_of(first, stop)
         outputs, states = bilm.read(0, vectors, states)
-        sides = [[vectors, *outputs]]
-        if behind:
-            sides.append([vectors, *bilm.read(1, vectors, behind.pop(), reverse=True)[0]])
-        yield torch.stack([torch.cat(layer, dim=-1) for layer in zip(*sides, strict=True)])
+        directions = [[vectors, *outputs]]
+        if backward_states:
+            directions.append([vectors, *bilm.read(1, vectors, backward_states.pop(), reverse=True)[0]])
+        yield torch.stack([torch.cat(layer, dim=-1) for layer in zip(*directions, strict=True)])

@@ -78,9 +78,9 @@ def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untype
     assert open_model("again").bilm.config == open_model("model").bilm.config
 
 
-def test_convert_stores_a_calibrated_warm_state(shell) -> None:  # type: ignore[no-untyped-def]
+def test_convert_stores_a_calibrated_initial_state(shell) -> None:  # type: ignore[no-untyped-def]
     assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
-    assert open_model("warm").warm_state is not None
+    assert open_model("warm").initial_state is not None
     assert "stored with the model" in shell("info", "warm").out
 
 
@@ -192,14 +192,14 @@ BAD_CALLS = {
         *("--forget-sentences", "--include-sentence-indices"),
     ],
     "--layers is 'x'": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "x"],
-    "There is no layer 5": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
+    "Layer 5 does not exist": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
     "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
     "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],
     "is not a model that elmokit can open": ["info", "text.txt"],
     "no readable HDF5 file": ["info", "broken.hdf5"],
     "There is no options file": ["info", "lonely.hdf5"],
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
-    "Missing argument 'IN'": ["embed"],
+    "Missing argument 'TEXT'": ["embed"],
     "No such command 'embde'": ["embde"],
     "No file matches no*.txt.": ["vocab", "no*.txt", "vocab.txt"],
     "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
@@ -250,7 +250,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
     assert ran.returncode == 2, ran.stderr
     plan, error = ran.stderr.splitlines()
     assert plan == "500 sentences, 3,000 tokens; out.hdf5 will take 2.4 MB"
-    assert error.startswith("elmokit: Writing out.hdf5 failed: File too large.")
+    assert error.startswith("elmokit: Writing to out.hdf5.partial failed: File too large.")
     assert {path.name for path in folder.iterdir()} == {"model", "text.txt", "long.txt"}
 
 

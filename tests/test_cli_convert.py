@@ -97,7 +97,7 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
 
 def test_the_warm_state_is_said_to_be_left_out(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
-    save_model(dataclasses.replace(model, softmax=None, warm_state=model.bilm.zero_state(1)), Path("warm"))
+    save_model(dataclasses.replace(model, softmax=None, initial_state=model.bilm.zero_state(1)), Path("warm"))
     assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it: the initial state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 

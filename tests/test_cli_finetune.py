@@ -66,7 +66,7 @@ def changed(run: str) -> set[str]:
 
 def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
-    model.warm_state = model.bilm.zero_state(1)
+    model.initial_state = model.bilm.zero_state(1)
     save_model(model, Path("model"))
     texts = ("new.txt", "--held-out", "held.txt", "--old-text", "old.txt")
     ran = shell("finetune", "model", *texts, "--run", "run", *QUICK)
@@ -75,8 +75,8 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     tuned = open_model("run")
     assert tuned.vocabulary is not None
     assert tuned.vocabulary.words == open_model("model").vocabulary.words  # type: ignore[union-attr]
-    assert tuned.warm_state is not None
-    assert tuned.warm_state.cell.abs().sum() > 0  # not the old weights' own
+    assert tuned.initial_state is not None
+    assert tuned.initial_state.cell.abs().sum() > 0  # not the old weights' own
     found = perplexities("run")
     assert set(found) == {"held-out", "old text"}
     for name, values in found.items():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elmokit.cli.train import train
-from elmokit.initial_state import calibrated_state
+from elmokit.initial_state import mean_state
 from elmokit.training.config import TrainingConfig
 from elmokit.training.run import RunSettings
 from elmokit.weights.open import open_model
@@ -54,7 +54,7 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
     sentences = [line.split() for line in TEXT.splitlines()] * 20
     sentences.append(["the", "cat", "sat", "."] * 50)  # cut to 200 tokens
     sentences += [["the", "dog", "ran", "."]] * 499  # 500 of a shard
-    for ours, other in zip(model.warm_state or (), calibrated_state(model, sentences), strict=True):
+    for ours, other in zip(model.initial_state or (), mean_state(model, sentences), strict=True):
         torch.testing.assert_close(ours, other)
 
 

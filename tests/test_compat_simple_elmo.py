@@ -43,7 +43,7 @@ def elmo(tmp_path: Path) -> ElmoModel:
 def full_model(tmp_path: Path, config: BiLMConfig = PRESETS["tiny"], max_batch_size: int = 32) -> ElmoModel:
     """A loaded model with a softmax, and a warm state that is stored: made anew it would differ in the fifth digit."""
     model = random_model(config, scale=1.0)
-    model.warm_state = boundary_state(model)
+    model.initial_state = boundary_state(model)
     save_folder(model, tmp_path / "full")
     elmo = ElmoModel()
     elmo.load(tmp_path / "full", full=True, max_batch_size=max_batch_size)
@@ -122,7 +122,7 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
     elmo = full_model(tmp_path)
     model = open_model(tmp_path / "full")
     model.bilm.eval()
-    start = model.warm_state
+    start = model.initial_state
     assert start is not None
     sentence = ["the", "cat", "sat"]
     (found,) = elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS))

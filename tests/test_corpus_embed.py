@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from elmokit.bilm import BiLMConfig
-from elmokit.corpus import unfinished
 from elmokit.corpus.embed import _settings, embed_file
-from elmokit.corpus.hdf5 import Keys
-from elmokit.corpus.unfinished import Done, ResumableWriter
+from elmokit.corpus.hdf5 import DatasetNames
+from elmokit.corpus.writer import ResumableWriter, partial_folder
 from elmokit.embedder import Elmo, Layers, Start
 from elmokit.errors import OutputError, TextError
+from elmokit.io import resumable
 from elmokit.io.text_files import split_tokens
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
@@ -45,9 +45,14 @@ def text(tmp_path: Path) -> Path:
 
 def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tmp_path: Path) -> None:
     seen: list[int] = []
-    summary = embed_file(elmo, text, tmp_path / "out.hdf5", progress=seen.append)
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        assert (stage, total) == ("embedding", 13)
+        seen.append(done)
+
+    summary = embed_file(elmo, text, tmp_path / "out.hdf5", progress=progress)
     assert (summary.n_sentences, summary.n_tokens, summary.n_blank) == (4, 13, 1)
-    assert sorted(seen) == [0, 4, 4, 5]
+    assert (seen[0], seen[-1], sorted(np.diff(seen).tolist())) == (0, 13, [0, 4, 4, 5])
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert [file[str(number)].shape for number in range(4)] == [(3, 4, 64), (3, 0, 64), (3, 5, 64), (3, 4, 64)]
         (expected,) = elmo.embed([["the", "dog", "ran", "on\u00a0the", "mat"]])
@@ -87,7 +92,7 @@ def test_an_empty_file_gives_a_file_with_an_empty_map(elmo: Elmo, tmp_path: Path
 
 
 class Stopped(BaseException):
-    """What ends a run in the middle here."""
+    """Ends a run in the middle."""
 
 
 def lines(n: int) -> str:
@@ -97,25 +102,24 @@ def lines(n: int) -> str:
 @pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
 @pytest.mark.parametrize("keys", ["numbers", "sentences"])
 def test_a_run_stopped_again_and_again_writes_what_one_run_writes(
-    start: Start, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, keys: DatasetNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unfinished, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     elmo = Elmo(random_model(), start=start)
     (tmp_path / "text.txt").write_text(lines(120))
     settings: dict[str, Any] = {"batch_tokens": 24, "batch_size": 5, "keys": keys, "dtype": "float16"}
     embed_file(elmo, tmp_path / "text.txt", tmp_path / "whole.hdf5", **settings)
     done, n_stops = [0], 0
     while not (tmp_path / "parts.hdf5").exists():
-        left = 30
+        left = 31
 
-        def stop(n_tokens: int) -> None:
+        def stop(stage: str, n_done: int, total: int | None) -> None:
             nonlocal left
+            if left == 31:  # the first report says what earlier runs have done
+                done.append(n_done)
             left -= 1
-            if left < 0 and done[-1] < 100:
+            if left < 0 and done[-1] < 550:
                 raise Stopped
-
-        def remember(before: Done) -> None:
-            done.append(before.n_sentences)
 
         try:
             embed_file(
@@ -124,7 +128,6 @@ def test_a_run_stopped_again_and_again_writes_what_one_run_writes(
                 tmp_path / "parts.hdf5",
                 **settings,
                 resume=True,
-                on_start=remember,
                 progress=stop,
             )
         except Stopped:
@@ -136,21 +139,22 @@ def test_a_run_stopped_again_and_again_writes_what_one_run_writes(
 
 
 def test_resuming_wants_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unfinished, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
     text.write_text(lines(60))
 
-    def stop(n_tokens: int) -> None:
-        if (unfinished.partial_folder(output) / "journal.json").exists():
+    def stop(stage: str, done: int, total: int | None) -> None:
+        journal = partial_folder(output) / "journal.json"
+        if journal.exists() and json.loads(journal.read_text())["progress"]:
             raise Stopped
 
     with pytest.raises(Stopped):
         embed_file(elmo, text, output, batch_tokens=8, progress=stop)
-    with pytest.raises(OutputError, match="holds an unfinished run"):
+    with pytest.raises(OutputError, match="holds the partial output of an interrupted run"):
         embed_file(elmo, text, output, batch_tokens=8)
-    with pytest.raises(OutputError, match="was begun with model"):
+    with pytest.raises(OutputError, match="was created with model"):
         embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8, resume=True)
-    with pytest.raises(OutputError, match="was begun with batch 8, and now it is 9"):
+    with pytest.raises(OutputError, match="was created with batch 8, but this run has batch 9"):
         embed_file(elmo, text, output, batch_tokens=9, resume=True)
     text.write_text("the dog\n" + lines(60))
     embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
@@ -163,7 +167,7 @@ def test_a_long_line_is_written_part_by_part(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str
 ) -> None:
     monkeypatch.setattr("elmokit.text.batching.LONG_SENTENCE_TOKENS", 9)
-    monkeypatch.setattr(Elmo.embed_document, "__kwdefaults__", {"layers": "all", "chunk_tokens": 4})
+    monkeypatch.setattr("elmokit.embedder.CHUNK_TOKENS", 4)
     long = "the cat sat on the mat . " * 3
     (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n\nthe cat\n{long} .\n")
     seen: list[int] = []
@@ -173,9 +177,9 @@ def test_a_long_line_is_written_part_by_part(
         tmp_path / "out.hdf5",
         layers=layers,
         dtype=dtype,  # type: ignore[arg-type]
-        progress=seen.append,
+        progress=lambda stage, done, total: seen.append(done),
     )
-    assert sorted(seen) == [0, 1, 2, 2, 3, *[4] * 10]
+    assert sorted(np.diff(seen)) == [0, 1, 2, 2, 3, *[4] * 10]
     with h5py.File(tmp_path / "out.hdf5") as file:
         sentences = [line.split() for line in ("the dog .", long, "", "the cat", f"{long} .")]
         for number, expected in enumerate(elmo.embed(sentences, layers=layers)):
@@ -188,8 +192,8 @@ def test_an_error_of_the_writing_thread_is_one_clear_error(
     def full(self: ResumableWriter, place: int, vectors: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ResumableWriter, "write", full)
-    with pytest.raises(OutputError, match=r"Writing .*out\.hdf5 failed: No space left on device\. What stood there"):
+    monkeypatch.setattr(ResumableWriter, "write_vectors", full)
+    with pytest.raises(OutputError, match=r"Writing to .*failed: No space left on device\. Nothing was committed"):
         embed_file(elmo, text, tmp_path / "out.hdf5")
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
 
@@ -197,7 +201,7 @@ def test_an_error_of_the_writing_thread_is_one_clear_error(
 @pytest.mark.slow
 def test_processes_killed_at_any_moment_lose_nothing_that_was_committed(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(lines(1000))
-    code = "import sys; from elmokit.corpus import unfinished; unfinished.COMMIT_SECONDS = 0.02\n"
+    code = "import sys; from elmokit.io import resumable; resumable.COMMIT_SECONDS = 0.02\n"
     code += "from elmokit.cli.main import main; main()"
     command = [sys.executable, "-c", code, "embed", "text.txt"]
     flags = ["--top", "--batch-tokens", "64", "--resume", "--threads", "1"]
@@ -216,7 +220,7 @@ def test_processes_killed_at_any_moment_lose_nothing_that_was_committed(tmp_path
             n_left -= 1
             run.communicate()
             if journal.exists():
-                done.append(json.loads(journal.read_text())["done"]["n_sentences"])
+                done.append(json.loads(journal.read_text())["progress"].get("n_sentences", 0))
     assert done == sorted(done)
     assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
@@ -235,16 +239,16 @@ CHANGES: dict[str, Callable[[str], str]] = {
 def test_a_pool_that_was_not_complete_is_done_again_where_its_text_is_another(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
 ) -> None:
-    monkeypatch.setattr(unfinished, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     text, output, whole = tmp_path / "text.txt", tmp_path / "out.hdf5", tmp_path / "whole.hdf5"
 
     def batches_done() -> int:
-        journal = unfinished.partial_folder(output) / "journal.json"
-        done = json.loads(journal.read_text())["done"] if journal.exists() else {"n_sentences": 0, "n_batches": 0}
-        assert done["n_sentences"] == 0
-        return int(done["n_batches"])
+        journal = partial_folder(output) / "journal.json"
+        progress = json.loads(journal.read_text())["progress"] if journal.exists() else {}
+        assert progress.get("n_sentences", 0) == 0
+        return int(progress.get("n_batches", 0))
 
-    def stop(n_tokens: int) -> None:
+    def stop(stage: str, done: int, total: int | None) -> None:
         if batches_done() >= 2:
             raise Stopped
 

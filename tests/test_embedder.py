@@ -44,7 +44,7 @@ def test_vectors_do_not_depend_on_batch_order_or_neighbours(
     np.testing.assert_allclose(elmo.embed([sentences[chosen]])[0], together[chosen], atol=1e-5, rtol=0)
 
 
-def test_carried_state_makes_the_same_sentence_differ_and_row_r_goes_on_from_row_r() -> None:
+def test_stateful_embedding_continues_each_row_from_the_previous_batch() -> None:
     elmo = ELMOS["stateful"]
     sentence = ["the", "cat", "sat"]
     first, second = elmo.embed([sentence, sentence], batch_size=1)
@@ -122,7 +122,7 @@ def test_any_text_gives_finite_vectors(sentence: list[str]) -> None:
         assert np.isfinite(vectors).all()
 
 
-def test_what_is_no_list_of_tokens_is_refused() -> None:
+def test_sentences_that_are_not_lists_of_tokens_are_refused() -> None:
     elmo = ELMOS["warm"]
     with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got the string 'the cat'"):
         elmo.embed(["the cat"])
@@ -134,7 +134,7 @@ def test_what_is_no_list_of_tokens_is_refused() -> None:
     assert list(elmo.embed(iter([]))) == []
 
 
-def test_numbers_that_cannot_be_are_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match="batch_tokens is 0"):
         ELMOS["warm"].embed([["a"]], batch_tokens=0)
     with pytest.raises(ConfigError, match="start is 'cold'"):
@@ -143,9 +143,9 @@ def test_numbers_that_cannot_be_are_refused() -> None:
         Elmo.from_pretrained("no/such/model")
 
 
-def test_warm_start_is_the_stored_state_or_that_of_the_boundaries(model: PretrainedBiLM) -> None:
+def test_the_initial_state_is_the_stored_one_or_that_after_an_empty_sentence(model: PretrainedBiLM) -> None:
     torch.testing.assert_close(Elmo(model).start_state(1), boundary_state(model))
-    model.warm_state = model.bilm.zero_state(1)._replace(hidden=torch.ones(2, 2, 1, 32))
+    model.initial_state = model.bilm.zero_state(1)._replace(hidden=torch.ones(2, 2, 1, 32))
     assert torch.equal(Elmo(model).start_state(2).hidden, torch.ones(2, 2, 2, 32))
 
 
@@ -233,7 +233,7 @@ def test_padding_between_tokens_is_refused() -> None:
         elmo(ids)
 
 
-def test_a_saved_state_dict_restores_mixes_and_warm_state() -> None:
+def test_a_saved_state_dict_restores_mixes_and_initial_state() -> None:
     model = random_model()
     elmo = Elmo(model)
     with torch.no_grad():

@@ -19,7 +19,7 @@ from tests.conftest import random_model
 
 
 def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Path) -> None:
-    model.warm_state = boundary_state(model)
+    model.initial_state = boundary_state(model)
     save_folder(model, tmp_path / "model")
     again = load_folder(tmp_path / "model")
     assert again.bilm.config == model.bilm.config
@@ -32,8 +32,8 @@ def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Pat
     assert again.vocabulary is not None
     assert model.vocabulary is not None
     assert again.vocabulary.words == model.vocabulary.words
-    assert again.warm_state is not None
-    assert all(map(torch.equal, again.warm_state, model.warm_state))
+    assert again.initial_state is not None
+    assert all(map(torch.equal, again.initial_state, model.initial_state))
 
 
 def test_a_word_input_model_round_trips(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.corpus.hdf5 import (
-    Keys,
+    DatasetNames,
+    VectorFileLayout,
     check_key,
-    index_bytes,
     read_sentence_map,
     sentence_key,
     sentence_map,
@@ -21,7 +21,7 @@ from elmokit.corpus.hdf5 import (
     write_index,
 )
 from elmokit.corpus.hdf5_format import DATA_START
-from elmokit.corpus.unfinished import Done, begun
+from elmokit.corpus.writer import WriteProgress, open_resumable
 from elmokit.errors import FormatError, TextError
 from tests.reference.hdf5_h5py import VectorWriter
 
@@ -35,14 +35,14 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     arrays = [random.standard_normal((3, len(sentence), DIM)).astype(dtype) for sentence in sentences]
     names = "".join(f"{sentence}\n" for sentence in sentences).encode()
     lengths = np.array(list(map(len, sentences)), dtype=np.int64)
-    with begun(path, {}, overwrite=True) as unfinished:
+    with open_resumable(path, {}, overwrite=True) as writer:
         place = DATA_START
         for array in arrays:
-            unfinished.write(place, array)
+            writer.write_vectors(place, array)
             place += array.nbytes
-        done = Done(len(sentences), int(lengths.sum()), int((lengths == 0).sum()), place, len(names))
-        unfinished.end_pool(done, lengths, names)
-        write_index(unfinished, 3, DIM, dtype, **switches)  # type: ignore[arg-type]
+        done = WriteProgress(len(sentences), int(lengths.sum()), int((lengths == 0).sum()), place)
+        writer.end_pool(done, lengths, names)
+        write_index(writer, VectorFileLayout(3, DIM, dtype, **switches))  # type: ignore[arg-type]
     return arrays
 
 
@@ -57,15 +57,13 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
 def test_files_hold_what_h5py_writes(
     tmp_path_factory: pytest.TempPathFactory,
     sentences: list[str],
-    keys: Keys,
+    keys: DatasetNames,
     with_map: bool,
     with_old_map: bool,
     dtype: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("hdf5")
-    arrays = write(
-        folder / "ours.hdf5", sentences, dtype, keys=keys, with_map=with_map, with_old_map=with_old_map and with_map
-    )
+    arrays = write(folder / "ours.hdf5", sentences, dtype, keys=keys, n_maps=with_map * (1 + with_old_map))
     with h5py.File(folder / "theirs.hdf5", "w") as theirs:
         writer = VectorWriter(theirs, keys, with_map, with_old_map, dtype)  # type: ignore[arg-type]
         for sentence, array in zip(sentences, arrays, strict=True):
@@ -90,7 +88,7 @@ def test_layout_is_that_of_allennlp(tmp_path: Path) -> None:
 
 
 def test_the_maps_old_name_is_written_on_request_and_understood(tmp_path: Path) -> None:
-    write(tmp_path / "out.hdf5", ["a"], with_old_map=True)
+    write(tmp_path / "out.hdf5", ["a"], n_maps=2)
     with h5py.File(tmp_path / "out.hdf5", "r+") as file:
         assert set(file) == {"0", "sentence_to_index", "sentence_indices"}
         del file["sentence_to_index"]
@@ -98,11 +96,11 @@ def test_the_maps_old_name_is_written_on_request_and_understood(tmp_path: Path) 
 
 
 def test_a_file_without_a_map_says_so(tmp_path: Path) -> None:
-    write(tmp_path / "out.hdf5", ["a"], "float16", with_map=False)
+    write(tmp_path / "out.hdf5", ["a"], "float16", n_maps=0)
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert set(file) == {"0"}
         assert file["0"].dtype == np.float16
-        with pytest.raises(FormatError, match="holds no sentence map"):
+        with pytest.raises(FormatError, match="has no sentence map"):
             read_sentence_map(file)
 
 
@@ -125,8 +123,8 @@ def test_the_size_is_foretold(tmp_path: Path, n: int) -> None:
     write(tmp_path / "numbers.hdf5", sentences)
     write(tmp_path / "keys.hdf5", sentences, keys="sentences")
     for name, keys, n_maps in (("numbers", "numbers", 1), ("keys", "sentences", 0)):
-        vectors = DATA_START + 3 * DIM * 4 * n_bytes
-        foretold = vectors + index_bytes(n, n_bytes, 3, keys, n_maps)  # type: ignore[arg-type]
+        layout = VectorFileLayout(3, DIM, keys=keys, n_maps=n_maps)  # type: ignore[arg-type]
+        foretold = layout.file_bytes(n, n_bytes, n_bytes)
         assert foretold == pytest.approx((tmp_path / f"{name}.hdf5").stat().st_size, rel=0.02, abs=50)
 
 
@@ -143,5 +141,5 @@ def test_plain_sentences_are_their_own_keys() -> None:
 
 def test_a_sentence_too_long_for_a_key_is_a_clear_error() -> None:
     check_key("a " * 29_000, 0)
-    with pytest.raises(TextError, match="Leave out --use-sentence-keys"):
+    with pytest.raises(TextError, match="Do not pass --use-sentence-keys"):
         check_key("a " * 40_000, 0)

@@ -12,7 +12,7 @@ from elmokit import Elmo, embedder
 from elmokit.bilm import PRESETS
 from elmokit.embedder import Layers
 from elmokit.errors import ConfigError, TextError
-from elmokit.long_text import walk
+from elmokit.long_text import read_in_chunks
 from elmokit.text import batching
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import WORDS, random_model
@@ -43,7 +43,7 @@ def test_each_chunk_is_asked_for_twice_and_no_other(model: PretrainedBiLM) -> No
         asked.append((start, stop))
         return torch.zeros(1, stop - start, model.bilm.config.projection_dim)
 
-    parts = list(walk(model.bilm, vectors_of, [0, 4, 8, 10], model.bilm.zero_state(1)))
+    parts = list(read_in_chunks(model.bilm, vectors_of, [0, 4, 8, 10], model.bilm.zero_state(1)))
     assert asked == [(8, 10), (4, 8), (0, 4), (4, 8), (8, 10)]
     assert [part.shape for part in parts] == [(3, 1, n, 64) for n in (4, 4, 2)]
 
@@ -59,7 +59,7 @@ def test_a_long_sentence_in_embed_is_walked_over(model: PretrainedBiLM, monkeypa
 
 
 def test_what_cannot_be_walked_over_is_refused(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="normalises over the whole text"):
+    with pytest.raises(ConfigError, match="normalizes over the whole text"):
         Elmo(model, layer_norm=True).embed_document(["the"], layers="mix")
     with pytest.raises(ConfigError, match="chunk_tokens is 0"):
         Elmo(model).embed_document(["the"], chunk_tokens=0)

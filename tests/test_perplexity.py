@@ -119,7 +119,7 @@ def test_a_start_state_changes_the_first_words_only_through_the_state(model: Pre
 
 def test_a_sentence_starts_from_the_models_fixed_initial_state(model: PretrainedBiLM) -> None:
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
-    model.warm_state = model.bilm.zero_state(1)
+    model.initial_state = model.bilm.zero_state(1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
     with pytest.raises(ConfigError, match="expected 'warm' or 'zero'"):
         scored(model, start="cold")

@@ -1,35 +1,30 @@
-"""``elmokit allennlp-elmo``: the argument line of AllenNLP's ``allennlp elmo``; and its vocabulary script."""
+"""``elmokit allennlp-elmo`` and ``allennlp-vocab``: drop-in replacements for two commands of AllenNLP."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from elmokit.errors import ConfigError
 
-LOG_SECONDS = 10.0
 
-
-@click.command("allennlp-elmo", short_help="The argument line of AllenNLP's elmo command.")
+@click.command("allennlp-elmo", short_help="Drop-in replacement for `allennlp elmo`.")
 @click.argument("source", metavar="INPUT", type=click.Path(path_type=Path, allow_dash=True))
 @click.argument("output", metavar="OUTPUT", type=click.Path(path_type=Path))
 @click.option("--all", "all_layers", is_flag=True, help="All layers: (layers, tokens, dim).")
 @click.option("--top", is_flag=True, help="The top layer: (tokens, dim).")
 @click.option("--average", is_flag=True, help="The mean of all layers: (tokens, dim).")
-@click.option("--options-file", help="The options file of an HDF5 file, if it stands elsewhere.")
-@click.option("--weight-file", default="original", show_default=True, help="A model's HDF5 file, folder or name.")
-@click.option("--vocab-path", help="Taken and not looked at, as ever.")
-@click.option("--batch-size", default=64, show_default=True, help="Lines per batch; vectors depend on it.")
-@click.option("--cuda-device", default=-1, show_default=True, help="The number of a CUDA device; -1 for the CPU.")
-@click.option("--file-friendly-logging", is_flag=True, help="Progress as lines, as when the output is no terminal.")
-@click.option("--forget-sentences", is_flag=True, help="Leave out sentence_to_index.")
-@click.option("--use-sentence-keys", is_flag=True, help="Name datasets by the sentences; implies the former.")
-@click.option("--include-sentence-indices", is_flag=True, help="Write sentence_to_index as sentence_indices too.")
-@click.option("--include-package", multiple=True, help="Taken and not looked at: there is nothing to extend.")
+@click.option("--options-file", help="Options file of an HDF5 file, if it is not next to the weights.")
+@click.option("--weight-file", default="original", show_default=True, help="HDF5 file, directory or name of a model.")
+@click.option("--vocab-path", help="Accepted and ignored, as in AllenNLP.")
+@click.option("--batch-size", default=64, show_default=True, help="Lines per batch. Vectors depend on it.")
+@click.option("--cuda-device", default=-1, show_default=True, help="Number of the CUDA device; -1 for the CPU.")
+@click.option("--file-friendly-logging", is_flag=True, help="Report progress as lines even on a terminal.")
+@click.option("--forget-sentences", is_flag=True, help="Do not store sentence_to_index.")
+@click.option("--use-sentence-keys", is_flag=True, help="Name datasets by their sentences. Implies --forget-sentences.")
+@click.option("--include-sentence-indices", is_flag=True, help="Store sentence_to_index as sentence_indices too.")
+@click.option("--include-package", multiple=True, help="Accepted and ignored: elmokit has no plugins.")
 def allennlp_elmo(
     source: Path,
     output: Path,
@@ -47,29 +42,30 @@ def allennlp_elmo(
     include_sentence_indices: bool,
     include_package: tuple[str, ...],
 ) -> None:
-    """Embed INPUT, one tokenised sentence per line, into the HDF5 file OUTPUT, as `allennlp elmo` did.
+    """Embed INPUT, one tokenized sentence per line, into the HDF5 file OUTPUT, as `allennlp elmo` did.
 
-    LSTM state is carried from batch to batch, so that vectors depend on the lines before (`elmokit embed` does
-    without). OUTPUT is replaced, once it is complete. Blank lines are refused.
+    The LSTM state is carried from batch to batch, so vectors depend on the lines before (those of `elmokit embed` do
+    not). An existing OUTPUT is replaced when the new one is complete. Blank lines are refused.
     """
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, Layers
     from elmokit.io.atomic import check_output_path
+    from elmokit.io.progress import ProgressBar
     from elmokit.io.text_files import check_input_file
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
     if len(chosen) != 1:
-        raise click.UsageError(f"Give one of --all, --top and --average; {len(chosen)} given.")
+        raise click.UsageError(f"Pass exactly one of --all, --top and --average; got {len(chosen)}.")
     if batch_size < 1:
-        raise ConfigError(f"--batch-size is {batch_size}; at least 1.")
+        raise ConfigError(f"--batch-size is {batch_size}. It must be at least 1.")
     check_output_path(output, overwrite=True)
     check_input_file(source, output)
-    n_lines = _n_lines_none_blank(source) if source.is_file() else None  # a pipe can be read only once
+    if source.is_file():  # a pipe can be read only once
+        _refuse_blank_lines(source)
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
     elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device)
-    as_lines = file_friendly_logging or not sys.stderr.isatty()
-    with _Progress(n_lines, as_lines) as progress:
+    with ProgressBar("tokens", lines=file_friendly_logging) as progress:
         summary = embed_file(
             elmo,
             source,
@@ -82,24 +78,33 @@ def allennlp_elmo(
             strict=True,
             batch_size=batch_size,
             overwrite=True,
+            check_space=False,
             progress=progress,
         )
     click.echo(f"{output}: {summary.n_sentences:,} sentences, {summary.n_tokens:,} tokens", err=True)
 
 
-@click.command("allennlp-vocab", short_help="AllenNLP's script for vectors of a word list.")
-@click.option("--vocab_path", "--vocab-path", required=True, type=click.Path(path_type=Path), help="A word a line.")
-@click.option("--elmo_config", "--elmo-config", help="The options file, if it stands apart from the weights.")
-@click.option("--elmo_weights", "--elmo-weights", required=True, help="A model's HDF5 file, folder or name.")
-@click.option("--output_dir", "--output-dir", required=True, type=click.Path(path_type=Path), help="Made if need be.")
-@click.option("--batch_size", "--batch-size", default=64, show_default=True, help="In units of 50 words.")
-@click.option("--device", default=-1, show_default=True, help="The number of a CUDA device; -1 for the CPU.")
+@click.command("allennlp-vocab", short_help="Drop-in replacement for AllenNLP's script for the vectors of a word list.")
+@click.option(
+    "--vocab_path", "--vocab-path", required=True, type=click.Path(path_type=Path), help="Word list, one word per line."
+)
+@click.option("--elmo_config", "--elmo-config", help="Options file, if it is not next to the weights.")
+@click.option("--elmo_weights", "--elmo-weights", required=True, help="HDF5 file, directory or name of a model.")
+@click.option(
+    "--output_dir",
+    "--output-dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Output directory. Created if missing.",
+)
+@click.option("--batch_size", "--batch-size", default=64, show_default=True, help="Batch size in units of 50 words.")
+@click.option("--device", default=-1, show_default=True, help="Number of the CUDA device; -1 for the CPU.")
 @click.option(
     "--use_custom_oov_token",
     "--use-custom-oov-token",
     type=bool,
     default=False,
-    help="True if the first word need not be @@UNKNOWN@@.",
+    help="True if the first word may differ from @@UNKNOWN@@.",
 )
 def allennlp_vocab(
     vocab_path: Path,
@@ -116,61 +121,30 @@ def allennlp_vocab(
     create_elmo_embeddings_from_vocab(
         vocab_path, elmo_config, elmo_weights, output_dir, batch_size, device, use_custom_oov_token
     )
-    click.echo(f"wrote {output_dir}", err=True)
+    click.echo(f"Wrote {output_dir}", err=True)
 
 
-def _n_lines_none_blank(source: Path) -> int:
-    """How many lines there are.
+def _refuse_blank_lines(source: Path) -> None:
+    """Check that no line of a file is blank.
 
     Raises:
-        ConfigError: some are blank; all of them are named, before any work is done.
+        ConfigError: Some are. All of them are named, before any work is done.
     """
     from elmokit.io.text_files import read_lines
 
-    n_lines = 0
-    blank: list[int] = []
-    for n_lines, line in enumerate(read_lines(source), start=1):
-        if not line.strip():
-            blank.append(n_lines - 1)
+    blank = [str(number) for number, line in enumerate(read_lines(source)) if not line.strip()]
     if blank:
-        numbers = ", ".join(map(str, blank[:20])) + (", ..." if len(blank) > 20 else "")
-        raise ConfigError(f"{source} has {len(blank)} blank lines, counted from 0: {numbers}. Take them out.")
-    return n_lines
+        numbers = ", ".join(blank[:20]) + (", ..." if len(blank) > 20 else "")
+        raise ConfigError(f"{source} has {len(blank)} blank lines, counted from 0: {numbers}. Remove them.")
 
 
 def _split_line(line: str) -> list[str]:
-    """Tokens between Unicode white space, as AllenNLP splits.
+    """Split a line at Unicode white space, as AllenNLP does.
 
     Raises:
-        ConfigError: the line is blank.
+        ConfigError: The line is blank.
     """
     tokens = line.split()
     if not tokens:
-        raise ConfigError("There is a blank line in the input. Take it out.")
+        raise ConfigError("The input has a blank line. Remove it.")
     return tokens
-
-
-class _Progress:
-    """Sentences done: a bar on a terminal, or a line every ten seconds."""
-
-    def __init__(self, n_lines: int | None, as_lines: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        from tqdm import tqdm
-
-        self.bar = tqdm(total=n_lines, unit=" sentences", disable=as_lines, leave=False)
-        self.as_lines, self.n_lines, self.clock = as_lines, n_lines, clock
-        self.n_done, self.said = 0, clock()
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.close()
-
-    def __call__(self, n_tokens: int) -> None:
-        """One sentence more."""
-        self.n_done += 1
-        self.bar.update()
-        if self.as_lines and self.clock() - self.said >= LOG_SECONDS:
-            self.said = self.clock()
-            of_all = "" if self.n_lines is None else f" of {self.n_lines:,}"
-            click.echo(f"{self.n_done:,}{of_all} sentences", err=True)

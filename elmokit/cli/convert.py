@@ -49,7 +49,7 @@ def convert(
       elmokit convert elmo_weights.hdf5 my-elmo
       elmokit convert my-elmo back/weights.hdf5
     """
-    from elmokit.initial_state import store_warm_state
+    from elmokit.initial_state import calibrate_initial_state
     from elmokit.io.text_files import read_sentences
     from elmokit.weights.open import HDF5_SUFFIXES, open_model, refuse_target, save_model
 
@@ -62,10 +62,10 @@ def convert(
     refuse_target(target, overwrite)
     model = open_model(source, options=options)
     if calibrate is not None:
-        store_warm_state(model, list(read_sentences(calibrate)), calibrate.name)
+        calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
     for path in save_model(model, target, storage, overwrite):
         click.echo(f"wrote {path}", err=True)
-    parts = {"the softmax and its words": model.softmax, "the initial state": model.warm_state}
+    parts = {"the softmax and its words": model.softmax, "the initial state": model.initial_state}
     lost = [name for name, part in parts.items() if part is not None]
     if is_hdf5 and lost:
         click.echo(f"left out, because HDF5 files cannot hold it: {', '.join(lost)}", err=True)

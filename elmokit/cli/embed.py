@@ -1,61 +1,70 @@
-"""``elmokit embed``: a file of sentences to a file of vectors."""
+"""``elmokit embed``: compute ELMo vectors for a text file."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, TypeVar
 
 import click
 
 from elmokit.cli.common import model_option, options_option, overwrite_option
+from elmokit.cli.options import GroupedCommand, GroupedOption
 from elmokit.errors import ConfigError
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-    from elmokit.corpus.embed import Storage
-    from elmokit.corpus.hdf5 import Keys
-    from elmokit.embedder import Layers
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.command(short_help="A file of sentences to a file of vectors.")
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path, allow_dash=True))
+def _option(group: str, *names: str, **settings: Any) -> Callable[[Command], Command]:
+    return click.option(*names, cls=GroupedOption, group=group, **settings)
+
+
+_vectors = partial(_option, "Vectors")
+_text = partial(_option, "Text")
+_names = partial(_option, "Names of the datasets")
+_speed = partial(_option, "Speed and memory")
+_run = partial(_option, "Interrupted runs and existing files")
+
+
+@click.command(cls=GroupedCommand, short_help="Compute ELMo vectors for a text file.")
+@click.argument("source", metavar="TEXT", type=click.Path(path_type=Path, allow_dash=True))
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 @model_option
 @options_option
-@click.option("--token-embeddings", help="An HDF5 file of token vectors computed before, one row a word.")
-@click.option("--vocabulary", help="The words of those rows, or of a word-input model, if they stand elsewhere.")
-@click.option("--all", "which", flag_value="all", help="All layers: (layers, tokens, dim).  [default]")
-@click.option("--top", "which", flag_value="top", help="The top layer: (tokens, dim).")
-@click.option("--average", "which", flag_value="average", help="The mean of all layers: (tokens, dim).")
-@click.option("--layers", metavar="N[,N...]", help="Chosen layers, 0 the context-free one: (layers, tokens, dim).")
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True, help="In the file."
+@click.option("--token-embeddings", help="HDF5 file of precomputed token vectors, one row per word.")
+@click.option("--vocabulary", help="Word list of --token-embeddings, or of a word-input model.")
+@_vectors("--all", "named_layers", flag_value="all", help="All layers: (layers, tokens, dim).  [default]")
+@_vectors("--top", "named_layers", flag_value="top", help="The top layer: (tokens, dim).")
+@_vectors("--average", "named_layers", flag_value="average", help="The mean of all layers: (tokens, dim).")
+@_vectors("--layers", metavar="N[,N...]", help="The given layers, where 0 is context-free: (layers, tokens, dim).")
+@_vectors(
+    "--dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Type of the stored numbers.",
 )
-@click.option(
+@_vectors(
     "--state",
     type=click.Choice(["warm", "zero", "stateful"]),
     default="warm",
     show_default=True,
-    help="What each sentence starts from; carry as in AllenNLP, where vectors depend on the lines before.",
+    help="LSTM state that each sentence starts from: a fixed initial state, zeros, or (stateful) the state after the "
+    "previous batch, as in AllenNLP, where vectors depend on the lines before.",
 )
-@click.option("--batch-tokens", default=2048, show_default=True, help="Positions per batch (warm, zero).")
-@click.option("--batch-size", default=64, show_default=True, help="Sentences per batch (carry).")
-@click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
-@click.option("--tokenize", is_flag=True, help="IN is raw text: split each line in the manner of the Penn Treebank.")
-@click.option("--fasta", is_flag=True, help="IN holds proteins in FASTA: one residue a token, datasets by identifier.")
-@click.option("--strict", is_flag=True, help="Refuse blank lines; else they become empty datasets.")
-@click.option(
-    "--forget-sentences",
-    is_flag=True,
-    help="Leave out the map from sentences to line numbers.",
-)
-@click.option("--use-sentence-keys", is_flag=True, help="Name datasets by the sentences.")
-@click.option("--include-sentence-indices", is_flag=True, help="Write the map under its old name too.")
-@click.option("--threads", type=click.IntRange(min=1), help="Processor threads for computing.  [default: all cores]")
-@click.option("--resume", is_flag=True, help="Go on where a run was killed or stopped; OUT is the same in the end.")
-@click.option("--force", is_flag=True, help="Begin although OUT will not fit on its disk.")
+@_text("--tokenize", is_flag=True, help="TEXT is raw text: split each line as in the Penn Treebank.")
+@_text("--fasta", is_flag=True, help="TEXT holds proteins in FASTA: tokens are residues, datasets have identifiers.")
+@_text("--strict", is_flag=True, help="Refuse blank lines. By default they become empty datasets.")
+@_names("--forget-sentences", is_flag=True, help="Do not store the map from sentences to line numbers.")
+@_names("--use-sentence-keys", is_flag=True, help="Name datasets by their sentences.")
+@_names("--include-sentence-indices", is_flag=True, help="Store the map under its old name, sentence_indices, too.")
+@_speed("--batch-tokens", default=2048, show_default=True, help="Positions per batch (--state warm or zero).")
+@_speed("--batch-size", default=64, show_default=True, help="Sentences per batch (--state stateful).")
+@_speed("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
+@_speed("--threads", type=click.IntRange(min=1), help="Number of CPU threads for computing.  [default: all cores]")
+@_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")
+@_run("--force", is_flag=True, help="Start even if OUT will not fit on its disk.")
 @overwrite_option
 def embed(
     source: Path,
@@ -64,10 +73,10 @@ def embed(
     options: str | None,
     token_embeddings: str | None,
     vocabulary: str | None,
-    which: str | None,
+    named_layers: str | None,
     layers: str | None,
-    dtype: str,
-    state: str,
+    dtype: Any,
+    state: Any,
     batch_tokens: int,
     batch_size: int,
     device: str | None,
@@ -82,43 +91,35 @@ def embed(
     force: bool,
     overwrite: bool,
 ) -> None:
-    """Embed IN, one sentence per line with tokens split at blanks, into the HDF5 file OUT.
+    """Compute ELMo vectors for TEXT and store them in the HDF5 file OUT.
 
-    OUT holds one dataset per line, named by its number from 0. IN may be compressed (.gz, .xz, .zst), or - for
-    standard input. OUT grows in the folder OUT.partial, from which --resume goes on.
+    TEXT has one sentence per line with space-separated tokens. It may be compressed (.gz, .xz, .zst), or - for standard
+    input. OUT has one dataset per line, named by the line number from 0. Until it is complete, it grows in the
+    directory OUT.partial, from which --resume continues.
+
+    \b
+    Examples:
+      elmokit embed corpus.txt vectors.hdf5 --dtype float16
+      elmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume
+      elmokit embed reviews.txt.gz top.hdf5 --tokenize --top --model original
     """
     from elmokit.corpus.embed import embed_file
-    from elmokit.corpus.plan import describe, output_bytes, refuse_too_large
-    from elmokit.corpus.reading import read_sentences, survey
-    from elmokit.corpus.unfinished import Done
     from elmokit.embedder import Elmo
     from elmokit.io.atomic import check_output_path
+    from elmokit.io.progress import ProgressBar
     from elmokit.io.text_files import check_input_file, split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
-    check_output_path(output, overwrite)
+    check_output_path(output, overwrite)  # before a model is downloaded
     check_input_file(source, output)
-    if layers is not None and which is not None:
-        raise ConfigError(f"--layers and --{which} both choose layers; give one of them.")
+    if layers is not None and named_layers is not None:
+        raise ConfigError(f"--layers and --{named_layers} both choose layers. Pass one of them.")
     if forget_sentences and include_sentence_indices:
-        raise ConfigError("--forget-sentences leaves out the map that --include-sentence-indices writes; give one.")
+        raise ConfigError("--forget-sentences omits the map that --include-sentence-indices stores. Pass one of them.")
     if fasta and (tokenize or use_sentence_keys or include_sentence_indices):
-        raise ConfigError("--fasta goes without --tokenize, --use-sentence-keys and --include-sentence-indices.")
-    chosen: Layers = which or "all"  # type: ignore[assignment]
-    if layers is not None:
-        try:
-            chosen = [int(number) for number in layers.split(",")]
-        except ValueError:
-            raise ConfigError(f"--layers is {layers!r}; give layer numbers with commas between, such as 0,2.") from None
-    storage: Storage = dtype  # type: ignore[assignment]
-    keys: Keys = "sentences" if use_sentence_keys or fasta else "numbers"
-    n_maps = 0 if forget_sentences or use_sentence_keys else 1 + include_sentence_indices
-    tokenizer = treebank_tokenizer() if tokenize else split_tokens
-    # A pipe can be read only once.
-    found = None
-    if source.is_file():
-        with _progress_bar(None, " lines read") as bar:
-            found = survey(source, fasta, strict, tokenizer, bar.update)
+        raise ConfigError(
+            "--fasta cannot be combined with --tokenize, --use-sentence-keys or --include-sentence-indices."
+        )
     if threads is not None:
         import torch
 
@@ -128,40 +129,32 @@ def embed(
         options=options,
         token_embeddings=token_embeddings,
         vocabulary=vocabulary,
-        start=state,  # type: ignore[arg-type]
+        start=state,
         device=device,
     )
-    with _progress_bar(found.n_tokens if found else None) as bar:
-
-        def on_start(done: Done) -> None:
-            if found is not None:
-                n_bytes = output_bytes(elmo, found, chosen, storage, keys, n_maps)
-                if not force:
-                    refuse_too_large(output, n_bytes, done)
-                sentences = read_sentences(source, fasta, strict, tokenizer)
-                click.echo(describe(elmo, output, found, done, n_bytes, sentences, chosen, batch_tokens), err=True)
-            bar.reset(bar.total)  # the clock starts here
-            bar.initial = done.n_tokens
-            bar.update(done.n_tokens)
-
+    selected: Any = named_layers or "all"
+    if layers is not None:
+        selected = _parse_layers(layers)
+    with ProgressBar("tokens") as progress:
         summary = embed_file(
             elmo,
             source,
             output,
-            layers=chosen,
-            dtype=storage,
-            keys=keys,
+            layers=selected,
+            dtype=dtype,
+            keys="sentences" if use_sentence_keys else "numbers",
             with_map=not forget_sentences,
             with_old_map=include_sentence_indices,
             strict=strict,
             fasta=fasta,
-            tokenize=tokenizer,
+            tokenize=treebank_tokenizer() if tokenize else split_tokens,
             batch_tokens=batch_tokens,
             batch_size=batch_size,
             overwrite=overwrite,
             resume=resume,
-            on_start=on_start,
-            progress=bar.update,
+            check_space=not force,
+            report=progress.write,
+            progress=progress,
         )
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
     click.echo(
@@ -171,8 +164,8 @@ def embed(
     )
 
 
-def _progress_bar(total: int | None, unit: str = " tokens") -> tqdm[NoReturn]:
-    """How much is done, the rate and the time left on a terminal; nothing in a pipe."""
-    from tqdm import tqdm
-
-    return tqdm(total=total, unit=unit, unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
+def _parse_layers(layers: str) -> list[int]:
+    try:
+        return [int(number) for number in layers.split(",")]
+    except ValueError:
+        raise ConfigError(f"--layers is {layers!r}. Pass layer numbers separated by commas, such as 0,2.") from None

@@ -114,7 +114,7 @@ def _begin(name: str, texts: tuple[Path, ...], run: Path, world: World, settings
     dropout = config.model.dropout
     config = dataclasses.replace(config, model=dataclasses.replace(initial.bilm.config, dropout=dropout))
     # A warm state was calibrated for the old weights.
-    initial = dataclasses.replace(with_dropout(initial, dropout), warm_state=None)
+    initial = dataclasses.replace(with_dropout(initial, dropout), initial_state=None)
     begin_run(run, config, corpus, facts, world.size, initial, old_text)
 
 

@@ -67,7 +67,7 @@ def _begin(
     counts = Counter(token for sentence in training for token in sentence)
     vocabulary = own_words(stored) or Vocabulary.from_counts(counts, MAX_WORDS)
     corpus = TrainingCorpus([text], held_out, vocabulary, len(training), counts.total())
-    initial = dataclasses.replace(with_softmax_over(stored, vocabulary, counts, len(training)), warm_state=None)
+    initial = dataclasses.replace(with_softmax_over(stored, vocabulary, counts, len(training)), initial_state=None)
     assert initial.softmax is not None
     n_rows = min(MOST_ROWS, len(training))
     settings = TrainingConfig(

@@ -22,7 +22,7 @@ from elmokit.bilm import BiLM
 from elmokit.cli.common import PROGRAM
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, LockedError, MissingExtraError, TextError, TrainingError
-from elmokit.initial_state import store_warm_state
+from elmokit.initial_state import calibrate_initial_state
 from elmokit.io.atomic import atomic_write
 from elmokit.io.progress import ProgressBar
 from elmokit.io.text_files import find_text_files, read_sentences, total_bytes
@@ -277,7 +277,7 @@ def _conclude(run: Path, corpus: TrainingCorpus, config: TrainingConfig) -> None
     if not is_folder(run / "model") and not is_tuned:
         return
     best = load_folder(run / "model")
-    store_warm_state(best, _calibrating(corpus.shards), "the training text")
+    calibrate_initial_state(best, _calibrating(corpus.shards), "the training text")
     if is_tuned:
         best.card["perplexity"] = _compared(run, best, corpus.held_out)
     save_folder(best, run / "model", overwrite=True)

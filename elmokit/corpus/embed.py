@@ -1,8 +1,8 @@
-"""A file of sentences to a file of vectors.
+"""Embed a file of sentences into an HDF5 file.
 
-Three threads share the work: one reads and plans ahead, the caller's computes, one writes behind. A sentence's place in
-the output follows from the lengths of those before it, so that batches are written as they come, and what is held in
-memory is a few batches and the text of a few pools.
+Three threads share the work: one reads the text and plans ahead, the calling one computes, one writes. The offset of a
+sentence in the output follows from the lengths of the sentences before it, so batches are written in the order in which
+they are computed (by length), and memory holds a few batches and the text of a few pools.
 """
 
 from __future__ import annotations
@@ -12,42 +12,45 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from elmokit.bilm import BiLMState
-from elmokit.corpus.hdf5 import Keys, check_key, write_index
-from elmokit.corpus.reading import Pool, read_pools, read_sentences
+from elmokit.corpus.estimate import check_disk_space, describe_work
+from elmokit.corpus.hdf5 import DatasetNames, StoredDtype, VectorFileLayout, check_key, write_index
+from elmokit.corpus.reading import SentencePool, count_sentences, read_corpus, read_pools
 from elmokit.corpus.threads import BackgroundWriter, Prefetcher
-from elmokit.corpus.unfinished import Done, ResumableWriter, Settings, begun
+from elmokit.corpus.writer import ResumableWriter, open_resumable
 from elmokit.embedder import Elmo, Layers, Vectors
 from elmokit.fingerprint import fingerprint
-from elmokit.io.text_files import STDIN, split_tokens
+from elmokit.io.atomic import check_output_path
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.text_files import STDIN, check_input_file, split_tokens
 from elmokit.nn.kernels.backends import asked
-from elmokit.text.batching import READ_AHEAD_BATCHES, is_long, plan_batches
+from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 
-Storage = Literal["float32", "float16"]
 POOLS_AHEAD = 2
-BATCHES_BEHIND = 2
+WRITES_BEHIND = 2
 
 
 @dataclass(frozen=True)
 class EmbedSummary:
-    """What was written."""
+    """The result of :func:`embed_file`."""
 
     n_sentences: int
     n_tokens: int
     n_blank: int
+    """Blank lines, which became empty datasets."""
     seconds: float
     n_resumed_tokens: int = 0
-    """Those that an earlier run had done."""
+    """Tokens that an earlier, interrupted run had computed."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Over this run: reading, computing, writing."""
+        """The speed of this run: reading, computing and writing."""
         return (self.n_tokens - self.n_resumed_tokens) / max(self.seconds, 1e-9)
 
 
@@ -57,8 +60,8 @@ def embed_file(
     output: str | Path,
     *,
     layers: Layers = "all",
-    dtype: Storage = "float32",
-    keys: Keys = "numbers",
+    dtype: StoredDtype = "float32",
+    keys: DatasetNames = "numbers",
     with_map: bool = True,
     with_old_map: bool = False,
     strict: bool = False,
@@ -68,119 +71,141 @@ def embed_file(
     batch_size: int = 64,
     overwrite: bool = False,
     resume: bool = False,
-    on_start: Callable[[Done], None] = lambda done: None,
-    progress: Callable[[int], None] = lambda n_tokens: None,
+    check_space: bool = True,
+    report: Callable[[str], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> EmbedSummary:
-    """Embed a file of one sentence per line.
+    """Embed a text file of one sentence per line into an HDF5 file.
 
-    A blank line becomes an empty dataset, so that dataset numbers stay line numbers. Until the output is complete, it
-    grows in a folder beside it (``unfinished.py``), which outlives a kill.
+    The file has one dataset per line. A blank line becomes an empty dataset, so that dataset numbers are line numbers.
+    If the process is interrupted, call the function again with ``resume=True``: computed batches are kept in the
+    directory ``OUTPUT.partial``.
 
     Args:
-        source: a text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
-        output: the HDF5 file to write; it appears when it is complete.
-        layers, batch_tokens, batch_size: as in ``Elmo.embed``.
-        dtype: how to store the vectors.
-        keys, with_map, with_old_map: as in ``write_index``.
-        strict: refuse blank lines.
-        fasta: the input holds proteins, one residue a token; datasets are named by identifier.
-        tokenize: from a line to its tokens.
-        overwrite: replace what stands at the output; and without ``resume`` discard an unfinished run.
-        resume: go on where an unfinished run stopped; the vectors come in the same batches as without the stop.
-        on_start: called once everything is ready, before any work, with what an unfinished run had done.
-        progress: called for each sentence with its number of tokens, in the order in which they are computed; for a
-            very long one, part by part.
+        elmo: The model.
+        source: A text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
+        output: The HDF5 file. It appears when it is complete.
+        layers: The layers to store, as in :meth:`Elmo.embed`.
+        dtype: The type of the stored numbers. "float16" halves the file.
+        keys: Name the datasets by line number ("numbers") or by the text of the sentence ("sentences").
+        with_map: Also store ``sentence_to_index``, which maps each sentence to its number. A sentence that occurs on
+            several lines is mapped to the last, as in AllenNLP. Datasets named by sentences need no map.
+        with_old_map: Also store that map as ``sentence_indices``, its name in early tutorials.
+        strict: Raise an error if a line is blank.
+        fasta: The source holds proteins in FASTA format: each residue is a token, and datasets are named by identifier.
+        tokenize: Splits a line into tokens.
+        batch_tokens: Positions per batch, as in :meth:`Elmo.embed`.
+        batch_size: Sentences per batch if ``elmo.start`` is "stateful".
+        overwrite: Replace an existing output; and, without ``resume``, discard a partial one.
+        resume: Continue an interrupted run. The vectors come from the same batches as in an uninterrupted run.
+        check_space: Raise an error if the output will not fit on its disk.
+        report: Called once, before computing, with a line that says how much there is to do, how large the output will
+            be, and how long it will take. Not called for standard input and pipes, whose length is unknown.
+        progress: Called with the number of tokens done and in total (None if unknown).
+
+    Returns:
+        The numbers of sentences and tokens, and the time.
 
     Raises:
-        TextError: the input cannot be read, a line is not UTF-8, or a line is blank and ``strict`` is set; on resuming,
-            what was done is of another text (but for a pool that was not complete, which is done again).
-        OutputError: the output exists and may not be overwritten, or cannot be written; an unfinished run is there and
-            neither ``resume`` nor ``overwrite`` is set, or it was begun with other settings.
-        ConfigError: there is no such layer.
+        TextError: The text cannot be read or is not UTF-8; or, with ``strict``, a line is blank; or, with ``resume``,
+            the text is not the one that the interrupted run had embedded.
+        OutputError: The output exists, or cannot be written, or will not fit; or there is a partial output and neither
+            ``resume`` nor ``overwrite`` is set, or it was written with other settings.
+        ConfigError: A layer does not exist, or a batch size is below 1.
+
+    Example:
+        >>> from elmokit import Elmo
+        >>> from elmokit.io.atomic import check_output_path
+    from elmokit.io.progress import ProgressBar
+        >>> with ProgressBar("tokens") as bar:
+        ...     embed_file(Elmo.from_pretrained(), "corpus.txt", "vectors.hdf5", dtype="float16", progress=bar)
     """
     started = time.monotonic()
-    elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks the three
-    keys = "sentences" if fasta else keys
-    n_layers, dim = shape_of(elmo, layers)
-    token_bytes = (n_layers or 1) * dim * np.dtype(dtype).itemsize
-    carried = elmo.start == "stateful"
-    settings = _settings(elmo, layers, dtype, fasta, tokenize, batch_size if carried else batch_tokens)
-    with begun(output, settings, resume, overwrite) as unfinished:
-        before = unfinished.done
-        on_start(before)
-        sentences = read_sentences(source, fasta, strict, tokenize)
-        if carried:
-            pools = read_pools(sentences, before, token_bytes, max_sentences=batch_size)
-        else:
-            pools = read_pools(sentences, before, token_bytes, max_tokens=READ_AHEAD_BATCHES * batch_tokens)
-        computing = _Computing(elmo, layers, batch_tokens, unfinished.state)
-        n_before, n_to_skip = before.n_tokens, before.n_batches
-        # A thread that waits for standard input cannot be ended, and crashes Python on Ctrl-C.
-        source_thread = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
-        with source_thread as ahead, BackgroundWriter(_writer(unfinished, dtype, carried), BATCHES_BEHIND) as behind:
-            for pool in ahead:
+    check_output_path(output, overwrite)
+    check_input_file(source, output)
+    elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
+    if fasta:
+        keys = "sentences"
+    n_maps = 0 if keys == "sentences" else with_map * (1 + with_old_map)
+    layout = VectorFileLayout(_n_stored_layers(elmo, layers), elmo.output_dim, dtype, keys, n_maps)
+    stateful = elmo.start == "stateful"
+    settings = _settings(elmo, layers, dtype, fasta, tokenize, batch_size if stateful else batch_tokens)
+    # A pipe can be read only once, so it is not counted first.
+    counted = count_sentences(source, fasta, strict, tokenize, progress) if Path(source).is_file() else None
+    with open_resumable(output, settings, resume, overwrite) as writer:
+        before = writer.progress
+        if counted is not None:
+            n_bytes = layout.file_bytes(counted.n_sentences, counted.n_tokens, counted.n_text_bytes)
+            if check_space:
+                check_disk_space(output, n_bytes, before)
+            if report is not None:
+                sentences = read_corpus(source, fasta, strict, tokenize)
+                report(describe_work(elmo, output, counted, before, n_bytes, sentences, layers, batch_tokens))
+        n_done = before.n_tokens
+
+        def count(n_tokens: int) -> None:
+            nonlocal n_done
+            n_done += n_tokens
+            if progress is not None:
+                progress("embedding", n_done, None if counted is None else counted.n_tokens)
+
+        count(0)
+        pools = read_pools(
+            read_corpus(source, fasta, strict, tokenize),
+            before,
+            layout.token_bytes,
+            max_tokens=None if stateful else READ_AHEAD_BATCHES * batch_tokens,
+            max_sentences=batch_size if stateful else None,
+        )
+        embedding = _Embedding(elmo, layers, batch_tokens, writer.state)
+        n_resumed, n_to_skip = before.n_tokens, before.n_batches
+        # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
+        prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
+        with prefetched as pools_ahead, BackgroundWriter(_call, WRITES_BEHIND) as background:
+            for pool in pools_ahead:
                 if keys == "sentences":
-                    for number, name in enumerate(pool.names, start=pool.done.n_sentences - len(pool.names)):
+                    for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
                         check_key(name, number)
-                lengths = pool.lengths.tolist()
-                if n_to_skip and pool.done.checksum != before.pool_checksum:  # its text is another now
-                    unfinished.forget_batches()
+                if n_to_skip and pool.progress.checksum != before.pool_checksum:
+                    # The text of the incomplete pool has changed: its batches are not those that were written.
+                    writer.discard_batches()
                     n_to_skip = 0
-                for batch in [list(range(len(lengths)))] if carried else plan_batches(lengths, batch_tokens):
+                for batch in embedding.plan(pool):
                     if n_to_skip:
                         n_to_skip -= 1
-                        n_before += sum(lengths[row] for row in batch)
-                        for row in batch:
-                            progress(lengths[row])
+                        n_skipped = sum(len(pool.sentences[row]) for row in batch)
+                        n_resumed += n_skipped
+                        count(n_skipped)
                         continue
-                    for parts in computing.of(pool, batch):
-                        behind.put(parts)
-                        for part in parts:
-                            progress(part.vectors.shape[-2])
-                    behind.put(_BatchEnd(pool))
-                behind.put(_PoolEnd(pool, computing.state))
-        if n_to_skip:  # the text ends before their pool now
-            unfinished.forget_batches()
-        unfinished.commit()
-        write_index(unfinished, n_layers, dim, dtype, keys, with_map, with_old_map)
-        done = unfinished.done
-    return EmbedSummary(done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, n_before)
+                    for chunks in embedding.compute(pool, batch):
+                        background.put(partial(_write_chunks, writer, chunks, dtype))
+                        for chunk in chunks:
+                            count(chunk.vectors.shape[-2])
+                    if not stateful:  # else a batch is a pool, and counts together with the state after it
+                        background.put(partial(writer.end_batch, pool.progress.checksum))
+                names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
+                background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state))
+        if n_to_skip:  # the text has become shorter and ends before the incomplete pool
+            writer.discard_batches()
+        write_index(writer, layout)
+        done = writer.progress
+    return EmbedSummary(done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, n_resumed)
 
 
-def shape_of(elmo: Elmo, layers: Layers) -> tuple[int | None, int]:
-    """How many layers a dataset has, None where it is ``(tokens, dim)``; and the size of a vector."""
-    if layers == "all":
-        return elmo.n_layers, elmo.output_dim
-    return (None if isinstance(layers, (str, int)) else len(layers)), elmo.output_dim
+class _VectorChunk(NamedTuple):
+    """The vectors of a sentence, or of a part of a very long one, and where they belong."""
 
-
-class _Part(NamedTuple):
-    """Vectors of a sentence, or of a part of a very long one, and where they go."""
-
-    place: int
-    """Where the sentence's vectors begin."""
+    offset: int
+    """Where the vectors of the sentence begin in the file."""
     n_tokens: int
-    """Of the whole sentence."""
-    first: int
-    """The part's first token."""
+    """The length of the whole sentence."""
+    first_token: int
+    """The position of the chunk's first token in the sentence."""
     vectors: Vectors
 
 
-class _BatchEnd(NamedTuple):
-    """All vectors of a batch have been given."""
-
-    pool: Pool
-
-
-class _PoolEnd(NamedTuple):
-    """All vectors of a pool have been given."""
-
-    pool: Pool
-    state: BiLMState | None
-
-
-class _Computing:
-    """Batches to vectors; with ``start`` "stateful" it holds the state after the batch before."""
+class _Embedding:
+    """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
 
     def __init__(self, elmo: Elmo, layers: Layers, batch_tokens: int, state: BiLMState | None) -> None:
         self.elmo, self.layers, self.batch_tokens = elmo, layers, batch_tokens
@@ -188,67 +213,69 @@ class _Computing:
         if elmo.start == "stateful":
             self.state = elmo.bilm.zero_state(0) if state is None else state.to(elmo.bilm.device)
 
-    def of(self, pool: Pool, batch: list[int]) -> Iterator[list[_Part]]:
-        """The vectors of the pool's next batch; all at once, but for sentences too long for that."""
+    def plan(self, pool: SentencePool) -> list[list[int]]:
+        """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
         if self.state is not None:
-            sentences = [pool.sentences[row] for row in batch]
+            return [list(range(len(pool.sentences)))]
+        return plan_batches(pool.lengths.tolist(), self.batch_tokens)
+
+    def compute(self, pool: SentencePool, batch: list[int]) -> Iterator[list[_VectorChunk]]:
+        """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that."""
+        sentences = [pool.sentences[row] for row in batch]
+        if self.state is not None:
             vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
             self.state = self.state.with_first_rows(after)
-            yield _whole(pool, batch, vectors)
+            yield self._chunks(pool, batch, vectors)
             return
-        long = [row for row in batch if is_long(len(pool.sentences[row])) and self.layers != "mix"]
-        for row in long:
-            first = 0
-            for part in self.elmo.embed_document(pool.sentences[row], layers=self.layers):
-                yield [_Part(pool.places[row], len(pool.sentences[row]), first, part)]
-                first += part.shape[-2]
-        if others := [row for row in batch if row not in long]:
-            sentences = [pool.sentences[row] for row in others]
-            vectors = self.elmo.embed(sentences, layers=self.layers, batch_tokens=self.batch_tokens)
-            yield _whole(pool, others, vectors)
+        first_token = 0
+        for vectors in self.elmo.embed_planned_batch(sentences, self.layers):
+            yield self._chunks(pool, batch, vectors, first_token)
+            first_token += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
+
+    @staticmethod
+    def _chunks(
+        pool: SentencePool, rows: list[int], vectors: list[Vectors], first_token: int = 0
+    ) -> list[_VectorChunk]:
+        return [
+            _VectorChunk(pool.offsets[row], len(pool.sentences[row]), first_token, array)
+            for row, array in zip(rows, vectors, strict=True)
+        ]
 
 
-def _whole(pool: Pool, rows: list[int], vectors: list[Vectors]) -> list[_Part]:
-    return [_Part(pool.places[row], array.shape[-2], 0, array) for row, array in zip(rows, vectors, strict=True)]
+def _call(write: Callable[[], None]) -> None:
+    """Run one task of the writing thread."""
+    write()
 
 
-def _writer(
-    unfinished: ResumableWriter, dtype: Storage, carried: bool
-) -> Callable[[list[_Part] | _BatchEnd | _PoolEnd], None]:
-    """What the writing thread does with what it is given."""
-
-    def write(item: list[_Part] | _BatchEnd | _PoolEnd) -> None:
-        if isinstance(item, _PoolEnd):
-            names = "".join(f"{name}\n" for name in item.pool.names).encode("utf-8")
-            unfinished.end_pool(item.pool.done, item.pool.lengths, names, item.state)
-        elif isinstance(item, _BatchEnd):
-            if not carried:  # else the batch counts together with the state after it
-                unfinished.end_batch(item.pool.done.checksum)
-        else:
-            for part in item:
-                _write_part(unfinished, part, dtype)
-
-    return write
+def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: StoredDtype) -> None:
+    for chunk in chunks:
+        vectors: Any = chunk.vectors
+        if dtype == "float16":
+            vectors = torch.from_numpy(vectors).half().numpy()  # eight times as fast as numpy
+        if vectors.shape[-2] == chunk.n_tokens:
+            writer.write_vectors(chunk.offset, vectors)
+            continue
+        # A dataset is stored layer by layer, so the tokens of a chunk are in one range per layer.
+        layers = vectors.reshape(-1, *vectors.shape[-2:])
+        token_bytes = layers.shape[-1] * layers.itemsize
+        for number, layer in enumerate(layers):
+            writer.write_vectors(chunk.offset + (number * chunk.n_tokens + chunk.first_token) * token_bytes, layer)
 
 
-def _write_part(unfinished: ResumableWriter, part: _Part, dtype: Storage) -> None:
-    # torch rounds eight times as fast as numpy
-    vectors = torch.from_numpy(part.vectors).half().numpy() if dtype == "float16" else part.vectors
-    if vectors.shape[-2] == part.n_tokens:
-        unfinished.write(part.place, vectors)
-        return
-    layers = vectors.reshape(-1, *vectors.shape[-2:])
-    token_bytes = layers.shape[-1] * layers.itemsize
-    for number, layer in enumerate(layers):
-        unfinished.write(part.place + (number * part.n_tokens + part.first) * token_bytes, layer)
+def _n_stored_layers(elmo: Elmo, layers: Layers) -> int | None:
+    """Return the number of layers of a dataset; None if it is ``(tokens, dim)``."""
+    if layers == "all":
+        return elmo.n_layers
+    return None if isinstance(layers, (str, int)) else len(layers)
 
 
 def _settings(
-    elmo: Elmo, layers: Layers, dtype: Storage, fasta: bool, tokenize: Callable[[str], list[str]], batch: int
-) -> Settings:
-    """All that the vectors depend on beside the text."""
+    elmo: Elmo, layers: Layers, dtype: StoredDtype, fasta: bool, tokenize: Callable[[str], list[str]], batch: int
+) -> dict[str, Any]:
+    """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
+    mixes = zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in elmo.mixes.parameters()))
     return {
-        "model": _fingerprint(elmo),
+        "model": f"{fingerprint(elmo.model, elmo.start)}-{mixes:08x}",
         "start": elmo.start,
         "kernels": asked(),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
@@ -257,9 +284,3 @@ def _settings(
         "tokenizer": f"{tokenize.__module__}.{tokenize.__qualname__}",
         "batch": batch,
     }
-
-
-def _fingerprint(elmo: Elmo) -> str:
-    """Of the model, its word lists and tables, and of the mixes."""
-    mixes = zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in elmo.mixes.parameters()))
-    return f"{fingerprint(elmo.model, elmo.start)}-{mixes:08x}"

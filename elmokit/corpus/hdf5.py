@@ -1,7 +1,7 @@
-"""Vectors in HDF5, in the layout of ``allennlp elmo``.
+"""Store vectors in HDF5, in the format of ``allennlp elmo``.
 
-One dataset per sentence, named by its line number from 0 (or by its text), ``(layers, tokens, dim)`` or
-``(tokens, dim)``; and ``sentence_to_index``, one JSON text that maps each sentence to its number as a string.
+There is one dataset per sentence, named by its line number from 0 (or by its text), of shape ``(layers, tokens, dim)``
+or ``(tokens, dim)``. ``sentence_to_index`` is one JSON text that maps each sentence to its number as a string.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -28,14 +29,16 @@ from elmokit.corpus.hdf5_format import (
     write_group,
     write_text_dataset,
 )
-from elmokit.corpus.unfinished import VECTORS, ResumableWriter
+from elmokit.corpus.writer import ResumableWriter
 from elmokit.errors import FormatError, TextError
 
 MAPS = ["sentence_to_index", "sentence_indices"]
-"""The map's name, and the name that early tutorials gave it."""
-MAX_KEY_BYTES = 60_000  # HDF5 keeps a dataset's name in one 64 KiB header
+"""The name of the map, and the name that it has in early tutorials."""
+MAX_KEY_BYTES = 60_000  # HDF5 stores the name of a dataset in one 64 KiB header
 
-Keys = Literal["numbers", "sentences"]
+DatasetNames = Literal["numbers", "sentences"]
+"""How datasets are named: by line number, or by the text of the sentence."""
+StoredDtype = Literal["float32", "float16"]
 
 _ESCAPES = {"%2F": "/", "%2E": ".", "%00": "\0", "%25": "%"}
 _ESCAPED = re.compile("|".join(_ESCAPES))
@@ -43,66 +46,75 @@ _LOOKS_ESCAPED = re.compile("%(?=2F|2E|00|25|#)")
 _OCCURRENCE = re.compile(r"%#\d+$")
 
 
-def write_index(
-    unfinished: ResumableWriter,
-    n_layers: int | None,
-    dim: int,
-    dtype: str,
-    keys: Keys = "numbers",
-    with_map: bool = True,
-    with_old_map: bool = False,
-) -> None:
-    """Make an HDF5 file of the vectors that were written.
+@dataclass(frozen=True)
+class VectorFileLayout:
+    """What the datasets of an output look like."""
+
+    n_layers: int | None
+    """Datasets are ``(n_layers, tokens, dim)``; with None, ``(tokens, dim)``."""
+    dim: int
+    dtype: StoredDtype = "float32"
+    keys: DatasetNames = "numbers"
+    n_maps: int = 1
+    """How many of the names in ``MAPS`` to write; 0 with ``keys="sentences"``, which need no map."""
+
+    @property
+    def token_bytes(self) -> int:
+        """The size of the vectors of one token."""
+        return (self.n_layers or 1) * self.dim * np.dtype(self.dtype).itemsize
+
+    def file_bytes(self, n_sentences: int, n_tokens: int, n_text_bytes: int) -> int:
+        """Return the size of the file: exact for the vectors, within a few percent for the rest."""
+        n_name_bytes = number_name_bytes(n_sentences) if self.keys == "numbers" else n_text_bytes + 5 * n_sentences
+        map_bytes = 160 + max(4096, n_text_bytes + (len(str(n_sentences)) + 8) * n_sentences)
+        index = n_sentences * header_bytes(self.n_layers) + group_bytes(n_sentences + self.n_maps, n_name_bytes)
+        return DATA_START + n_tokens * self.token_bytes + index + self.n_maps * map_bytes
+
+
+def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
+    """Write the index behind the vectors, which makes the file a complete HDF5 file.
 
     Args:
-        n_layers, dim, dtype: datasets are ``(n_layers, tokens, dim)``; None for ``(tokens, dim)``.
-        keys: name datasets by line number, or by the sentence's text.
-        with_map: write ``sentence_to_index`` (with numbers as keys only, as in AllenNLP). A sentence that stands on
-            several lines is mapped to the last, as in AllenNLP.
-        with_old_map: write the map under its old name too.
+        writer: The output, after its last pool.
+        layout: What the datasets look like.
 
     Raises:
-        OutputError: the map is too long for HDF5.
+        OutputError: The map of sentences is too long for HDF5.
     """
-    with (unfinished.folder / VECTORS).open("r+b") as file:
-        done = unfinished.done
-        file.truncate(done.data_end)
-        first = position = -(-done.data_end // 8) * 8
+    writer.end_data()
+    done = writer.progress
+    with writer.vectors_path.open("r+b") as file:
+        # First the headers of all datasets, in order: the header of dataset n is at first_header + n * size.
+        first_header = position = -(-done.data_end // 8) * 8
         file.seek(position)
         data_end = DATA_START
-        for lengths in unfinished.read_lengths():
-            headers, data_end = dataset_headers(data_end, lengths, n_layers, dim, dtype)
+        for lengths in writer.read_lengths():
+            headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
             position += file.write(headers)
-        size = header_bytes(n_layers)
-        if keys == "sentences":
-            named = enumerate(sentence_keys(unfinished.read_names()))
-            entries = sorted((key.encode("utf-8"), first + row * size) for row, key in named)
+        size = header_bytes(layout.n_layers)
+        # Then the group that lists them. HDF5 looks names up by bisection, so they must be sorted as bytes.
+        if layout.keys == "sentences":
+            named = enumerate(sentence_keys(writer.read_names()))
+            entries = sorted((key.encode("utf-8"), first_header + row * size) for row, key in named)
             write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries))
             return
         maps: list[tuple[bytes, int]] = []
-        for name in MAPS[: with_map * (1 + with_old_map)]:
-            address, position = write_text_dataset(file, position, sentence_map(unfinished.read_names))
+        for name in MAPS[: layout.n_maps]:
+            address, position = write_text_dataset(file, position, sentence_map(writer.read_names))
             maps.append((name.encode("ascii"), address))
-        numbers = ((b"%d" % number, first + number * size) for number in numbers_by_name(done.n_sentences))
+        # Every digit sorts before "s", so the maps follow the numbers.
+        numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(done.n_sentences))
         n_name_bytes = number_name_bytes(done.n_sentences) + sum(name_bytes(name) for name, _ in maps)
         write_group(file, position, chain(numbers, sorted(maps)), n_name_bytes)
 
 
-def index_bytes(n_sentences: int, n_text_bytes: int, n_layers: int | None, keys: Keys, n_maps: int) -> int:
-    """About what ``write_index`` writes."""
-    n_name_bytes = number_name_bytes(n_sentences) if keys == "numbers" else n_text_bytes + 5 * n_sentences
-    of_a_map = 160 + max(4096, n_text_bytes + (len(str(n_sentences)) + 8) * n_sentences)
-    maps = n_maps * of_a_map if keys == "numbers" else 0
-    return n_sentences * header_bytes(n_layers) + group_bytes(n_sentences + n_maps, n_name_bytes) + maps
-
-
 def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:
-    """``json.dumps`` of the dict from each sentence to its last number as a string, in parts.
+    """Yield, piece by piece, ``json.dumps`` of the dict from each sentence to its last number as a string.
 
-    Only sentences that stand on several lines are held in memory, and eight bytes for each line.
+    Memory holds only the sentences that occur on several lines, and eight bytes per line for the hashes that find them.
 
     Args:
-        read_names: a fresh iterator over the sentences; it is read three times.
+        read_names: Returns a fresh iterator over the sentences. It is called three times.
     """
     hashes = np.fromiter(map(hash, read_names()), dtype=np.int64)
     distinct, counts = np.unique(hashes, return_counts=True)
@@ -111,7 +123,7 @@ def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:
     yield b"{"
     between = ""
     for row, name in enumerate(read_names()):
-        # A repeated sentence stands in the map where it stood first.
+        # Like a dict, the map has a repeated sentence at the position of its first occurrence.
         number = last.pop(name, None) if hash(name) in repeated else row
         if number is not None:
             yield f'{between}{json.dumps(name)}: "{number}"'.encode("ascii")
@@ -120,7 +132,7 @@ def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:
 
 
 def sentence_keys(sentences: Iterable[str]) -> Iterator[str]:
-    """The names of the sentences' datasets."""
+    """Yield the dataset name of each sentence."""
     seen: Counter[str] = Counter()
     for sentence in sentences:
         seen[sentence] += 1
@@ -128,23 +140,23 @@ def sentence_keys(sentences: Iterable[str]) -> Iterator[str]:
 
 
 def check_key(sentence: str, number: int) -> None:
-    """Whether a sentence can be the name of a dataset.
+    """Check that a sentence can be the name of a dataset.
 
     Raises:
-        TextError: it is too long.
+        TextError: It is too long.
     """
     if len(sentence_key(sentence, number + 2).encode("utf-8")) > MAX_KEY_BYTES:
         raise TextError(
-            f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset. Leave out "
-            "--use-sentence-keys."
+            f"Sentence {number} has {len(sentence)} characters, too many for the name of an HDF5 dataset. Do not "
+            "pass --use-sentence-keys."
         )
 
 
 def sentence_key(sentence: str, occurrence: int = 1) -> str:
-    """A dataset's name for a sentence: the text itself wherever HDF5 allows it.
+    """Return the name of the dataset of a sentence: its text, wherever HDF5 allows it.
 
-    ``/`` would open a group, a lone ``.`` is the group itself, and names are unique; so these become ``%2F``
-    and ``%2E``, the second ``the same`` becomes ``the same%#2``, and a ``%`` that would read as one of these
+    In HDF5, ``/`` separates groups, a lone ``.`` is the group itself, and names are unique. So these become ``%2F`` and
+    ``%2E``, the second ``the same`` becomes ``the same%#2``, and a ``%`` that could be mistaken for one of these
     becomes ``%25``.
     """
     key = _LOOKS_ESCAPED.sub("%25", sentence).replace("/", "%2F").replace("\0", "%00")
@@ -154,22 +166,22 @@ def sentence_key(sentence: str, occurrence: int = 1) -> str:
 
 
 def sentence_of_key(key: str) -> str:
-    """The sentence that ``sentence_key`` made a name of."""
+    """Return the sentence of a dataset name made by :func:`sentence_key`."""
     text = _OCCURRENCE.sub("", key)
     return _ESCAPED.sub(lambda match: _ESCAPES[match.group()], text)
 
 
 def read_sentence_map(file: h5py.File) -> dict[str, int]:
-    """Sentence to line number, from a file written here or by ``allennlp elmo``, under either name of the map.
+    """Return the map from sentence to line number of a file written by elmokit or by ``allennlp elmo``.
 
     Raises:
-        FormatError: the file holds no map.
+        FormatError: The file has no map, under either of its names.
     """
     for name in MAPS:
         if name in file:
             content = json.loads(file[name].asstr()[0])
             return {sentence: int(index) for sentence, index in content.items()}
     raise FormatError(
-        f"{Path(file.filename).name} holds no sentence map ({MAPS[0]}): it was written with --forget-sentences or "
+        f"{Path(file.filename).name} has no sentence map ({MAPS[0]}): it was written with --forget-sentences or "
         "--use-sentence-keys."
     )

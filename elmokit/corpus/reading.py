@@ -1,4 +1,4 @@
-"""Input text to pools: sentences that are batched together, and where in the output each of them goes."""
+"""Read a corpus in pools of sentences, and compute where in the output each sentence belongs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.corpus.unfinished import Done
+from elmokit.corpus.writer import WriteProgress
 from elmokit.errors import TextError
+from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
 from elmokit.text.batching import read_ahead
 from elmokit.text.fasta import read_fasta
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What a look through the input found before any work was done."""
+class CorpusCounts:
+    """The size of a corpus."""
 
     n_sentences: int
     n_tokens: int
@@ -29,99 +30,105 @@ class Survey:
     """UTF-8 bytes of the lines, or of the identifiers of proteins."""
 
 
-class Sentence(NamedTuple):
-    """One line, or one protein."""
+class CorpusSentence(NamedTuple):
+    """One line of a text, or one protein."""
 
     name: str
+    """The line, or the identifier of the protein."""
     tokens: list[str]
     text: str
-    """All that its vectors depend on."""
+    """Everything that the vectors depend on, for the checksum."""
 
 
 @dataclass(frozen=True)
-class Pool:
-    """Sentences one after another; the same ones whenever the same text is read with the same limits."""
+class SentencePool:
+    """Consecutive sentences that are read together, and then batched by length.
+
+    The same text and limits always give the same pools, so that a resumed run computes the same batches.
+    """
 
     sentences: list[list[str]]
     names: list[str]
-    places: list[int]
-    """Where in the output each one's vectors begin."""
+    offsets: list[int]
+    """Where in the output the vectors of each sentence begin."""
     lengths: NDArray[np.int64]
-    done: Done
-    """Once the pool is written."""
+    progress: WriteProgress
+    """The progress of the output once the pool is written."""
 
 
-def survey(
+def count_sentences(
     source: str | Path,
     fasta: bool = False,
     strict: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
-    progress: Callable[[int], None] = lambda n_sentences: None,
-) -> Survey:
-    """Read the whole input once: it is all there and all sound, and this is how much it is.
+    progress: ProgressCallback | None = None,
+) -> CorpusCounts:
+    """Read a corpus to its end, to count it and to find errors in it before any work is done.
 
     Args:
-        progress: called now and then with how many sentences more were read.
+        source: The text file.
+        fasta: The text holds proteins in FASTA format.
+        strict: Raise an error for blank lines.
+        tokenize: Splits a line into tokens.
+        progress: Called now and then with the number of sentences read.
 
     Raises:
-        TextError: it cannot be read, or a line is not UTF-8, or (``fasta``) not as FASTA has it, or (``strict``) blank.
+        TextError: The text cannot be read, a line is not UTF-8 or not FASTA, or (with ``strict``) a line is blank.
     """
     n_sentences = n_tokens = n_blank = n_text_bytes = 0
-    for sentence in read_sentences(source, fasta, strict, tokenize):
+    for sentence in read_corpus(source, fasta, strict, tokenize):
         n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence.tokens)
         n_blank += not sentence.tokens
         n_text_bytes += len(sentence.name.encode("utf-8"))
-        if n_sentences % LINES_BETWEEN_PROGRESS == 0:
-            progress(LINES_BETWEEN_PROGRESS)
-    return Survey(n_sentences, n_tokens, n_blank, n_text_bytes)
+        if progress is not None and n_sentences % LINES_BETWEEN_PROGRESS == 0:
+            progress("reading lines", n_sentences, None)
+    return CorpusCounts(n_sentences, n_tokens, n_blank, n_text_bytes)
 
 
-def read_sentences(
+def read_corpus(
     source: str | Path, fasta: bool, strict: bool, tokenize: Callable[[str], list[str]]
-) -> Iterator[Sentence]:
-    """The sentences of a file, or the proteins.
-
-    Raises:
-        TextError: as in ``survey``.
-    """
+) -> Iterator[CorpusSentence]:
+    """Yield the sentences or proteins of a file. Arguments and errors as in :func:`count_sentences`."""
     if fasta:
         for protein in read_fasta(source):
-            yield Sentence(protein.identifier, protein.residues, f"{protein.identifier} {''.join(protein.residues)}")
+            residues = "".join(protein.residues)
+            yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
         return
     for number, line in enumerate(read_lines(source), start=1):
         tokens = tokenize(line)
         if strict and not tokens:
-            raise TextError(f"{source}, line {number} is blank. Take it out, or leave out --strict.")
-        yield Sentence(line.strip(), tokens, line)
+            raise TextError(f"{source}, line {number} is blank. Remove it, or do not pass --strict.")
+        yield CorpusSentence(line.strip(), tokens, line)
 
 
 def read_pools(
-    sentences: Iterator[Sentence],
-    done: Done,
+    sentences: Iterator[CorpusSentence],
+    done: WriteProgress,
     token_bytes: int,
     max_tokens: int | None = None,
     max_sentences: int | None = None,
-) -> Iterator[Pool]:
-    """The sentences that are not done yet, pool by pool.
+) -> Iterator[SentencePool]:
+    """Yield the sentences that are not yet embedded, pool by pool.
 
     Args:
-        sentences: all of them, the ones that are done too.
-        token_bytes: what one token's vectors take.
-        max_tokens: a pool ends with the sentence that reaches so many, boundaries included.
-        max_sentences: a pool ends at so many.
+        sentences: The whole corpus, including what is done.
+        done: The progress of the output.
+        token_bytes: The size of the vectors of one token.
+        max_tokens: The size of a pool in tokens, as in :func:`~elmokit.text.batching.read_ahead`.
+        max_sentences: The size of a pool in sentences.
 
     Raises:
-        TextError: the sentences that were done are not those at the beginning of this text.
+        TextError: The text does not begin with the sentences that are done.
     """
     _skip(sentences, done)
     for taken in read_ahead(
         sentences, max_tokens=max_tokens, max_items=max_sentences, length=lambda sentence: len(sentence.tokens)
     ):
-        yield (pool := _pool(taken, done, token_bytes))
-        done = pool.done
+        yield (pool := _make_pool(taken, done, token_bytes))
+        done = pool.progress
 
 
-def _skip(sentences: Iterator[Sentence], done: Done) -> None:
+def _skip(sentences: Iterator[CorpusSentence], done: WriteProgress) -> None:
     checksum = 0
     for _ in range(done.n_sentences):
         sentence = next(sentences, None)
@@ -130,18 +137,18 @@ def _skip(sentences: Iterator[Sentence], done: Done) -> None:
         checksum = _checksum(sentence, checksum)
     if checksum != done.checksum:
         raise TextError(
-            f"The text is not the one that the unfinished run was begun with: its first {done.n_sentences:,} sentences "
-            "differ. Put the text back, or start anew with --overwrite."
+            f"The text is not the one that the interrupted run embedded: its first {done.n_sentences:,} sentences "
+            "differ. Restore the text, or start from scratch with --overwrite."
         )
 
 
-def _pool(sentences: list[Sentence], done: Done, token_bytes: int) -> Pool:
+def _make_pool(sentences: list[CorpusSentence], done: WriteProgress, token_bytes: int) -> SentencePool:
     lengths = np.array([len(sentence.tokens) for sentence in sentences], dtype="<i8")
     ends = done.data_end + np.cumsum(lengths) * token_bytes
     checksum = done.checksum
     for sentence in sentences:
         checksum = _checksum(sentence, checksum)
-    return Pool(
+    return SentencePool(
         [sentence.tokens for sentence in sentences],
         [sentence.name for sentence in sentences],
         (ends - lengths * token_bytes).tolist(),
@@ -154,11 +161,10 @@ def _pool(sentences: list[Sentence], done: Done, token_bytes: int) -> Pool:
             n_tokens=done.n_tokens + int(lengths.sum()),
             n_blank=done.n_blank + int((lengths == 0).sum()),
             data_end=int(ends[-1]),
-            names_end=done.names_end + sum(len(sentence.name.encode("utf-8")) + 1 for sentence in sentences),
             checksum=checksum,
         ),
     )
 
 
-def _checksum(sentence: Sentence, before: int) -> int:
+def _checksum(sentence: CorpusSentence, before: int) -> int:
     return zlib.crc32(sentence.text.encode("utf-8") + b"\n", before)

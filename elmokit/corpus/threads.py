@@ -1,4 +1,9 @@
-"""Work in a second thread, bounded: reading ahead of a consumer, and writing behind a producer."""
+"""Read and write in a second thread while the calling thread computes.
+
+Queues are bounded, so that a slow side does not fill the memory. Neither side may wait for the other without end:
+whoever waits checks every 0.1 s whether the other side has stopped, because an exception there would otherwise leave a
+thread that blocks the exit of the process.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,18 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-_WAIT_SECONDS = 0.1  # between looks at whether the other side is still there
+_WAIT_SECONDS = 0.1
 
 
 class Prefetcher(Generic[Item]):
-    """Runs an iterator in a thread, at most ``n`` items ahead of whoever iterates over this; use it in a ``with``.
+    """Runs an iterator in a thread, ahead of the code that iterates over the items.
 
-    What the iterator raises is raised where the item would have come. When the ``with`` ends, the thread has ended,
-    or it waits for input and will end then.
+    Use it as a context manager. An exception of the iterator is raised where its next item would have come. When the
+    block ends, the thread has ended too, unless it is blocked waiting for input; then it ends with the next item.
+
+    Args:
+        items: The iterator.
+        n: The largest number of items to read ahead.
     """
 
     def __init__(self, items: Iterator[Item], n: int) -> None:
@@ -51,10 +60,14 @@ class Prefetcher(Generic[Item]):
 
 
 class BackgroundWriter(Generic[Item]):
-    """Gives items to a function in a thread, which is at most ``n`` items behind; use it in a ``with``.
+    """Passes items to a function that runs in a thread.
 
-    What the function raises is raised by the next ``put``, or where the ``with`` ends; later items are dropped. When
-    the ``with`` ends well, all items were handled.
+    Use it as a context manager. An exception of the function is raised by the next :meth:`put`, or at the end of the
+    block; later items are dropped. If the block ends without an exception, all items have been handled.
+
+    Args:
+        handle: Called with each item, in order.
+        n: The largest number of items that may wait.
     """
 
     def __init__(self, handle: Callable[[Item], None], n: int) -> None:
@@ -70,14 +83,14 @@ class BackgroundWriter(Generic[Item]):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
-            self._stopped.set()  # what waits in the queue is no longer wanted
+            self._stopped.set()  # drop the items that are still waiting
         _put(self._queue, None, self._stopped)
         self._thread.join()
         if kind is None and self._error is not None:
             raise self._error
 
     def put(self, item: Item) -> None:
-        """Hand an item over; waits while ``n`` are waiting."""
+        """Pass an item on. Blocks while ``n`` items are waiting."""
         if not _put(self._queue, item, self._stopped) and self._error is not None:
             raise self._error
 
@@ -91,7 +104,7 @@ class BackgroundWriter(Generic[Item]):
 
 
 def _put(items: queue.Queue[Item | None], item: Item | None, stopped: threading.Event) -> bool:
-    """Put the item unless the other side has stopped: whether it was put."""
+    """Put the item in the queue unless the other side has stopped; return whether it was put."""
     while not stopped.is_set():
         try:
             items.put(item, timeout=_WAIT_SECONDS)
@@ -102,7 +115,7 @@ def _put(items: queue.Queue[Item | None], item: Item | None, stopped: threading.
 
 
 def _get(items: queue.Queue[Item | None], stopped: threading.Event) -> Item | None:
-    """The next item; None if there will be none."""
+    """Return the next item, or None if there will be none."""
     while not stopped.is_set():
         try:
             return items.get(timeout=_WAIT_SECONDS)

@@ -25,15 +25,18 @@ class ProgressBar:
     Args:
         unit: What is counted, such as ``"tokens"``; empty if each stage counts something else.
         total: How much there is, for counting with :meth:`update`; None if unknown. A callback reports its own total.
-        clock: The time in seconds.
+        clock: Returns the time in seconds.
+        lines: Print lines even on a terminal.
 
     Example:
         >>> with ProgressBar("tokens") as progress:
         ...     embed_file(elmo, "in.txt", "out.hdf5", progress=progress)
     """
 
-    def __init__(self, unit: str, total: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.unit, self.total, self._clock = unit, total, clock
+    def __init__(
+        self, unit: str, total: int | None = None, clock: Callable[[], float] = time.monotonic, lines: bool = False
+    ) -> None:
+        self.unit, self.total, self._clock, self._lines = unit, total, clock, lines
         self.done = self._first = 0
         self._stage: str | None = None
         self._started = self._last_line = clock()
@@ -80,7 +83,7 @@ class ProgressBar:
     def _start(self, stage: str, done: int) -> None:
         self.close()
         self._stage, self._first = stage, done
-        if tqdm := _bar_class():
+        if not self._lines and (tqdm := _bar_class()):
             self._bar = tqdm(
                 initial=done, desc=stage or None, unit=f" {self.unit or 'it'}", unit_scale=True, leave=False
             )

@@ -223,6 +223,8 @@ class ResumableStore:
             try:
                 self._load()
             except OSError as error:
+                if not self.progress:
+                    self._remove()
                 raise self._failure(error) from error
             self._open = stack.pop_all()
         return self

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elmokit.bilm import BiLMState, stack_states
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.initial_state import warm_start
+from elmokit.initial_state import initial_state
 from elmokit.nn.softmax import Softmax
 from elmokit.text.batching import map_in_batches
 from elmokit.text.vocabulary import Vocabulary
@@ -100,7 +100,7 @@ def start_state(model: PretrainedBiLM, start: FixedStart | BiLMState) -> BiLMSta
         return start.to(zero.hidden.device, zero.hidden.dtype)
     if start not in ("warm", "zero"):
         raise ConfigError(f"start is {start!r}; expected 'warm' or 'zero'.")
-    return zero if start == "zero" else warm_start(model).to(zero.hidden.device, zero.hidden.dtype)
+    return zero if start == "zero" else initial_state(model).to(zero.hidden.device, zero.hidden.dtype)
 
 
 def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:

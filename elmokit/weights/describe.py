@@ -38,6 +38,6 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
         "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
         "softmax": "none" if softmax is None else f"{sum(part.numel() for part in softmax.parameters()):,} parameters",
-        "initial state": "stored with the model" if model.warm_state is not None else "after an empty sentence",
+        "initial state": "stored with the model" if model.initial_state is not None else "after an empty sentence",
         "card": model.card,
     }

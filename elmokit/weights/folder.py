@@ -67,8 +67,8 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         "card": model.card,
     }
     tensors = dict(model.bilm.state_dict())
-    if model.warm_state is not None:
-        tensors |= {_WARM + name: part for name, part in model.warm_state._asdict().items()}
+    if model.initial_state is not None:
+        tensors |= {_WARM + name: part for name, part in model.initial_state._asdict().items()}
     with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         save_tensors(tensors, folder / "model.safetensors", dtype)
@@ -127,7 +127,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         source=folder,
         softmax=softmax,
         vocabulary=vocabulary,
-        warm_state=BiLMState(warm.hidden, warm.cell) if is_warm else None,
+        initial_state=BiLMState(warm.hidden, warm.cell) if is_warm else None,
         card=card or {},
         lexicon=lexicon,
     )

@@ -35,8 +35,8 @@ class PretrainedBiLM:
     """The output layer, for perplexity and further training. None if the files have none: most exports dropped it."""
     vocabulary: Vocabulary | None = None
     """The words of the softmax, and of a word-input model's table."""
-    warm_state: BiLMState | None = None
-    """The fixed initial state from which ``Elmo`` reads every sentence (one batch row), if one was calibrated."""
+    initial_state: BiLMState | None = None
+    """The LSTM state, for one row, that every sentence starts from; None if none was calibrated."""
     card: dict[str, Any] = field(default_factory=dict)
     """The model card: corpus, tokens seen, perplexities, command; free in form."""
     lexicon: Lexicon | None = None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import h5py
 from numpy.typing import NDArray
 
-from elmokit.corpus.hdf5 import Keys, sentence_key
+from elmokit.corpus.hdf5 import DatasetNames, sentence_key
 
 Vectors = NDArray[Any]
 
@@ -29,13 +29,13 @@ class VectorWriter:
     def __init__(
         self,
         file: h5py.File,
-        keys: Keys = "numbers",
+        keys: DatasetNames = "numbers",
         with_map: bool = True,
         with_old_map: bool = False,
         dtype: Literal["float32", "float16"] = "float32",
     ) -> None:
         self.file = file
-        self.keys: Keys = keys
+        self.keys: DatasetNames = keys
         self.map: dict[str, str] | None = {} if with_map and keys == "numbers" else None
         self.map_names = ["sentence_to_index", "sentence_indices"][: 1 + with_old_map]
         self.dtype = dtype

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from elmokit.embedder import Elmo
-from elmokit.initial_state import boundary_state, calibrated_state
+from elmokit.initial_state import boundary_state, mean_state
 from elmokit.weights.model import PretrainedBiLM
 
 
@@ -12,11 +12,11 @@ def test_boundary_state_is_the_carried_state_after_an_empty_sentence(model: Pret
     torch.testing.assert_close(boundary_state(model), state)
 
 
-def test_calibrated_state_is_the_mean_of_carried_states(model: PretrainedBiLM) -> None:
+def test_the_mean_state_is_the_mean_of_carried_states(model: PretrainedBiLM) -> None:
     sentences = [["the", "cat"], ["sat"]] * 2
     elmo = Elmo(model, start="stateful")
     state = model.bilm.zero_state(4)
     _, state = elmo.embed_batch(sentences, state)
-    calibrated = calibrated_state(model, sentences)
+    calibrated = mean_state(model, sentences)
     torch.testing.assert_close(calibrated.hidden[:, :, 0], state.hidden.mean(dim=2))
     torch.testing.assert_close(calibrated.cell[:, :, 0], state.cell.mean(dim=2))

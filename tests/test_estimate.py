@@ -8,9 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from elmokit.corpus.embed import embed_file
-from elmokit.corpus.plan import describe, in_bytes, in_time, output_bytes, refuse_too_large
-from elmokit.corpus.reading import Sentence, Survey, survey
-from elmokit.corpus.unfinished import Done
+from elmokit.corpus.estimate import check_disk_space, describe_work, format_bytes, format_time
+from elmokit.corpus.hdf5 import VectorFileLayout
+from elmokit.corpus.reading import CorpusCounts, CorpusSentence, count_sentences
+from elmokit.corpus.writer import WriteProgress
 from elmokit.embedder import Elmo, Layers
 from elmokit.errors import OutputError
 from tests.conftest import random_model
@@ -32,29 +33,34 @@ def test_the_size_said_is_the_size_written(elmo: Elmo, tmp_path: Path, layers: L
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the cat {'sat ' * (number % 7)}{number} .\n" for number in range(300)))
     embed_file(elmo, text, tmp_path / "out.hdf5", layers=layers, dtype=dtype)  # type: ignore[arg-type]
-    said = output_bytes(elmo, survey(text), layers, dtype, "numbers", 1)  # type: ignore[arg-type]
+    n_layers = {"all": 3, "top": None}.get(str(layers), 2)
+    counts = count_sentences(text)
+    layout = VectorFileLayout(n_layers, elmo.output_dim, dtype)  # type: ignore[arg-type]
+    said = layout.file_bytes(counts.n_sentences, counts.n_tokens, counts.n_text_bytes)
     assert said == pytest.approx((tmp_path / "out.hdf5").stat().st_size, rel=0.01)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 1_000_000))
-    refuse_too_large(tmp_path / "out.hdf5", 900_000, Done())
-    refuse_too_large(tmp_path / "out.hdf5", 1_900_000, Done(data_end=1_000_000))
-    with pytest.raises(OutputError, match=r"will take 1\.9 MB, and its disk has 1\.0 MB left.*--force"):
-        refuse_too_large(tmp_path / "out.hdf5", 1_900_000, Done())
+    check_disk_space(tmp_path / "out.hdf5", 900_000, WriteProgress())
+    check_disk_space(tmp_path / "out.hdf5", 1_900_000, WriteProgress(data_end=1_000_000))
+    with pytest.raises(OutputError, match=r"will take 1\.9 MB, but its disk has 1\.0 MB left.*--force"):
+        check_disk_space(tmp_path / "out.hdf5", 1_900_000, WriteProgress())
 
 
 def test_much_work_is_tried_and_little_is_not(elmo: Elmo) -> None:
-    sentences = [Sentence("", ["the", "cat"], "")] * 10
-    much = describe(elmo, "out.hdf5", Survey(10**6, 10**8, 0), Done(n_tokens=5), 10**11, sentences, "all", 2048)
-    expected = r"1,000,000 sentences, 100,000,000 tokens, 5 done before; out.hdf5 will take 100 GB and about "
+    sentences = [CorpusSentence("", ["the", "cat"], "")] * 10
+    much = describe_work(
+        elmo, "out.hdf5", CorpusCounts(10**6, 10**8, 0), WriteProgress(n_tokens=5), 10**11, sentences, "all", 2048
+    )
+    expected = r"1,000,000 sentences, 100,000,000 tokens, 5 already done; out.hdf5 will take 100 GB and about "
     assert re.fullmatch(expected + r".+ \(.+ tokens/s\)", much)
-    little = describe(elmo, "out.hdf5", Survey(10, 20, 0), Done(), 5000, sentences, "all", 2048)
+    little = describe_work(elmo, "out.hdf5", CorpusCounts(10, 20, 0), WriteProgress(), 5000, sentences, "all", 2048)
     assert little == "10 sentences, 20 tokens; out.hdf5 will take 5.0 kB"
 
 
 def test_sizes_and_times_are_short() -> None:
-    assert [in_bytes(n) for n in (0, 999, 1600, 242_000_000, 2.5e15)] == [
+    assert [format_bytes(n) for n in (0, 999, 1600, 242_000_000, 2.5e15)] == [
         *("0 bytes", "999 bytes", "1.6 kB", "242 MB", "2,500.0 TB")
     ]
-    assert [in_time(n) for n in (0.1, 40, 720, 12_600)] == ["1 s", "40 s", "12 min", "3.5 h"]
+    assert [format_time(n) for n in (0.1, 40, 720, 12_600)] == ["1 s", "40 s", "12 min", "3.5 h"]
