@@ -1,8 +1,8 @@
 """Read a text of any length in bounded memory, with exact results.
 
 The two directions of a biLM do not depend on each other. So the backward LSTM first reads the whole text from its end
-and keeps only its state at the edge of each chunk. Then both directions are computed chunk by chunk from the beginning, the
-backward one again from the state that was kept for its chunk.
+and keeps only its state at the edge of each chunk. Then both directions are computed chunk by chunk from the beginning,
+the backward one again from the state that was kept for its chunk.
 
 This runs the backward LSTM twice, and keeps one state per chunk (37 KB in the original sizes).
 """

@@ -187,7 +187,7 @@ BAD_CALLS = {
     "already exists": ["embed", "text.txt", "text.txt", "--model", "model"],
     "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],
     "both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "0", "--top"],
-    "leaves out the map": [
+    "omits the map": [
         *("embed", "text.txt", "out.hdf5", "--model", "model"),
         *("--forget-sentences", "--include-sentence-indices"),
     ],
