@@ -1,7 +1,8 @@
-"""The biLM: one network, used for training and for embedding.
+"""The biLM: a bidirectional LSTM language model, the one network behind training, embedding and the compat modules.
 
-Characters (or word ids, or both) -> token vectors -> L layers of LSTM in each direction. The network knows no
-files, no strings and no special ids; sentence boundaries are tokens like any other.
+Characters (or word ids, or both) become token vectors, and token vectors go through the LSTM layers of each direction.
+The network reads no files and knows no strings: sentence boundaries are tokens like any other, added by ``text/batching``.
+The LSTM state is an argument and a result, never hidden in the module.
 """
 
 from __future__ import annotations
@@ -15,16 +16,26 @@ from torch import Tensor, nn
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
+from elmokit.nn.kernels.backends import Precision, check_precision
 from elmokit.nn.lstm import LSTMStack, LSTMState
 
-MIN_CHARS = 3  # a token's begin and end marks and one character between them
-# A damaged configuration should say so rather than fill the memory.
-MOST_CHARS, MOST_LAYERS, MOST_UNITS, MOST_ROWS = 10_000, 1_000, 1_000_000, 1_000_000_000
+MIN_CHARS = 3  # a token's begin and end marks, and one character between them
+# Upper bounds, so that a damaged configuration file is an error message and not an attempt to allocate terabytes.
+MAX_CHARS, MAX_LAYERS, MAX_UNITS, MAX_ROWS = 10_000, 1_000, 1_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True)
 class CharCNNConfig:
-    """Sizes of the char CNN; the defaults are those of the original English ELMo."""
+    """Sizes of the char CNN. The defaults are those of the original English ELMo.
+
+    Attributes:
+        filters: ``(width, count)`` of each convolution, the width in characters.
+        char_dim: Size of a character's vector.
+        n_highway: Number of highway layers.
+        activation: Applied to the maxima of the convolutions.
+        max_chars: Characters (UTF-8 bytes) per token, its begin and end marks included; longer tokens are cut.
+        n_chars: Number of different characters.
+    """
 
     filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     char_dim: int = 16
@@ -35,7 +46,7 @@ class CharCNNConfig:
 
     def __post_init__(self) -> None:
         if not self.filters or any(len(spec) != 2 or min(spec) < 1 for spec in self.filters):
-            raise ConfigError(f"filters are pairs (width, count), both at least 1; given {list(self.filters)}.")
+            raise ConfigError(f"filters is {list(self.filters)}. Give pairs (width, count), both at least 1.")
         widest = max(width for width, _ in self.filters)
         if self.max_chars < max(widest, MIN_CHARS):
             raise ConfigError(
@@ -43,43 +54,53 @@ class CharCNNConfig:
                 f"{MIN_CHARS}. Raise max_chars to at least {max(widest, MIN_CHARS)}, or drop the wider filters."
             )
         if self.activation not in ("relu", "tanh"):
-            raise ConfigError(f"activation is {self.activation!r}; the char CNN knows 'relu' and 'tanh'.")
+            raise ConfigError(f"activation is {self.activation!r}. Use 'relu' or 'tanh'.")
         for name, least in (("char_dim", 1), ("n_chars", 1), ("n_highway", 0), ("max_chars", MIN_CHARS)):
             check_at_least(name, getattr(self, name), least)
-        _check_at_most("n_highway", self.n_highway, MOST_LAYERS)
-        _check_at_most("max_chars", self.max_chars, MOST_CHARS)
-        _check_at_most("char_dim", self.char_dim, MOST_UNITS)
-        _check_at_most("The number of all filters", self.n_features, MOST_UNITS)
-        _check_at_most("n_chars", self.n_chars, MOST_ROWS)
+        _check_at_most("n_highway", self.n_highway, MAX_LAYERS)
+        _check_at_most("max_chars", self.max_chars, MAX_CHARS)
+        _check_at_most("char_dim", self.char_dim, MAX_UNITS)
+        _check_at_most("The number of all filters", self.n_features, MAX_UNITS)
+        _check_at_most("n_chars", self.n_chars, MAX_ROWS)
 
     @property
     def n_features(self) -> int:
-        """Features of all filters together."""
+        """Number of features: the filters of all convolutions."""
         return sum(count for _, count in self.filters)
 
 
 @dataclass(frozen=True)
 class WordFeaturesConfig:
-    """Sizes of a word table whose vectors stand before the char CNN's features; as in ELMoForManyLangs."""
+    """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs."""
 
     n_words: int
     word_dim: int = 100
 
     def __post_init__(self) -> None:
-        for name, most in (("n_words", MOST_ROWS), ("word_dim", MOST_UNITS)):
+        for name, most in (("n_words", MAX_ROWS), ("word_dim", MAX_UNITS)):
             check_at_least(name, getattr(self, name), 1)
             _check_at_most(name, getattr(self, name), most)
 
 
 @dataclass(frozen=True)
 class BiLMConfig:
-    """Sizes and switches of a biLM; the defaults are those of the original English ELMo.
+    """The architecture of a biLM. The defaults are those of the original English ELMo.
 
-    Tokens come in as characters (``char_cnn``), or as ids of ``n_words`` words when ``char_cnn`` is None. With
-    ``word_features`` they come in as a word id and, where ``char_cnn`` is given too, characters: one projection
-    brings both to ``projection_dim``.
-    ``cell_clip`` and ``projection_clip`` bound magnitudes inside the LSTM cell, None for no bound.
-    ``dropout`` acts in training only.
+    A model reads tokens in one of three ways: as characters (``char_cnn``), as word ids (``n_words``), or as a word id
+    together with characters (``word_features``, and ``char_cnn`` unless it is None).
+
+    Attributes:
+        char_cnn: Sizes of the char CNN, or None.
+        n_words: Size of the vocabulary of a model that reads word ids, or None.
+        word_features: Sizes of a word table used next to the characters, or None.
+        projection_dim: Size of each direction's outputs.
+        hidden_dim: Size of the LSTM cells. If it equals ``projection_dim``, there is no projection.
+        n_layers: LSTM layers per direction.
+        cell_clip: Bound on the magnitude of the cells, or None.
+        projection_clip: Bound on the magnitude of the projected outputs, or None.
+        skip_connections: Add a layer's input to its output, from the second layer on.
+        bidirectional: False for a forward language model alone.
+        dropout: Dropout probability on the inputs of LSTM layers in pre-training.
     """
 
     char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)
@@ -97,27 +118,27 @@ class BiLMConfig:
     def __post_init__(self) -> None:
         if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
             raise ConfigError(
-                "Tokens come in one way: give sizes in char_cnn, word_features or these two; or char_cnn none and "
-                "n_words, not both."
+                "A model reads either characters or word ids. Give char_cnn, word_features or both; or set char_cnn to "
+                "none and give n_words."
             )
         if self.n_words is not None:
             check_at_least("n_words", self.n_words, 1)
-            _check_at_most("n_words", self.n_words, MOST_ROWS)
+            _check_at_most("n_words", self.n_words, MAX_ROWS)
         for name in ("projection_dim", "hidden_dim", "n_layers"):
             check_at_least(name, getattr(self, name), 1)
-        _check_at_most("n_layers", self.n_layers, MOST_LAYERS)
-        _check_at_most("hidden_dim", self.hidden_dim, MOST_UNITS)
+        _check_at_most("n_layers", self.n_layers, MAX_LAYERS)
+        _check_at_most("hidden_dim", self.hidden_dim, MAX_UNITS)
         if self.projection_dim > self.hidden_dim:
             raise ConfigError(
-                f"projection_dim is {self.projection_dim} and hidden_dim {self.hidden_dim}: a projection goes down. "
+                f"projection_dim is {self.projection_dim}, more than hidden_dim, which is {self.hidden_dim}. "
                 f"Lower projection_dim to at most {self.hidden_dim}."
             )
         for name in ("cell_clip", "projection_clip"):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
-                raise ConfigError(f"{name} is {clip}; give a number above 0, or none for no clip.")
+                raise ConfigError(f"{name} is {clip}. Give a number above 0, or none for no bound.")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; it is a share of units from 0 to below 1.")
+            raise ConfigError(f"dropout is {self.dropout}. Give a probability of at least 0 and below 1.")
 
     @property
     def n_directions(self) -> int:
@@ -126,13 +147,13 @@ class BiLMConfig:
 
     @property
     def output_dim(self) -> int:
-        """Size of each layer's vectors: the directions side by side."""
+        """Size of each layer's vectors: the outputs of all directions, concatenated."""
         return self.n_directions * self.projection_dim
 
 
 def _check_at_most(name: str, value: int, most: int) -> None:
     if value > most:
-        raise ConfigError(f"{name} is {value:,}; at most {most:,} are built.")
+        raise ConfigError(f"{name} is {value:,}. It can be at most {most:,}.")
 
 
 _SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 128), (6, 128))
@@ -143,49 +164,49 @@ PRESETS: dict[str, BiLMConfig] = {
     "medium": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=256, hidden_dim=2048),
     "original": BiLMConfig(),
 }
-"""Sizes by name: small, medium and original as published, mini as shipped in this package, tiny for trials."""
+"""Architectures by name: small, medium and original as published, mini as in this package, tiny for experiments."""
 
 
 class BiLMState(NamedTuple):
-    """What a biLM hands from one window or batch to the next. Row r belongs to batch row r."""
+    """The LSTM state of a biLM, passed from one window or batch to the next. Row r belongs to batch row r."""
 
     hidden: Tensor  # (directions, layers, batch, projection_dim)
     cell: Tensor  # (directions, layers, batch, hidden_dim)
 
     @property
     def n_rows(self) -> int:
-        """Batch rows."""
+        """Number of batch rows."""
         return self.hidden.shape[2]
 
     def of_direction(self, direction: int) -> list[LSTMState]:
-        """The states of one direction's layers."""
+        """Return the states of one direction's layers."""
         return [LSTMState(h, c) for h, c in zip(self.hidden[direction], self.cell[direction], strict=True)]
 
     def detach(self) -> BiLMState:
-        """The same numbers, cut off from the gradient."""
+        """Return the same state without a gradient history."""
         return BiLMState(self.hidden.detach(), self.cell.detach())
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> BiLMState:
-        """The same numbers elsewhere."""
+        """Return the same state on another device or in another dtype."""
         return BiLMState(self.hidden.to(device, dtype), self.cell.to(device, dtype))
 
     def repeat_row(self, n_rows: int) -> BiLMState:
-        """A state of one row, given to ``n_rows`` rows."""
+        """Repeat a state of one row for ``n_rows`` rows, without copying it."""
         return BiLMState(self.hidden.expand(-1, -1, n_rows, -1), self.cell.expand(-1, -1, n_rows, -1))
 
     def first_rows(self, n_rows: int) -> BiLMState:
-        """The first ``n_rows`` rows; rows that are not there yet are zero."""
+        """Return the first ``n_rows`` rows; rows that do not exist are zero."""
         missing = max(0, n_rows - self.n_rows)
         return BiLMState(*(nn.functional.pad(part, (0, 0, 0, missing))[:, :, :n_rows] for part in self))
 
     def with_first_rows(self, rows: BiLMState) -> BiLMState:
-        """This state with its first rows replaced (and rows added, where there are more)."""
+        """Return this state with its first rows replaced; the result grows if ``rows`` has more."""
         hidden, cell = (torch.cat([new, old[:, :, rows.n_rows :]], 2) for new, old in zip(rows, self, strict=True))
         return BiLMState(hidden, cell)
 
 
 class BiLMOutput(NamedTuple):
-    """All layers of a batch and the state after it."""
+    """The vectors of all layers for a batch, and the state after it."""
 
     layers: Tensor  # (n_layers + 1, batch, time, output_dim); zero where the mask is False
     state: BiLMState
@@ -194,12 +215,25 @@ class BiLMOutput(NamedTuple):
 class BiLM(nn.Module):
     """A bidirectional language model without its softmax (Peters et al. 2018, section 3).
 
-    Layer 0 is the context-free token vector, once per direction side by side; layer k holds the outputs
-    of LSTM layer k, forward then backward. Parameters are drawn by ``reset_parameters``, never by the
-    constructor, so that a model can be built without memory (``torch.device("meta")``) and then filled.
+    Layer 0 is the context-free token vector, repeated once per direction; layer k is the output of LSTM layer k, forward
+    and backward concatenated.
+
+    The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. That way a model can be
+    built without memory, under ``torch.device("meta")``, and then be given weights that are mapped from a file.
+
+    Args:
+        config: The architecture.
+        precision: The lowest precision accepted when no gradient is needed: "float32", "bfloat16" or "int8"; None means
+            float32. It can be changed later. The environment variable ``ELMOKIT_BACKEND`` overrides it.
+
+    Example:
+        >>> bilm = BiLM(PRESETS["tiny"])
+        >>> bilm.reset_parameters(seed=0)
+        >>> output = bilm(char_ids, mask, bilm.zero_state(len(char_ids)))
+        >>> output.layers.shape  # (n_layers + 1, batch, time, output_dim)
     """
 
-    def __init__(self, config: BiLMConfig) -> None:
+    def __init__(self, config: BiLMConfig, precision: Precision | None = None) -> None:
         super().__init__()
         self.config = config
         self.token_layer = _token_layer(config)
@@ -215,25 +249,40 @@ class BiLM(nn.Module):
             )
             for _ in range(config.n_directions)
         )
+        self.precision = precision
+
+    @property
+    def precision(self) -> Precision | None:
+        """The lowest precision accepted when no gradient is needed; None means float32."""
+        first = self.directions[0]
+        assert isinstance(first, LSTMStack)
+        return first.precision
+
+    @precision.setter
+    def precision(self, precision: Precision | None) -> None:
+        check_precision(precision)
+        for direction in self.directions:
+            assert isinstance(direction, LSTMStack)
+            direction.precision = precision
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return next(self.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number type of the parameters."""
+        """The dtype of the parameters."""
         return next(self.parameters()).dtype
 
     @property
     def n_parameters(self) -> int:
-        """Trainable numbers as the field counts them: without the zero rows that stand for "no token"."""
+        """Number of trainable parameters, without the zero rows that mean "no token"."""
         tables = [module for module in self.token_layer.modules() if isinstance(module, nn.Embedding)]
         return sum(parameter.numel() for parameter in self.parameters()) - sum(table.embedding_dim for table in tables)
 
     def reset_parameters(self, seed: int | None = None) -> None:
-        """Draw all weights as bilm-tf does, from the seed or from torch's own generator."""
+        """Initialize all weights as bilm-tf does, from a seed or from PyTorch's default generator."""
         generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
         self.token_layer.reset_parameters(generator)
         for direction in self.directions:
@@ -241,7 +290,7 @@ class BiLM(nn.Module):
             direction.reset_parameters(generator)
 
     def zero_state(self, n_rows: int) -> BiLMState:
-        """The state of a model that has read nothing."""
+        """Return the state of a model that has not read anything yet."""
         config = self.config
         shape = (config.n_directions, config.n_layers, n_rows)
         return BiLMState(
@@ -250,11 +299,11 @@ class BiLM(nn.Module):
         )
 
     def token_vectors(self, ids: Tensor) -> Tensor:
-        """Context-free vectors, each distinct token computed once.
+        """Return context-free token vectors (layer 0), computing each distinct token once.
 
         Args:
-            ids: char ids ``(..., chars)``, a word id and char ids ``(..., 1 + chars)`` with word features, or word ids
-                ``(...)`` for a word-input model; 0 where there is no token.
+            ids: Char ids ``(..., chars)``; a word id and char ids ``(..., 1 + chars)`` for a model with word features; or
+                word ids ``(...)`` for a word-input model. 0 where there is no token.
 
         Returns:
             ``(..., projection_dim)``
@@ -266,30 +315,30 @@ class BiLM(nn.Module):
         return vectors[index].view(*ids.shape[:-1], -1)
 
     def forward(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
-        """All layers of a batch.
+        """Compute all layers for a batch.
 
         Args:
             ids: ``(batch, time, chars)`` or ``(batch, time)``, as in ``token_vectors``.
             mask: ``(batch, time)`` bool, True on a real token.
-            state: what both directions start from.
+            state: The state that each direction starts from.
         """
         return self.contextualize(self.token_vectors(ids), mask, state)
 
     def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
-        """All layers of a batch of token vectors ``(batch, time, projection_dim)``; the rest as in ``forward``."""
+        """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
         vectors = vectors * mask[..., None]
         every_layer = [[vectors] * self.config.n_directions]
         per_direction: list[list[Tensor]] = []
         new_states: list[list[LSTMState]] = []
         for index in range(self.config.n_directions):
-            outputs, states = self.read(index, vectors, state.of_direction(index), mask, reverse=index == 1)
+            outputs, states = self.run_direction(index, vectors, state.of_direction(index), mask, reverse=index == 1)
             per_direction.append(outputs)
             new_states.append(states)
         every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
         layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
         return BiLMOutput(layers, stack_states(new_states))
 
-    def read(
+    def run_direction(
         self,
         direction: int,
         vectors: Tensor,
@@ -297,7 +346,20 @@ class BiLM(nn.Module):
         mask: Tensor | None = None,
         reverse: bool = False,
     ) -> tuple[list[Tensor], list[LSTMState]]:
-        """One direction alone: 0 the forward LSTM, 1 the backward one; training feeds each its own stream."""
+        """Run the LSTM layers of one direction.
+
+        Training uses it directly, because each direction reads a text stream of its own there.
+
+        Args:
+            direction: 0 for the forward LSTM, 1 for the backward LSTM.
+            vectors: Token vectors, ``(batch, time, projection_dim)``.
+            states: The state of each layer before the first step.
+            mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
+            reverse: Read from the last position to the first.
+
+        Returns:
+            Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
+        """
         outputs, new_states = self.directions[direction](vectors, states, mask, reverse)
         return outputs, new_states
 
@@ -306,7 +368,7 @@ def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:
     cnn, words = config.char_cnn, config.word_features
     chars = None
     if cnn is not None:
-        # Without a projection of its own where one over words and characters follows.
+        # Without its own projection if a projection of words and characters follows.
         output_dim = config.projection_dim if words is None else cnn.n_features
         chars = CharCNN(cnn.n_chars, cnn.char_dim, cnn.filters, cnn.activation, cnn.n_highway, output_dim)
     if words is not None:
@@ -318,7 +380,7 @@ def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:
 
 
 def stack_states(states: list[list[LSTMState]]) -> BiLMState:
-    """One ``BiLMState`` from the layers' states of each direction."""
+    """Combine the states of each direction's layers into one ``BiLMState``."""
     return BiLMState(
         torch.stack([torch.stack([layer.hidden for layer in direction]) for direction in states]),
         torch.stack([torch.stack([layer.cell for layer in direction]) for direction in states]),

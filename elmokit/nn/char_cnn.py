@@ -1,4 +1,4 @@
-"""Characters to a token vector: convolutions over characters, highway layers, a projection; and word tables."""
+"""Token layers: from the characters of a token, its word id, or both, to a context-free vector."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn.convolution import pooled_convolutions
-from elmokit.nn.kernels.linear import PackedLinear
-from elmokit.nn.kernels.native import Filters
-from elmokit.nn.kernels.packed import PackedWeights
+from elmokit.nn.char_convolution import pooled_convolutions
+from elmokit.nn.kernels.native import PackedFilters
+from elmokit.nn.kernels.packed_linear import PackedLinear
+from elmokit.nn.kernels.packed_weights import PackedWeights
 
 Activation = Literal["relu", "tanh"]
 
@@ -20,9 +20,9 @@ Activation = Literal["relu", "tanh"]
 def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
     """Create a trainable ``nn.Embedding`` whose row 0 means "no token" and gets no gradient.
 
-    ``nn.Embedding`` itself would draw the weights with ``normal_``. On the meta device, where models are built before
-    their weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never used.
-    Elsewhere the draw stays, so that a seed keeps giving the same model.
+    ``nn.Embedding`` itself would draw the weights with ``normal_``. On the meta device, where a model is built before its
+    weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never used. On
+    other devices the draw stays, so that a seed keeps giving the same model.
     """
     weight = torch.empty(n_rows, dim)
     if not weight.is_meta:
@@ -31,11 +31,14 @@ def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
 
 
 class Highway(nn.Module):
-    """One gated layer: ``g * relu(transform(x)) + (1 - g) * x`` with ``g = sigmoid(gate(x))``.
+    """A gated layer: ``g * relu(transform(x)) + (1 - g) * x`` with ``g = sigmoid(gate(x))`` (Srivastava et al. 2015).
 
-    Srivastava et al. 2015. The gate opens towards the *transformed* branch and its bias starts at
-    -2, so that a new layer is close to the identity; the published files call this gate "carry".
-    The inner activation is relu whatever the char CNN uses, as in bilm-tf.
+    An open gate passes the *transformed* branch on; published files call this gate "carry" all the same. Its bias starts
+    at -2, so that a new layer is close to the identity. The inner activation is relu whatever the char CNN uses, as in
+    bilm-tf.
+
+    Args:
+        dim: Size of inputs and outputs.
     """
 
     def __init__(self, dim: int) -> None:
@@ -44,28 +47,31 @@ class Highway(nn.Module):
         self.gate = PackedLinear(dim, dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as bilm-tf does: N(0, 1/dim), biases 0 and -2."""
+        """Draw the weights as bilm-tf does: N(0, 1/dim); biases 0 and -2."""
         for linear, bias in ((self.transform, 0.0), (self.gate, -2.0)):
             nn.init.normal_(linear.weight, std=linear.in_features**-0.5, generator=generator)
             nn.init.constant_(linear.bias, bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(..., dim)`` to ``(..., dim)``."""
+        """Map ``(..., dim)`` to ``(..., dim)``."""
         gate = torch.sigmoid(self.gate(inputs))
         return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs
 
 
 class CharCNN(nn.Module):
-    """A token vector from the token's characters alone (Peters et al. 2018, section 3.4; Kim et al. 2016).
+    """Compute a token's vector from its characters alone (Kim et al. 2016; Peters et al. 2018, section 3.4).
 
-    Row 0 of the character table is zero and stands for "no token here"; in-word padding is an
-    ordinary character that takes part in the convolutions, as in bilm-tf.
+    Convolutions over the characters, the maximum of each filter over positions, highway layers, a projection. Row 0 of the
+    character table is zero and means "no token". Padding within a token is an ordinary character that takes part in the
+    convolutions, as in bilm-tf: without it the published models would give other vectors.
 
     Args:
-        n_chars: rows of the character table without row 0 (261 in every published model).
+        n_chars: Rows of the character table without row 0 (261 in every published model).
+        char_dim: Size of a character's vector.
         filters: ``(width, count)`` of each convolution, in the order of concatenation.
-        n_highway: highway layers between convolutions and projection, 0 or more.
-        output_dim: size of the token vector. Where the filters already sum to it there is no projection.
+        activation: Applied to the maxima.
+        n_highway: Number of highway layers.
+        output_dim: Size of the token vector. There is no projection if the filters already sum to it.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class CharCNN(nn.Module):
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = PackedLinear(n_features, output_dim) if n_features != output_dim else None
         self.output_dim = output_dim
-        self._packed: PackedWeights[list[Filters]] = PackedWeights()
+        self._packed: PackedWeights[list[PackedFilters]] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""
@@ -112,13 +118,13 @@ class CharCNN(nn.Module):
         """Encode tokens.
 
         Args:
-            char_ids: ``(tokens, chars)``, 0 for a row that is no token.
+            char_ids: ``(tokens, chars)``; all 0 in a row without a token.
 
         Returns:
             ``(tokens, output_dim)``
         """
         features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions, self._packed)
-        # The bias stands inside the maximum and the activation after it.
+        # The bias was added inside the maximum; the activation comes after it.
         features = F.relu(features) if self.activation == "relu" else torch.tanh(features)
         for highway in self.highways:
             features = highway(features)
@@ -126,7 +132,12 @@ class CharCNN(nn.Module):
 
 
 class WordEmbedding(nn.Module):
-    """A token vector looked up by word id; row 0 is zero and stands for "no token here"."""
+    """Look up a token's vector by its word id.
+
+    Args:
+        n_words: Size of the vocabulary. The table has one row more: row 0 is zero and means "no token".
+        output_dim: Size of the token vector.
+    """
 
     def __init__(self, n_words: int, output_dim: int) -> None:
         super().__init__()
@@ -141,20 +152,21 @@ class WordEmbedding(nn.Module):
             self.embedding.weight[0] = 0.0
 
     def forward(self, word_ids: Tensor) -> Tensor:
-        """``(...)`` word ids, shifted by one so that 0 is "no token", to ``(..., output_dim)``."""
+        """Map word ids ``(...)``, counted from 1 so that 0 means "no token", to ``(..., output_dim)``."""
         vectors: Tensor = self.embedding(word_ids)
         return vectors
 
 
 class WordCharLayer(nn.Module):
-    """A token vector from a word table and the characters: their features side by side, then a projection.
+    """Compute a token's vector from its word id and its characters: both are concatenated and projected.
 
-    The token layer of ELMoForManyLangs (Che et al. 2018). Row 0 of the word table is zero and stands for
-    "no token here".
+    The token layer of ELMoForManyLangs (Che et al. 2018).
 
     Args:
-        chars: a char CNN without a projection of its own, or None for words alone.
-        output_dim: size of the token vector.
+        n_words: Size of the vocabulary. The table has one row more: row 0 is zero and means "no token".
+        word_dim: Size of a word's vector in the table.
+        chars: A char CNN without its own projection, or None to use words alone.
+        output_dim: Size of the token vector.
     """
 
     def __init__(self, n_words: int, word_dim: int, chars: CharCNN | None, output_dim: int) -> None:
@@ -164,7 +176,7 @@ class WordCharLayer(nn.Module):
         self.projection = nn.Linear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights: word vectors of about length 1, as ELMoForManyLangs does; the rest as the char CNN's."""
+        """Draw the weights: word vectors of length about 1, as ELMoForManyLangs does; the rest as in the char CNN."""
         for weight in (self.word_embedding.weight, self.projection.weight):
             nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.projection.bias)
@@ -177,7 +189,7 @@ class WordCharLayer(nn.Module):
         """Encode tokens.
 
         Args:
-            ids: ``(tokens, 1 + chars)``: a word id, then the char ids; 0 for a row that is no token. Without a char
+            ids: ``(tokens, 1 + chars)``: a word id, then the char ids; all 0 in a row without a token. Without a char
                 CNN, ``(tokens, 1)``.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Check the device that a user names."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import torch
 from elmokit.errors import ConfigError
 
 
-def usable_device(device: str | torch.device) -> torch.device:
-    """A device by its name, once it has shown that it can hold a number.
+def parse_device(device: str | torch.device) -> torch.device:
+    """Return a device by its name, after checking that a tensor can be created on it.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: The device does not exist or cannot be used.
     """
     try:
         torch.zeros(1, device=device)
         return torch.device(device)
-    except (RuntimeError, AssertionError) as error:  # torch says "not compiled with CUDA" by an assertion
+    except (RuntimeError, AssertionError) as error:  # PyTorch built without CUDA raises an AssertionError
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {str(device)!r} cannot be used: {reason}. Leave it out to use the CPU.") from None
+        raise ConfigError(f"device {str(device)!r} cannot be used: {reason}. Omit it to use the CPU.") from None

@@ -1,14 +1,17 @@
-"""LSTM layers with a projected, clipped recurrent state, in one direction: the plain path.
+"""LSTM layers with a projected and clipped recurrent state, in one direction.
 
-The formulas are those of TensorFlow 1's LSTMCell as bilm-tf used it (Sak et al. 2014, without
-peepholes), one step from input ``x`` and state ``(m, c)``::
+The formulas are those of TensorFlow 1's ``LSTMCell`` as bilm-tf used it (Sak et al. 2014, without peepholes). One step
+from input ``x`` and state ``(m, c)``::
 
     i, g, f, o = weight @ [x, m] + bias
     c' = clip(sigmoid(f + 1) * c + sigmoid(i) * tanh(g), cell_clip)
     m' = clip(projection @ (sigmoid(o) * tanh(c')), projection_clip)
 
-Blocks stand in the order i, g, f, o and the 1 is not part of the stored bias, as in every
-published file. Without a projection (hidden_dim equals projection_dim) the second clip is absent too.
+The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the stored bias, as in every published file.
+If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
+
+This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window in
+training, ``kernels/lstm_inference.py`` for a batch without gradients, and the reference everywhere else.
 """
 
 from __future__ import annotations
@@ -19,31 +22,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn.kernels import window as kernels
-from elmokit.nn.kernels.backends import Kernels, asked, choose
-from elmokit.nn.kernels.inference import read_stack
-from elmokit.nn.kernels.packed import CompiledLayer, LayerWeights, PackedWeights, TorchLayer, pack_layer
+from elmokit.nn.kernels.backends import Backend, Precision, requested_backend, select_backend
+from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, TorchLayer, pack_layer, run_stack
+from elmokit.nn.kernels.lstm_training import run_window
+from elmokit.nn.kernels.packed_weights import PackedWeights
 
 FORGET_OFFSET = 1.0
-STEPS_AT_ONCE = 64  # input products are hoisted over so many steps: bounded memory on a long text
+STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
 
 
 class LSTMState(NamedTuple):
-    """What one layer hands from step to step and from window to window."""
+    """The state of one layer after a step."""
 
     hidden: Tensor  # (batch, projection_dim): projected and clipped, without the residual
     cell: Tensor  # (batch, hidden_dim)
 
 
 class ProjectedLSTM(nn.Module):
-    """One layer in one direction.
+    """One LSTM layer in one direction. The module's docstring has the formulas.
 
     Args:
-        input_dim: size of the inputs.
-        hidden_dim: size of the cell.
-        projection_dim: size of the outputs and of the recurrent input.
-        cell_clip: bound on the magnitude of the cell, or None.
-        projection_clip: bound on the magnitude of the projected output, or None.
+        input_dim: Size of the inputs.
+        hidden_dim: Size of the cell.
+        projection_dim: Size of the outputs and of the recurrent input.
+        cell_clip: Bound on the magnitude of the cell, or None.
+        projection_clip: Bound on the magnitude of the projected output, or None.
     """
 
     def __init__(
@@ -64,10 +67,10 @@ class ProjectedLSTM(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
         projected = hidden_dim != projection_dim
         self.projection = nn.Parameter(torch.empty(projection_dim, hidden_dim)) if projected else None
-        self._packed: PackedWeights[TorchLayer | CompiledLayer] = PackedWeights()
+        self._packed: PackedWeights[TorchLayer | NativeLayer] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as bilm-tf does: Glorot uniform, biases 0."""
+        """Draw the weights as bilm-tf does: Glorot uniform; biases 0."""
         nn.init.xavier_uniform_(self.weight, generator=generator)
         nn.init.zeros_(self.bias)
         if self.projection is not None:
@@ -76,47 +79,46 @@ class ProjectedLSTM(nn.Module):
     def forward(
         self, inputs: Tensor, state: LSTMState, mask: Tensor | None = None, reverse: bool = False
     ) -> tuple[Tensor, LSTMState]:
-        """Read a batch step by step.
+        """Run the layer over a batch.
 
         Args:
             inputs: ``(batch, time, input_dim)``.
-            state: what the layer starts from.
-            mask: ``(batch, time)`` bool, True on a real token. Elsewhere the output is zero and the
-                state stands still. None where every position is real.
-            reverse: read from the last step to the first.
+            state: The state before the first step.
+            mask: ``(batch, time)`` bool, True on a real token; elsewhere the output is zero and the state is kept. None
+                if every position is real.
+            reverse: Read from the last step to the first.
 
         Returns:
-            outputs ``(batch, time, projection_dim)`` and the state after the last step.
+            The outputs ``(batch, time, projection_dim)`` and the state after the last step.
         """
-        bias = self._whole_bias()
-        in_training = torch.is_grad_enabled() and mask is None and not reverse and inputs.shape[1] > 0
-        if in_training and not (state.hidden.requires_grad or state.cell.requires_grad):
-            outputs, last_cell = kernels.read_window(
+        bias = self._bias_with_offset()
+        is_window = torch.is_grad_enabled() and mask is None and not reverse and inputs.shape[1] > 0
+        if is_window and not (state.hidden.requires_grad or state.cell.requires_grad):
+            outputs, last_cell = run_window(
                 inputs, self.weight, bias, self.projection, *state, self.cell_clip, self.projection_clip
             )
             return outputs, LSTMState(outputs[:, -1].detach(), last_cell)
-        return self._read_plainly(inputs, bias, state, mask, reverse)
+        return self._run_reference(inputs, bias, state, mask, reverse)
 
-    def packed(self, kernels: Kernels) -> TorchLayer | CompiledLayer:
-        """The weights as the kernels want them, made once and again after they change."""
+    def packed(self, backend: Backend) -> TorchLayer | NativeLayer:
+        """Return the weights packed for a backend. They are packed again only after they change."""
 
-        def pack() -> TorchLayer | CompiledLayer:
+        def pack() -> TorchLayer | NativeLayer:
             clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
-            weights = LayerWeights(self.weight, self._whole_bias(), self.projection, *clips)
-            return pack_layer(kernels, weights, self.input_dim)
+            weights = LayerWeights(self.weight, self._bias_with_offset(), self.projection, *clips)
+            return pack_layer(backend, weights, self.input_dim)
 
-        return self._packed.get(kernels, list(self.parameters()), pack)
+        return self._packed.get(backend, list(self.parameters()), pack)
 
-    def _whole_bias(self) -> Tensor:
-        """The bias with the forget offset."""
+    def _bias_with_offset(self) -> Tensor:
         offset = torch.zeros_like(self.bias)
         offset[2 * self.hidden_dim : 3 * self.hidden_dim] = FORGET_OFFSET
         return self.bias + offset
 
-    def _read_plainly(
+    def _run_reference(
         self, inputs: Tensor, bias: Tensor, state: LSTMState, mask: Tensor | None, reverse: bool
     ) -> tuple[Tensor, LSTMState]:
-        """The formulas step by step; what every other path is tested against."""
+        """Compute the formulas step by step. Every other implementation is tested against this one."""
         n_steps = inputs.shape[1]
         input_weight, recurrent_weight = self.weight[:, : self.input_dim], self.weight[:, self.input_dim :]
         hidden, cell = state
@@ -142,7 +144,7 @@ class ProjectedLSTM(nn.Module):
         return stacked, LSTMState(hidden, cell)
 
     def _step(self, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """From gate sums ``(batch, 4 * hidden_dim)`` and the old cell to the new hidden state and cell."""
+        """Return the new hidden state and cell for gate sums ``(batch, 4 * hidden_dim)`` and the old cell."""
         i, g, f, o = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
         if self.cell_clip is not None:
@@ -156,10 +158,22 @@ class ProjectedLSTM(nn.Module):
 
 
 class LSTMStack(nn.Module):
-    """The layers of one direction: from layer 1 on, a layer's input is added to its output.
+    """The LSTM layers of one direction, with a skip connection around every layer but the first.
 
-    Dropout falls on the input of every layer with a fresh mask at every step, and the residual adds
-    the input as the layer saw it, dropped out, as in bilm-tf.
+    Dropout acts on the input of every layer, with a new mask at every step. The skip connection adds the input after
+    dropout, as in bilm-tf.
+
+    Args:
+        n_layers: Number of layers.
+        hidden_dim: Size of the cells.
+        projection_dim: Size of inputs and outputs.
+        cell_clip: Bound on the magnitude of the cells, or None.
+        projection_clip: Bound on the magnitude of the projected outputs, or None.
+        skip_connections: Add a layer's input to its output, from the second layer on.
+        dropout: Dropout probability in training.
+
+    Attributes:
+        precision: The lowest precision accepted when no gradient is needed; None means float32.
     """
 
     def __init__(
@@ -179,6 +193,7 @@ class LSTMStack(nn.Module):
         )
         self.skip_connections = skip_connections
         self.dropout = nn.Dropout(dropout)
+        self.precision: Precision | None = None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of every layer."""
@@ -189,24 +204,24 @@ class LSTMStack(nn.Module):
     def forward(
         self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None = None, reverse: bool = False
     ) -> tuple[list[Tensor], list[LSTMState]]:
-        """Read a batch through all layers.
+        """Run all layers over a batch.
 
         Args:
             inputs: ``(batch, time, projection_dim)``.
-            states: one per layer.
-            mask: ``(batch, time)`` bool, True on a real token; None where all are.
-            reverse: read from the last step to the first.
+            states: The state of each layer before the first step.
+            mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
+            reverse: Read from the last step to the first.
 
         Returns:
-            each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
+            Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
-        if (kernels := self._kernels(inputs, states, mask)) != "plain":
+        if (backend := self._select_backend(inputs, states, mask)) != "reference":
             with torch.no_grad():
-                packed = [layer.packed(kernels) for layer in self.layers]  # type: ignore[operator]
+                packed = [layer.packed(backend) for layer in self.layers]  # type: ignore[operator]
                 mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
                 hidden, cell = zip(*states, strict=True)
-                read = read_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
-            return read[0], [LSTMState(*state) for state in zip(*read[1:], strict=True)]
+                results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
+            return results[0], [LSTMState(*state) for state in zip(*results[1:], strict=True)]
         outputs: list[Tensor] = []
         new_states: list[LSTMState] = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
@@ -220,27 +235,29 @@ class LSTMStack(nn.Module):
             new_states.append(new_state)
         return outputs, new_states
 
-    def _kernels(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> Kernels:
-        """Plain where gradients flow, units are dropped out or numbers are not float32; else what is chosen.
+    def _select_backend(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> Backend:
+        """Return the backend for this call.
 
-        Plain also where sizes or devices do not fit: it says so, while the compiled kernels would read on in memory.
+        Packed backends compute in float32, without gradients and without dropout; everything else is left to the
+        reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them, while
+        C code would read foreign memory.
         """
         tensors = [inputs, *self.parameters(), *(part for state in states for part in state)]
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return "plain"
+            return "reference"
         if (self.training and self.dropout.p > 0) or any(tensor.dtype != torch.float32 for tensor in tensors):
-            return "plain"
-        if any(tensor.device != inputs.device for tensor in tensors) or not self._fit(inputs, states, mask):
-            return "plain"
-        return choose(inputs.device, asked())
+            return "reference"
+        if any(tensor.device != inputs.device for tensor in tensors) or not self._sizes_match(inputs, states, mask):
+            return "reference"
+        return select_backend(inputs.device, requested_backend(self.precision))
 
-    def _fit(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> bool:
-        rows = len(inputs)
+    def _sizes_match(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> bool:
+        batch_size = len(inputs)
         sizes = [(layer.input_dim, layer.hidden_dim, layer.projection_dim) for layer in self.layers]
         return (
             inputs.ndim == 3
             and all(input_dim == inputs.shape[2] for input_dim, _, _ in sizes)
             and (mask is None or mask.shape == inputs.shape[:2])
             and [(state.hidden.shape, state.cell.shape) for state in states]
-            == [((rows, projection_dim), (rows, hidden_dim)) for _, hidden_dim, projection_dim in sizes]
+            == [((batch_size, projection_dim), (batch_size, hidden_dim)) for _, hidden_dim, projection_dim in sizes]
         )

@@ -1,4 +1,4 @@
-"""The learned weighted sum of layers."""
+"""A learned weighted sum of layers, as tasks use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from elmokit.errors import ConfigError
 
 MixedLayers = Literal["all", "top", "average"] | int | Sequence[int]
-LAYER_NORM_EPSILON = 1e-12  # bilm-tf's
+LAYER_NORM_EPSILON = 1e-12  # as in bilm-tf
 
 
 class ScalarMix(nn.Module):
@@ -20,11 +20,15 @@ class ScalarMix(nn.Module):
     Peters et al. 2018, equation 1.
 
     Args:
-        n_layers: how many layers it mixes, layer 0 included.
-        layer_norm: normalise each layer first, by one mean and one variance over all real positions
-            of the batch and all features, as bilm-tf does. Sentences of a batch then depend on each other.
-        chosen: mix these layers alone; None for all of them. Of a single layer only gamma is learned.
-        learn_weights: else the weights stay equal, the plain mean, and only gamma is learned.
+        n_layers: Number of layers, layer 0 included.
+        layer_norm: Normalize each layer first, with one mean and one variance over all real positions of the batch and
+            all features, as bilm-tf does. The sentences of a batch then depend on each other.
+        chosen: The layers to mix; None for all. With a single layer, only gamma is learned.
+        learn_weights: If False, the weights stay equal (the plain mean), and only gamma is learned.
+
+    Example:
+        >>> mix = ScalarMix(n_layers=3)
+        >>> mixed = mix(layers)  # (3, batch, time, dim) to (batch, time, dim)
     """
 
     def __init__(
@@ -38,16 +42,16 @@ class ScalarMix(nn.Module):
         self.n_layers = n_layers
         self.chosen = list(range(n_layers)) if chosen is None else list(chosen)
         if not self.chosen or not set(self.chosen) <= set(range(n_layers)):
-            raise ValueError(f"There are layers 0 to {n_layers - 1}; chosen are {self.chosen}.")
+            raise ValueError(f"chosen is {self.chosen}, but there are layers 0 to {n_layers - 1}.")
         is_learned = learn_weights and len(self.chosen) > 1
         self.weight = nn.Parameter(torch.zeros(len(self.chosen)), requires_grad=is_learned)
         self.gamma = nn.Parameter(torch.ones(()))
         self.layer_norm = layer_norm
 
     def penalty(self) -> Tensor:
-        """The sum of squares of the raw weights, gamma left out: times lambda it is added to a batch's loss.
+        """Return the sum of squares of the raw weights, without gamma. Add it to the loss, multiplied by lambda.
 
-        It draws the mix towards the plain mean (Peters et al. 2018, section 3.4). Zero where no weight is learned.
+        It pulls the mix towards the plain mean (Peters et al. 2018, section 3.4). It is zero if no weight is learned.
         """
         return (self.weight**2).sum() if self.weight.requires_grad else self.weight.new_zeros(())
 
@@ -56,7 +60,7 @@ class ScalarMix(nn.Module):
 
         Args:
             layers: ``(layers, batch, time, dim)``, layer 0 first.
-            mask: ``(batch, time)`` bool, True on a real token; only layer normalisation looks at it.
+            mask: ``(batch, time)`` bool, True on a real token; used by layer normalization only.
 
         Returns:
             ``(batch, time, dim)``
@@ -69,23 +73,28 @@ class ScalarMix(nn.Module):
         if len(self.chosen) < self.n_layers:
             layers = layers[self.chosen]
         if self.layer_norm:
-            layers = self._normalised(layers, mask)
+            layers = self._normalize(layers, mask)
         return torch.einsum("l,lbtd->btd", self.gamma * self.weight.softmax(0), layers)
 
     @staticmethod
-    def _normalised(layers: Tensor, mask: Tensor | None) -> Tensor:
+    def _normalize(layers: Tensor, mask: Tensor | None) -> Tensor:
         real = torch.ones_like(layers[0, ..., :1]) if mask is None else mask[..., None].to(layers.dtype)
-        n_values = (real.sum() * layers.shape[-1]).clamp(min=1)  # a batch may hold no token
+        n_values = (real.sum() * layers.shape[-1]).clamp(min=1)  # a batch may have no token
         mean = (layers * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
         variance = (((layers - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
         return (layers - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()
 
 
-def mix_of(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:
-    """A fresh mix of the layers asked for, of ``n_layers`` in all.
+def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:
+    """Return a new mix of the given layers.
+
+    Args:
+        layers: "all", "top", "average" (equal weights), a layer's number, or several numbers.
+        n_layers: Number of layers, layer 0 included.
+        layer_norm: As in ``ScalarMix``.
 
     Raises:
-        ConfigError: there is no such layer.
+        ConfigError: A layer does not exist.
     """
     if layers == "average":
         return ScalarMix(n_layers, layer_norm, learn_weights=False)
@@ -94,7 +103,7 @@ def mix_of(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> Scal
     chosen = [layers] if isinstance(layers, int) else list(layers)
     if not chosen or not set(chosen) <= set(range(n_layers)):
         raise ConfigError(
-            f"layers is {layers!r}: this model has layers 0 to {n_layers - 1}; give some of them, or 'all', 'top' or "
+            f"layers is {layers!r}, but this model has layers 0 to {n_layers - 1}. Use some of them, or 'all', 'top' or "
             "'average'."
         )
     return ScalarMix(n_layers, layer_norm, chosen)

@@ -1,4 +1,4 @@
-"""The output layer of the language model: scores over the whole vocabulary."""
+"""Output layers of the language model: a score for every word of the vocabulary, and the loss."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ROWS_AT_ONCE = 128  # positions whose scores are held at a time: memory is bounded and stays in the cache
+# Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times that.
+# Small blocks also stay in the processor's cache.
+ROWS_AT_ONCE = 128
 
 
 class FullSoftmax(nn.Module):
     """A softmax over every word of the vocabulary, shared by both directions.
 
     Args:
-        n_words: size of the vocabulary.
-        input_dim: size of the LSTM's outputs.
+        n_words: Size of the vocabulary.
+        input_dim: Size of the LSTM's outputs.
     """
 
     def __init__(self, n_words: int, input_dim: int) -> None:
@@ -26,78 +28,78 @@ class FullSoftmax(nn.Module):
         self.bias = nn.Parameter(torch.empty(n_words))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as bilm-tf does: N(0, 1/input_dim), biases 0."""
+        """Draw the weights as bilm-tf does: N(0, 1/input_dim); biases 0."""
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.bias)
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """The mean loss in nats per position, for training.
+        """Return the training loss: the mean cross-entropy per position, in nats.
 
         Args:
             hidden: ``(positions, input_dim)``.
             word_ids: ``(positions,)``, the words to predict.
 
         Returns:
-            a scalar.
+            A scalar.
         """
         return _mean_nats(hidden, self.weight, self.bias, word_ids)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """Each word's score before the softmax, ``(positions, words)``."""
+        """Return the logits, ``(positions, words)``."""
         return F.linear(hidden, self.weight, self.bias)
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Surprisal of each position's word, ``(positions,)`` in nats. Arguments as in ``forward``."""
+        """Return the surprisal of each position's word in nats, ``(positions,)``. Arguments as in ``forward``."""
         return _nats(hidden, self.weight, self.bias, word_ids)
 
 
 class TiedSoftmax(nn.Module):
-    """A softmax whose weights are the word embedding of a word-input model; only the bias is its own.
+    """A softmax that shares its weights with the word embedding of a word-input model; only the bias is its own.
 
     Args:
-        embedding: the table of the token layer; its row 0, "no token", predicts nothing.
+        embedding: The table of the token layer. Its row 0, "no token", is not a word and is left out.
     """
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.empty(embedding.num_embeddings - 1, device=embedding.weight.device))
-        self._embedding = (embedding,)  # in a tuple: its parameters belong to the biLM
+        self._embedding = (embedding,)  # in a tuple, so that its parameters are not registered a second time
 
     @property
     def weight(self) -> Tensor:
-        """``(words, input_dim)``, a view of the embedding."""
+        """The weights ``(words, input_dim)``, a view of the embedding."""
         return self._embedding[0].weight[1:]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Biases 0; the embedding is drawn with the biLM."""
+        """Set the biases to 0; the embedding is drawn with the biLM."""
         nn.init.zeros_(self.bias)
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """The mean loss in nats per position. As ``FullSoftmax.forward``."""
+        """Return the training loss; see ``FullSoftmax.forward``."""
         return _mean_nats(hidden, self.weight, self.bias, word_ids)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """Each word's score before the softmax. As ``FullSoftmax.scores``."""
+        """Return the logits; see ``FullSoftmax.scores``."""
         return F.linear(hidden, self.weight, self.bias)
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Surprisal of each position's word. As ``FullSoftmax.nats``."""
+        """Return the surprisal of each position's word; see ``FullSoftmax.nats``."""
         return _nats(hidden, self.weight, self.bias, word_ids)
 
 
 class AdaptiveSoftmax(nn.Module):
-    """A softmax in two stages: a head of frequent words and clusters, and narrower tails of rarer ones.
+    """A softmax in two stages: a head for frequent words and clusters, and narrower tails for rarer words.
 
-    Grave et al. 2017, "Efficient softmax approximation for GPUs"; PyTorch's implementation. Words must stand by
-    descending frequency.
+    Grave et al. 2017, "Efficient softmax approximation for GPUs", in PyTorch's implementation. The vocabulary must be
+    sorted by descending frequency.
 
     Args:
-        n_words: size of the vocabulary.
-        input_dim: size of the LSTM's outputs.
-        cutoffs: the first word of each tail, ascending, below ``n_words``.
-        shrink: each tail's projection is so many times narrower than the one before.
+        n_words: Size of the vocabulary.
+        input_dim: Size of the LSTM's outputs.
+        cutoffs: The first word of each tail, ascending, below ``n_words``.
+        shrink: Each tail's projection is narrower than the one before by this factor.
     """
 
     def __init__(self, n_words: int, input_dim: int, cutoffs: Sequence[int], shrink: float) -> None:
@@ -105,7 +107,7 @@ class AdaptiveSoftmax(nn.Module):
         self.stages = nn.AdaptiveLogSoftmaxWithLoss(input_dim, n_words, list(cutoffs), shrink, head_bias=True)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights from N(0, 1/input_dim) of each product; biases 0."""
+        """Draw the weights of each product from N(0, 1/its input size); biases 0."""
         for parameter in self.stages.parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5, generator=generator)
@@ -113,20 +115,20 @@ class AdaptiveSoftmax(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """The mean loss in nats per position. As ``FullSoftmax.forward``."""
-        # PyTorch's module writes scores of one precision among those of another under autocast, and refuses.
+        """Return the training loss; see ``FullSoftmax.forward``."""
+        # Under autocast PyTorch's module would assign scores of one dtype into a tensor of another, which is an error.
         with torch.autocast(hidden.device.type, enabled=False):
             loss: Tensor = self.stages(hidden.to(self.stages.head.weight.dtype), word_ids).loss
         return loss
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """Each word's log-probability, ``(positions, words)``: scores that a softmax leaves as they are."""
+        """Return each word's log-probability ``(positions, words)``, which a softmax leaves unchanged."""
         scores: Tensor = self.stages.log_prob(hidden)
         return scores
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Surprisal of each position's word. As ``FullSoftmax.nats``."""
+        """Return the surprisal of each position's word; see ``FullSoftmax.nats``."""
         nats = torch.empty_like(hidden[:, 0])
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
@@ -139,10 +141,10 @@ Softmax = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
     device = hidden.device.type
-    lower = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
         total: Tensor = _SummedNats.apply(  # type: ignore[no-untyped-call]
-            hidden.to(weight.dtype), weight, bias, word_ids, lower
+            hidden.to(weight.dtype), weight, bias, word_ids, low_dtype
         )
         return total / len(word_ids)
 
@@ -156,45 +158,46 @@ def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Ten
 
 
 class _SummedNats(torch.autograd.Function):
-    """Summed cross-entropy of a softmax layer, some rows at a time.
+    """The summed cross-entropy of a softmax layer, computed in blocks of positions.
 
-    The gradients are formed in the forward pass, while a block of scores is at hand, so that the scores
-    of all positions never stand in memory together and are computed once. Products are in a lower precision where one
-    is given.
+    With a large vocabulary the scores of all positions do not fit in memory, and computing them again in the backward pass
+    would double the cost. So the forward pass computes the gradients too, while each block of scores exists, and the
+    backward pass only scales them. Matrix products use ``low_dtype`` if it is given.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, lower: torch.dtype | None
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, low_dtype: torch.dtype | None
     ) -> Tensor:
         total = hidden.new_zeros(())
         wants_gradient = any(ctx.needs_input_grad[:3])
         if wants_gradient:
             hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
             bias_gradient = torch.zeros_like(bias)
-        low_weight = weight if lower is None else weight.to(lower)
+        low_weight = weight if low_dtype is None else weight.to(low_dtype)
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             rows = hidden[start : start + ROWS_AT_ONCE]
             words = word_ids[start : start + ROWS_AT_ONCE, None]
-            if lower is None:
+            if low_dtype is None:
                 scores = F.linear(rows, weight, bias)
             else:
-                scores = F.linear(rows.to(lower), low_weight).to(rows.dtype).add_(bias)
-            top = scores.amax(dim=1, keepdim=True)
+                scores = F.linear(rows.to(low_dtype), low_weight).to(rows.dtype).add_(bias)
+            top = scores.amax(dim=1, keepdim=True)  # subtracted, so that exp does not overflow
             right = scores.gather(1, words)
             scores.sub_(top).exp_()
             norm = scores.sum(dim=1, keepdim=True)
             total += (norm.log() + top - right).sum()
             if wants_gradient:
+                # The gradient of the cross-entropy by the scores: the softmax, minus 1 at the right word.
                 scores.div_(norm)
                 scores.scatter_add_(1, words, scores.new_full((1, 1), -1.0).expand(len(words), 1))
-                if lower is None:
+                if low_dtype is None:
                     torch.mm(scores, weight, out=hidden_gradient[start : start + ROWS_AT_ONCE])
                     weight_gradient.addmm_(scores.t(), rows)
                 else:
-                    low_scores = scores.to(lower)
+                    low_scores = scores.to(low_dtype)
                     hidden_gradient[start : start + ROWS_AT_ONCE] = low_scores @ low_weight
-                    weight_gradient += low_scores.t() @ rows.to(lower)
+                    weight_gradient += low_scores.t() @ rows.to(low_dtype)
                 bias_gradient += scores.sum(dim=0)
         if wants_gradient:
             ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)

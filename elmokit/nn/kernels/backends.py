@@ -1,17 +1,18 @@
-"""The one place that chooses kernels: by what was asked for and what the processor offers.
+"""Choose the backend that computes the network.
 
-``ELMOKIT_KERNELS`` asks, and every name says the least precision that is allowed:
+Three families of backends compute the same formulas:
 
-=============  ==========================================================================================
-``auto``       float32 (the default)
-``plain``      the formulas step by step in PyTorch's own operations; what all others are tested against
-``float32``    equal to the plain path to 1e-5
-``bf16``       weights of the LSTMs in 16 bits
-``int8``       weights of the LSTMs in 8 bits, a scale per row; inputs of products quantised, a scale per token
-=============  ==========================================================================================
+- ``reference``: PyTorch operations, one step at a time. Slow and simple; every other backend is tested against it.
+- ``torch...``: one loop in Python around matrix products on packed weights. The products come from the libraries inside
+  PyTorch (oneDNN, FBGEMM), some of them in a lower precision.
+- ``native``: C functions (``nn/kernels/*.c``), built with the available C compiler when they are first needed.
 
-What a processor (or this PyTorch, or the lack of a C compiler) does not offer is replaced by the next kernel that is at
-least as exact. The recurrent state and the token layer stay in float32 throughout.
+A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``). The first available
+backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at least as
+exact. Only weights and inputs of the LSTMs' products are ever rounded: their state and the token layer stay in float32.
+
+The environment variable ``ELMOKIT_BACKEND`` overrides the model's precision, for those who cannot change the call. It is
+``auto`` (no override), a precision, or ``reference``.
 """
 
 from __future__ import annotations
@@ -23,61 +24,102 @@ import torch
 from torch import Tensor
 
 from elmokit.errors import ConfigError
-from elmokit.nn.kernels import compiler as compiled
-from elmokit.nn.kernels import products
-from elmokit.nn.kernels.native import Library
+from elmokit.nn.kernels import torch_products
+from elmokit.nn.kernels.native import NativeLibrary
 
-VARIABLE = "ELMOKIT_KERNELS"
-Asked = Literal["auto", "plain", "float32", "bf16", "int8"]
-Kernels = Literal[
-    "plain", "compiled", "onednn", "library", "onednn-bf16", "fbgemm-float16", "library-bf16", "fbgemm-int8"
+VARIABLE = "ELMOKIT_BACKEND"
+Precision = Literal["float32", "bfloat16", "int8"]
+BackendRequest = Literal["reference"] | Precision
+Backend = Literal[
+    "reference",
+    "native",
+    "torch",
+    "torch-onednn",
+    "torch-onednn-bfloat16",
+    "torch-fbgemm-float16",
+    "torch-bfloat16",
+    "torch-fbgemm-int8",
 ]
 
-_FLOAT32: tuple[Kernels, ...] = ("compiled", "onednn", "library")
-_HALF: tuple[Kernels, ...] = ("onednn-bf16", "fbgemm-float16", *_FLOAT32)
-ON_CPU: dict[Asked, tuple[Kernels, ...]] = {
-    "plain": ("plain",),
-    "auto": _FLOAT32,
+_FLOAT32: tuple[Backend, ...] = ("native", "torch-onednn", "torch")
+# Weights in float16 have more digits than in bfloat16; FBGEMM multiplies and adds them in float32.
+_BFLOAT16: tuple[Backend, ...] = ("torch-onednn-bfloat16", "torch-fbgemm-float16", *_FLOAT32)
+ON_CPU: dict[BackendRequest, tuple[Backend, ...]] = {
+    "reference": ("reference",),
     "float32": _FLOAT32,
-    "bf16": _HALF,
-    "int8": ("fbgemm-int8", *_HALF),
+    "bfloat16": _BFLOAT16,
+    "int8": ("torch-fbgemm-int8", *_BFLOAT16),
 }
-ON_GPU: dict[Asked, tuple[Kernels, ...]] = {
-    "plain": ("plain",),
-    "auto": ("library",),
-    "float32": ("library",),
-    "bf16": ("library-bf16",),
-    "int8": ("library-bf16",),
+ON_GPU: dict[BackendRequest, tuple[Backend, ...]] = {
+    "reference": ("reference",),
+    "float32": ("torch",),
+    "bfloat16": ("torch-bfloat16",),
+    "int8": ("torch-bfloat16",),
 }
 
 
-def asked() -> Asked:
-    """What ``ELMOKIT_KERNELS`` asks for.
+def check_precision(precision: str | None) -> None:
+    """Check a precision that a user asked for.
 
     Raises:
-        ConfigError: it is no such name.
+        ConfigError: It is neither a known precision nor None.
     """
-    name = os.environ.get(VARIABLE) or "auto"
-    if name not in ON_CPU:
-        raise ConfigError(f"{VARIABLE} is {name!r}; it is one of {', '.join(ON_CPU)}.")
-    return name
+    if precision is not None and (precision not in ON_CPU or precision == "reference"):
+        raise ConfigError(f"precision is {precision!r}. Use 'float32', 'bfloat16', 'int8' or None.")
 
 
-def choose(device: torch.device, asked: Asked) -> Kernels:
-    """The first of the kernels that suit the request which this machine offers."""
-    table = ON_CPU if device.type == "cpu" else ON_GPU
-    return next((kernels for kernels in table[asked] if offers(kernels)), "plain")
+def requested_backend(precision: Precision | None = None) -> BackendRequest:
+    """Return what to compute with: ``ELMOKIT_BACKEND`` if it is set, else the model's precision, else float32.
+
+    Raises:
+        ConfigError: ``ELMOKIT_BACKEND`` has an unknown value.
+    """
+    override = os.environ.get(VARIABLE) or "auto"
+    if override == "auto":
+        return precision or "float32"
+    if override not in ON_CPU:
+        raise ConfigError(f"{VARIABLE} is {override!r}. Use one of auto, {', '.join(ON_CPU)}.")
+    return override
 
 
-def compiled_for(tensor: Tensor) -> Library | None:
-    """The compiled functions, where they can compute on this tensor and nobody asked for the plain path."""
-    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or asked() == "plain":
+def select_backend(device: torch.device, request: BackendRequest) -> Backend:
+    """Return the first available backend for a request on a device."""
+    preferences = ON_CPU if device.type == "cpu" else ON_GPU
+    return next((backend for backend in preferences[request] if is_available(backend)), "reference")
+
+
+def is_available(backend: Backend) -> bool:
+    """Return whether this processor, this PyTorch and (for ``native``) the C compiler can run a backend."""
+    if backend == "native":
+        return native_library() is not None
+    return backend == "reference" or torch_products.is_available(backend)
+
+
+def native_library() -> NativeLibrary | None:
+    """Return the C functions, built on the first call; None if they cannot be built."""
+    # Imported here because the compiler needs the cache directory, and importing the network must not touch either.
+    from elmokit.nn.kernels import compiler
+
+    return compiler.native_library()
+
+
+def native_library_for(tensor: Tensor) -> NativeLibrary | None:
+    """Return the C functions if they can compute on this tensor and ``reference`` was not requested."""
+    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or requested_backend() == "reference":
         return None
-    return compiled.library()
+    return native_library()
 
 
-def offers(kernels: Kernels) -> bool:
-    """Whether the processor, this PyTorch and (for ``compiled``) a C compiler offer them."""
-    if kernels == "compiled":
-        return compiled.library() is not None
-    return kernels == "plain" or products.offers(kernels)
+def describe_backends(device: str = "cpu") -> str:
+    """Return a table of the backends for a device: which are available, and which requests select them."""
+    from elmokit.nn.kernels import compiler
+
+    preferences = ON_CPU if device == "cpu" else ON_GPU
+    selected = {request: select_backend(torch.device(device), request) for request in preferences}
+    lines = [f"{'backend':<22} {'available':<10} selected for"]
+    for backend in dict.fromkeys(backend for row in preferences.values() for backend in row):
+        requests = ", ".join(request for request, choice in selected.items() if choice == backend)
+        lines.append(f"{backend:<22} {'yes' if is_available(backend) else 'no':<10} {requests}".rstrip())
+    if reason := compiler.why_unavailable():
+        lines.append(f"native is unavailable: {reason}")
+    return "\n".join(lines)

@@ -1,7 +1,10 @@
-"""The C files beside this one as a library, built once for the processor at hand; none where there is no C compiler.
+"""Compile the C files in this directory into a shared library for this machine's processor.
 
-It is kept in the cache folder (``ELMOKIT_CACHE``, else the usual place), under a name made from the sources, the
-compiler's flags and the processor. ``CC`` names the compiler; ``CC=false`` keeps anything from being built.
+Compiling on the user's machine lets ``-march=native`` use every instruction that the processor has, without a wheel per
+processor. It takes about two seconds, once: the library is kept in the cache directory (``ELMOKIT_CACHE``, else the
+platform's usual one) under a name derived from the sources, the compiler command and the processor, so a change of any of
+them compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling. Without a compiler everything still
+works, on PyTorch's own libraries.
 """
 
 from __future__ import annotations
@@ -19,68 +22,71 @@ from pathlib import Path
 
 from elmokit.errors import ElmoError
 from elmokit.io.cache import cache_dir
-from elmokit.nn.kernels.native import Library
+from elmokit.nn.kernels.native import NativeLibrary
 
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
-SOURCES = ("inference.c", "window.c", "convolution.c")
-HEADERS = ("vectors.h", "panels.h")
+SOURCES = ("lstm_inference.c", "lstm_training.c", "char_convolution.c")
+HEADERS = ("vectors.h", "packed_product.h")
 BUILD_SECONDS = 60
 
 
 @functools.cache
-def library() -> Library | None:
-    """The library, built if need be; None where it cannot be had (``why_not`` says why)."""
-    return _built()[0]
+def native_library() -> NativeLibrary | None:
+    """Return the library, compiled if necessary; None if that is impossible (``why_unavailable`` has the reason)."""
+    return _load()[0]
 
 
-def why_not() -> str:
-    """Why there is no library; empty where there is one."""
-    library()
-    return _built()[1]
+def why_unavailable() -> str:
+    """Return why there is no native library; an empty string if there is one."""
+    native_library()
+    return _load()[1]
 
 
 @functools.cache
-def _built() -> tuple[Library | None, str]:
+def _load() -> tuple[NativeLibrary | None, str]:
     if platform.system() != "Linux":
-        return None, "the C kernels are built on Linux only"  # elsewhere it would bring a second pool of threads along
+        # PyTorch brings another OpenMP library there, so that two thread pools would compete for the cores.
+        return None, "the C kernels are built on Linux only"
     try:
         try:
-            return Library(_build()), ""
-        except (OSError, AttributeError):  # a damaged file, such as a full disk leaves behind
-            _place().unlink(missing_ok=True)
-            return Library(_build()), ""
+            return NativeLibrary(_compiled_file()), ""
+        except (OSError, AttributeError):  # a damaged file, for example one cut short by a full disk: build it again
+            _library_path().unlink(missing_ok=True)
+            return NativeLibrary(_compiled_file()), ""
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
-        return None, f"the C compiler refused the kernels: {lines[0] if lines else error.returncode}"
-    # ValueError: CC cannot be taken apart into words.
+        return None, f"the C compiler rejected the kernels: {lines[0] if lines else error.returncode}"
+    # ValueError: CC is not a valid command line.
     except (OSError, ElmoError, AttributeError, ValueError, subprocess.TimeoutExpired) as error:
         return None, f"the C kernels could not be built: {error}"
 
 
-def _build() -> Path:
-    """The built library in the cache, made if it is not there yet.
+def _compiled_file() -> Path:
+    """Return the path of the compiled library, compiling it if it is not in the cache.
 
-    OpenMP is PyTorch's: the library asks for ``libgomp.so.1``, which is loaded by then, so that both share threads.
+    The library links against OpenMP by the name ``libgomp.so.1``. PyTorch has loaded that library by now, so the loader
+    reuses PyTorch's copy and both share one thread pool.
     """
-    path = _place()
-    folder = path.parent
+    path = _library_path()
+    directory = path.parent
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as workshop:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory) as build_directory:
+            build = Path(build_directory)
             for name in (*HEADERS, *SOURCES):
-                (Path(workshop) / name).write_bytes(_source(name))
-            built = Path(workshop) / "kernels.so"
+                (build / name).write_bytes(_source(name))
+            output = build / "kernels.so"
             subprocess.run(
-                [*_command(), "-o", str(built), *(str(Path(workshop) / name) for name in SOURCES), "-lm"],
+                [*_command(), "-o", str(output), *(str(build / name) for name in SOURCES), "-lm"],
                 check=True,
                 capture_output=True,
                 timeout=BUILD_SECONDS,
             )
-            built.replace(path)
+            output.replace(path)  # atomic: another process sees no library or a complete one
     return path
 
 
-def _place() -> Path:
+def _library_path() -> Path:
     parts = [*map(_source, (*HEADERS, *SOURCES)), " ".join(_command()).encode(), _processor().encode()]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     return cache_dir() / "kernels" / f"{key}.so"
@@ -95,7 +101,7 @@ def _command() -> list[str]:
 
 
 def _processor() -> str:
-    """What ``-march=native`` depends on: a cache folder may be shared by unlike machines."""
+    """Return what ``-march=native`` depends on; machines of different kinds may share one cache directory."""
     lines = []
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():

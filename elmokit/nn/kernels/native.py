@@ -1,4 +1,12 @@
-"""The functions of the C files beside this one, on tensors, through ctypes."""
+"""Call the compiled C functions of this directory on tensors, through ctypes.
+
+Tensors must be contiguous, on the CPU and, unless stated otherwise, float32. The C functions cannot check that, nor any
+size: a wrong shape would read foreign memory, so callers check first. ctypes releases the interpreter lock for the time
+of each call.
+
+Weights are packed into *panels*: ``wide`` output columns side by side, ``(panels, inputs, wide)``, so that a matrix
+product reads them from the first number to the last. ``packed_product.h`` explains the layout.
+"""
 
 from __future__ import annotations
 
@@ -10,61 +18,57 @@ import torch
 from torch import Tensor
 
 GATES = 4
-ROWS_AT_ONCE = 256  # rows whose input products are taken together: the gate sums then stay in the cache
-_NOTHING = float("inf")  # a clip that clips nothing
+# Rows whose input products are computed together. Reading the weights once for many rows pays off as long as the gate sums
+# of all these rows stay in the cache until the steps need them.
+MAX_CHUNK_ROWS = 256
+_NO_CLIP = float("inf")
 
-_long, _pointer, _float = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
+_TYPES = {"l": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
+# The argument types of each C function, in order; it must match the declaration in the C file.
+_SIGNATURES = {
+    "large_pages": "pl",
+    "product": "llplpplp",
+    "inference_step": "lllppppf",
+    "run_layer": "llpplppplplpppfflpp",
+    "training_step": "lllpppppf",
+    "training_step_backward": "lllpppppppf",
+    "convolve": "llpllpppllpp",
+    "convolve_backward": "llpllpllpppp",
+}
 
 
-class Filters(NamedTuple):
-    """A convolution as ``Library.convolve`` reads it."""
+class PackedFilters(NamedTuple):
+    """The filters of one convolution, packed for ``NativeLibrary.convolve``."""
 
     panels: Tensor  # (panels, width * dim, wide)
     bias: Tensor  # (panels * wide,)
     n_filters: int
 
 
-class Library:
-    """The C functions on tensors: contiguous, on the CPU, float32 unless said otherwise."""
+class NativeLibrary:
+    """The C functions of a compiled library, taking tensors.
+
+    Args:
+        path: The shared library, from ``compiler.native_library``.
+    """
 
     def __init__(self, path: Path) -> None:
-        functions = ctypes.CDLL(str(path))
-        self.wide = int(functions.elmokit_wide())
-        self._large_pages = functions.elmokit_large_pages
-        self._large_pages.argtypes, self._large_pages.restype = [_pointer, ctypes.c_size_t], None
-        self._product = functions.elmokit_product
-        self._product.argtypes = [_long, _long, _pointer, _long, _pointer, _pointer, _long, _pointer]
-        self._product.restype = None
-        self._step = functions.elmokit_step
-        self._step.argtypes = [_long, _long, _long, _pointer, _pointer, _pointer, _pointer, _float]
-        self._step.restype = None
-        self._read_layer = functions.elmokit_read_layer
-        self._read_layer.argtypes = [
-            *(_long, _long, _pointer, _pointer, _long, _pointer, _pointer, _pointer),
-            *(_long, _pointer, _long, _pointer, _pointer, _pointer, _float, _float, _long, _pointer, _pointer),
-        ]
-        self._read_layer.restype = None
-        self._window_step = functions.elmokit_window_step
-        self._window_step.argtypes = [_long, _long, _long, *[_pointer] * 5, _float]
-        self._window_step.restype = None
-        self._window_step_back = functions.elmokit_window_step_back
-        self._window_step_back.argtypes = [_long, _long, _long, *[_pointer] * 7, _float]
-        self._window_step_back.restype = None
-        self._convolve = functions.elmokit_convolve
-        self._convolve.argtypes = [
-            *(_long, _long, _pointer, _long, _long, _pointer, _pointer, _pointer),
-            *(_long, _long, _pointer, _pointer),
-        ]
-        self._convolve.restype = None
-        self._convolve_back = functions.elmokit_convolve_back
-        self._convolve_back.argtypes = [
-            *(_long, _long, _pointer, _long, _long, _pointer, _long, _long),
-            *[_pointer] * 4,
-        ]
-        self._convolve_back.restype = None
+        library = ctypes.CDLL(str(path))
+        functions = {name: getattr(library, f"elmokit_{name}") for name in _SIGNATURES}
+        for name, function in functions.items():
+            function.argtypes, function.restype = [_TYPES[code] for code in _SIGNATURES[name]], None
+        self.wide = int(library.elmokit_wide())
+        self._large_pages = functions["large_pages"]
+        self._product = functions["product"]
+        self._inference_step = functions["inference_step"]
+        self._run_layer = functions["run_layer"]
+        self._training_step = functions["training_step"]
+        self._training_step_backward = functions["training_step_backward"]
+        self._convolve = functions["convolve"]
+        self._convolve_backward = functions["convolve_backward"]
 
     def panels(self, weight: Tensor) -> Tensor:
-        """Pack a weight matrix ``(outputs, inputs)``: ``(panels, inputs, wide)``, zero beyond the last output."""
+        """Pack a weight matrix ``(outputs, inputs)`` into ``(panels, inputs, wide)``, zero beyond the last output."""
         n_panels = -(-len(weight) // self.wide)
         padded = torch.nn.functional.pad(weight, (0, 0, 0, n_panels * self.wide - len(weight)))
         panels = weight.new_empty(n_panels, weight.shape[1], self.wide)
@@ -72,11 +76,11 @@ class Library:
         return panels.copy_(padded.view(n_panels, self.wide, -1).transpose(1, 2))
 
     def product(self, inputs: Tensor, panels: Tensor, bias: Tensor, n_outputs: int) -> Tensor:
-        """``inputs @ weight.T + bias``.
+        """Return ``inputs @ weight.T + bias``.
 
         Args:
             inputs: ``(rows, inputs)``.
-            panels: from ``panels``.
+            panels: The weight, from ``panels``.
             bias: ``(panels * wide,)``.
 
         Returns:
@@ -90,21 +94,26 @@ class Library:
         )
         return outputs
 
-    def step(self, from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
-        """The elementwise part of one step; ``cell`` and ``squashed`` ``(rows, hidden_dim)`` are written.
+    def inference_step(
+        self, from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
+        """Compute the elementwise part of one inference step, in place.
 
         Args:
-            from_input, from_state: ``(rows, 4 * hidden_dim)``, whose sum is the gates' i, g, f, o.
+            from_input: ``(rows, 4 * hidden_dim)``, the inputs' contribution to the gates i, g, f, o, bias included.
+            from_state: The recurrent contribution, of the same shape.
+            cell: ``(rows, hidden_dim)``, replaced by the new cell.
+            squashed: ``(rows, hidden_dim)``, replaced by ``sigmoid(o) * tanh(cell)``, which the projection reads.
+            cell_clip: Bound on the cell's magnitude; infinite for none.
         """
         rows, hidden_dim = cell.shape
-        self._step(
+        self._inference_step(
             *(torch.get_num_threads(), rows, hidden_dim, from_input.data_ptr(), from_state.data_ptr()),
             *(cell.data_ptr(), squashed.data_ptr(), cell_clip),
         )
 
-    def read_layer(
+    def run_layer(
         self,
-        n_active: Tensor,
+        batch_sizes: Tensor,
         inputs: Tensor,
         input_panels: Tensor,
         bias: Tensor,
@@ -115,34 +124,38 @@ class Library:
         cell_clip: float,
         projection_clip: float,
     ) -> Tensor:
-        """Read all steps of one layer; ``reader.read_in_torch`` is its twin.
+        """Run one layer over all steps; the counterpart of ``lstm_inference.run_layer_torch``.
 
         Args:
-            n_active: ``(steps,)`` int64, never rising: step t reads the first ``n_active[t]`` rows.
-            inputs: ``(tokens, input_dim)``, the rows of step 0, then those of step 1, ...
-            input_panels, recurrent_panels, bias: of the gates; block after block of ``wide`` units, in each i, g, f, o.
-            projection_panels: over the padded hidden units, or None.
+            batch_sizes: ``(steps,)`` int64, never rising: step t reads the first ``batch_sizes[t]`` rows.
+            inputs: ``(tokens, input_dim)``: the rows of step 0, then those of step 1, and so on.
+            input_panels: The input weights. Units come in blocks of ``wide``, in each block i, g, f, o.
+            bias: The bias in the same order.
+            recurrent_panels: The recurrent weights in the same order.
+            projection_panels: The projection over the padded hidden units, or None.
             hidden: ``(rows, projection_dim)``, the state before the first step.
-            cell: ``(rows, padded hidden_dim)``; becomes the cell after each row's last step.
+            cell: ``(rows, padded hidden_dim)``, replaced by the cell after each row's last step.
+            cell_clip: Bound on the cell's magnitude; infinite for none.
+            projection_clip: Bound on the output's magnitude; infinite for none.
 
         Returns:
             ``(tokens, projection_dim)``
         """
         n_rows, hidden_dim = cell.shape
         outputs = inputs.new_empty(len(inputs), hidden.shape[1])
-        rows_at_once = max(min(ROWS_AT_ONCE, len(inputs)), n_rows)
-        gates = inputs.new_empty(rows_at_once, GATES * hidden_dim)
+        chunk_rows = max(min(MAX_CHUNK_ROWS, len(inputs)), n_rows)  # at least one step
+        gates = inputs.new_empty(chunk_rows, GATES * hidden_dim)
         squashed = inputs.new_empty(n_rows, hidden_dim)
-        self._read_layer(
-            *(torch.get_num_threads(), len(n_active), n_active.data_ptr(), inputs.data_ptr(), inputs.shape[1]),
+        self._run_layer(
+            *(torch.get_num_threads(), len(batch_sizes), batch_sizes.data_ptr(), inputs.data_ptr(), inputs.shape[1]),
             *(input_panels.data_ptr(), bias.data_ptr(), recurrent_panels.data_ptr(), hidden.shape[1]),
             *(None if projection_panels is None else projection_panels.data_ptr(), hidden_dim, hidden.data_ptr()),
-            *(cell.data_ptr(), outputs.data_ptr(), cell_clip, projection_clip, rows_at_once),
+            *(cell.data_ptr(), outputs.data_ptr(), cell_clip, projection_clip, chunk_rows),
             *(gates.data_ptr(), squashed.data_ptr()),
         )
         return outputs
 
-    def window_step(
+    def training_step(
         self,
         gates: Tensor,
         cell_before: Tensor,
@@ -151,94 +164,104 @@ class Library:
         outputs: Tensor,
         cell_clip: float | None,
     ) -> None:
-        """The elementwise part of a step in training.
+        """Compute the elementwise part of one training step.
 
         Args:
-            gates: ``(rows, 4 * hidden_dim)``, sums of i, g, f, o; become the activations.
+            gates: ``(rows, 4 * hidden_dim)``, the sums of i, g, f, o; replaced by the activations.
             cell_before: ``(rows, hidden_dim)``.
-            cell_after, squashed, outputs: of that size; written: the new cell, its tanh, and that times o.
+            cell_after: Written: the new cell. This and the next two have the size of ``cell_before``.
+            squashed: Written: tanh of the new cell.
+            outputs: Written: ``squashed`` times the activation of o.
+            cell_clip: Bound on the cell's magnitude, or None.
         """
-        self._window_step(
+        self._training_step(
             *(torch.get_num_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
             *(cell_after.data_ptr(), squashed.data_ptr(), outputs.data_ptr()),
-            _NOTHING if cell_clip is None else cell_clip,
+            _NO_CLIP if cell_clip is None else cell_clip,
         )
 
-    def window_step_back(
+    def training_step_backward(
         self,
         gradient: Tensor,
         gates: Tensor,
         cell_before: Tensor,
         cell_after: Tensor,
         squashed: Tensor,
-        later_cell: Tensor,
-        to_gates: Tensor,
+        cell_gradient: Tensor,
+        gate_gradient: Tensor,
         cell_clip: float | None,
     ) -> None:
-        """The gradient of ``window_step``.
+        """Compute the gradient of ``training_step``.
 
         Args:
-            gradient: of ``outputs``.
-            gates, cell_before, cell_after, squashed: as ``window_step`` left them.
-            later_cell: the gradient of ``cell_after`` from later steps; becomes that of ``cell_before``.
-            to_gates: ``(rows, 4 * hidden_dim)``, written: the gradient of the gate sums.
+            gradient: The gradient of ``outputs``.
+            gates: The activations; this and the next three as ``training_step`` left them.
+            cell_before: The cell before the step.
+            cell_after: The cell after it.
+            squashed: tanh of the cell after it.
+            cell_gradient: The gradient of ``cell_after`` from later steps; replaced by that of ``cell_before``.
+            gate_gradient: ``(rows, 4 * hidden_dim)``, written: the gradient of the gate sums.
+            cell_clip: As in ``training_step``.
         """
-        self._window_step_back(
+        self._training_step_backward(
             *(torch.get_num_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
-            *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), later_cell.data_ptr()),
-            to_gates.data_ptr(),
-            _NOTHING if cell_clip is None else cell_clip,
+            *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), cell_gradient.data_ptr()),
+            gate_gradient.data_ptr(),
+            _NO_CLIP if cell_clip is None else cell_clip,
         )
 
-    def filters(self, weight: Tensor, bias: Tensor) -> Filters:
-        """Pack ``weight`` ``(filters, width * dim)``, the first character's numbers first, and ``bias``."""
+    def filters(self, weight: Tensor, bias: Tensor) -> PackedFilters:
+        """Pack the weight ``(filters, width * dim)``, the first character's numbers first, and the bias ``(filters,)``."""
         panels = self.panels(weight)
         padded = torch.nn.functional.pad(bias, (0, len(panels) * self.wide - len(bias)))
-        return Filters(panels, padded, len(bias))
+        return PackedFilters(panels, padded, len(bias))
 
     def convolve(
-        self, characters: Tensor, n_positions: Tensor, filters: Filters, with_places: bool
+        self, characters: Tensor, n_windows: Tensor, filters: PackedFilters, with_positions: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The maximum over positions of a convolution over characters.
+        """Return the maximum of each filter over the positions of a convolution over characters.
 
         Args:
             characters: ``(tokens, chars, dim)``.
-            n_positions: ``(tokens,)`` int64: windows of each token, 1 to ``chars - width + 1``.
-            with_places: whether the winning positions are wanted too.
+            n_windows: ``(tokens,)`` int64, the windows of each token to consider: 1 to ``chars - width + 1``.
+            filters: From ``filters``.
+            with_positions: Whether to return the winning positions too; the gradient needs them.
 
         Returns:
-            ``(tokens, filters)``, and the places ``(tokens, filters)`` int32 or None.
+            The maxima ``(tokens, filters)``, and the winning positions ``(tokens, filters)`` in int32 or None.
         """
         n_tokens, n_chars, dim = characters.shape
         panels, bias, n_filters = filters
         pooled = characters.new_empty(n_tokens, n_filters)
-        places = characters.new_empty(n_tokens, n_filters, dtype=torch.int32) if with_places else None
+        positions = characters.new_empty(n_tokens, n_filters, dtype=torch.int32) if with_positions else None
         self._convolve(
-            *(torch.get_num_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_positions.data_ptr()),
+            *(torch.get_num_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_windows.data_ptr()),
             *(panels.data_ptr(), bias.data_ptr(), panels.shape[1], n_filters, pooled.data_ptr()),
-            None if places is None else places.data_ptr(),
+            None if positions is None else positions.data_ptr(),
         )
-        return pooled, places
+        return pooled, positions
 
-    def convolve_back(
-        self, characters: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, to_characters: Tensor
+    def convolve_backward(
+        self, characters: Tensor, weight: Tensor, positions: Tensor, gradient: Tensor, character_gradient: Tensor
     ) -> Tensor:
-        """The gradient of ``convolve``; that of the characters is added to ``to_characters``.
+        """Compute the gradient of ``convolve``.
 
         Args:
-            characters: as there; ``places``: what it gave.
+            characters: As in ``convolve``.
             weight: ``(filters, width * dim)``.
-            gradient: of the maxima, ``(tokens, filters)``.
+            positions: The winning positions that ``convolve`` returned.
+            gradient: The gradient of the maxima, ``(tokens, filters)``.
+            character_gradient: The gradient of the characters is added to it.
 
         Returns:
-            the weight's gradient.
+            The gradient of the weight.
         """
         n_tokens, n_chars, dim = characters.shape
         n_filters, n_inputs = weight.shape
         n_threads = torch.get_num_threads()
-        to_weight = weight.new_zeros(n_threads, n_filters, n_inputs)
-        self._convolve_back(
+        weight_gradient = weight.new_zeros(n_threads, n_filters, n_inputs)
+        self._convolve_backward(
             *(n_threads, n_tokens, characters.data_ptr(), n_chars * dim, dim, weight.data_ptr(), n_inputs, n_filters),
-            *(places.data_ptr(), gradient.data_ptr(), to_characters.data_ptr(), to_weight.data_ptr()),
+            *(positions.data_ptr(), gradient.data_ptr(), character_gradient.data_ptr(), weight_gradient.data_ptr()),
         )
-        return to_weight.sum(dim=0)
+        return weight_gradient.sum(dim=0)

@@ -1,6 +1,7 @@
-/* What the kernels share: vectors of floats, the functions of a gate, and the product with packed weights.
+/* Vectors of floats and the two activation functions of an LSTM, used by all kernels.
 
-   Plain C with the vector types of GCC and Clang, no header of Python or PyTorch. */
+   Plain C with the vector extensions of GCC and Clang: no intrinsics, so the same source serves AVX-512, AVX and NEON,
+   and no header of Python or PyTorch, so the library does not depend on either one's version. */
 
 #ifndef ELMOKIT_VECTORS_H
 #define ELMOKIT_VECTORS_H
@@ -21,8 +22,10 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #endif
 
-enum { GATES = 4 }; /* i, g, f, o, in this order */
+enum { GATES = 4 }; /* i, g, f, o, in this order: that of the published files */
 
+/* Aligned to 4 bytes only: rows of any size follow each other in memory. Unaligned loads cost little on these
+   processors. */
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4)));
 
@@ -30,7 +33,8 @@ typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4)));
 
 INLINE vec load(const float *from) { return *(const vec *)from; }
 INLINE void store(float *to, vec value) { *(vec *)to = value; }
-/* Of the last few numbers of a row, n of them where there are fewer than LANES. */
+
+/* Load or store the first n numbers of a vector: at the end of a row there may be fewer than LANES. */
 INLINE vec load_some(const float *from, long n) {
     if (n >= LANES) return load(from);
     vec value = {0};
@@ -43,20 +47,23 @@ INLINE void store_some(float *to, vec value, long n) {
     else
         memcpy(to, &value, n * sizeof(float));
 }
+
 INLINE vec all(float value) { return value - (vec){0}; }
 INLINE vec choose(ivec where, vec yes, vec no) { return (vec)((where & (ivec)yes) | (~where & (ivec)no)); }
 
-/* A NaN fails both comparisons and stays. */
+/* A NaN fails both comparisons and stays a NaN, so that broken inputs are not hidden. */
 INLINE vec clip(vec value, vec bound) {
     value = choose(value > bound, bound, value);
     return choose(value < -bound, -bound, value);
 }
 
-/* e^x to 1e-7 of its value: x = n ln 2 + r, a polynomial in r (Cephes), and n put into the exponent. */
+/* e^x with a relative error of 1e-7 (the method of the Cephes library): write x = n ln 2 + r, evaluate a polynomial in
+   r, and put n into the exponent bits. ln 2 is split in two so that n * ln 2 loses no digits. */
 INLINE vec exponential(vec x) {
-    x = choose(x > all(88.0f), all(88.0f), x);
-    x = choose(x < all(-87.0f), all(-87.0f), x);
-    vec n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f; /* to the nearest whole number */
+    x = choose(x > all(88.0f), all(88.0f), x);   /* beyond this the result is infinite */
+    x = choose(x < all(-87.0f), all(-87.0f), x); /* below this it is not a normal number */
+    /* Adding and subtracting 1.5 * 2^23 rounds to the nearest whole number, since no fraction bits are left up there. */
+    vec n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
     vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vec p = all(1.9875691500e-4f);
     p = p * r + 1.3981999507e-3f;
@@ -70,7 +77,8 @@ INLINE vec exponential(vec x) {
 
 INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
 
-/* Near zero a polynomial (Cephes), since 1 - 2 / (e^2x + 1) would cancel there. */
+/* tanh. Near zero a polynomial (Cephes), because 1 - 2 / (e^2x + 1) would cancel there. Both are computed for every
+   lane: a branch per lane is slower than the polynomial. */
 INLINE vec tangent(vec x) {
     vec far = 1.0f - 2.0f / (exponential(x + x) + 1.0f);
     vec z = x * x;

@@ -1,21 +1,21 @@
-"""Token vectors from a table for the tokens in it, from characters for all others."""
+"""A char CNN that looks up precomputed token vectors first."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.kernels.packed import PackedWeights
+from elmokit.nn.kernels.packed_weights import PackedWeights
 
 
 class CachedCharCNN(CharCNN):
-    """A char CNN with a table of vectors computed before.
+    """A char CNN with a table of precomputed token vectors; only tokens outside the table are encoded.
 
-    The table is no parameter: it is not trained, and not part of ``state_dict``, which stays that of the char CNN.
+    The table is a buffer that is neither trained nor saved: ``state_dict`` stays that of the char CNN.
 
     Args:
-        char_cnn: for the tokens that are not in the table; its parameters are shared, not copied.
-        vectors: ``(rows, output_dim)``.
+        char_cnn: Encodes the tokens that are not in the table. Its parameters are shared, not copied.
+        vectors: The table, ``(rows, output_dim)``.
     """
 
     def __init__(self, char_cnn: CharCNN, vectors: Tensor) -> None:
@@ -34,15 +34,15 @@ class CachedCharCNN(CharCNN):
         """Look up or encode tokens.
 
         Args:
-            ids: ``(tokens, 1 + chars)``: the row in the table from 1 up, 0 for a token that is not in it; then its
-                char ids.
+            ids: ``(tokens, 1 + chars)``: the token's row in the table counted from 1, or 0 if it is not in the table,
+                followed by its char ids.
 
         Returns:
             ``(tokens, output_dim)``
         """
         rows, char_ids = ids[:, 0], ids[:, 1:]
         output = self.vectors[(rows - 1).clamp(min=0)]
-        unlisted = (rows == 0).nonzero()[:, 0]
-        if len(unlisted):
-            output = output.index_copy(0, unlisted, super().forward(char_ids[unlisted]).to(output.dtype))
+        missing = (rows == 0).nonzero()[:, 0]
+        if len(missing):
+            output = output.index_copy(0, missing, super().forward(char_ids[missing]).to(output.dtype))
         return output

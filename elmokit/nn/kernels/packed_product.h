@@ -1,14 +1,18 @@
-/* The product with packed weights.
+/* The matrix product with packed weights.
 
-   Weights come in panels: WIDE output columns side by side, (panels, inputs, WIDE), so that a tile of ROWS x WIDE sums
-   stays in registers while a panel streams past. Every sum runs over its inputs in the same order whatever the number
-   of rows, so that a row's result does not depend on the rows beside it. */
+   Weights come in panels: WIDE output columns side by side, (panels, inputs, WIDE). A tile of ROWS x WIDE sums stays in
+   registers while a panel streams past, so each weight is loaded once per ROWS rows and each sum is stored once.
 
-#ifndef ELMOKIT_PANELS_H
-#define ELMOKIT_PANELS_H
+   Every sum runs over its inputs in the same order, whatever the number of rows: a sentence gets the same bits in any
+   batch. Tiles of all shapes below keep that order; so must any new one. */
+
+#ifndef ELMOKIT_PACKED_PRODUCT_H
+#define ELMOKIT_PACKED_PRODUCT_H
 
 #include "vectors.h"
 
+/* Rows of a tile: ROWS x 2 vectors of sums, 2 of weights and one broadcast input fill the processor's vector registers
+   (32 of them with AVX-512 and NEON, 16 with AVX and SSE). */
 #if defined(__AVX512F__)
 enum { ROWS = 12 };
 #elif defined(__AVX__)
@@ -21,10 +25,13 @@ enum { ROWS = 4 };
 
 enum {
     WIDE = 2 * LANES,    /* columns of a panel */
-    INPUTS_AT_ONCE = 256 /* a panel's part of so many inputs stays in the first cache while all rows pass */
+    INPUT_CHUNK = 256 /* so many inputs of a panel (32 kB with AVX-512) stay in the L1 cache while all rows pass */
 };
 
-/* sums[rows][panels * WIDE] += inputs[rows][n_inputs] x panels; rows and panels are constants where it is inlined. */
+/* sums[rows][panels * WIDE] += inputs[rows][n_inputs] x panels.
+
+   `rows` and `panels` are constants wherever this is inlined, so the loops over them unroll completely and the array
+   `sum` lives in registers. That is what the unroll pragmas make sure of. */
 INLINE void tile(int rows, int panels, const float *inputs, long input_stride, const float *weights, long panel_stride,
                  long n_inputs, float *sums, long sum_stride) {
     vec sum[ROWS * 2];
@@ -44,15 +51,17 @@ INLINE void tile(int rows, int panels, const float *inputs, long input_stride, c
         }
 }
 
-/* The same for any number of rows, and of panels up to GATES. */
+/* The same for any number of rows, and for 1 to GATES panels. Chunks of inputs are the outer loop, so that all rows
+   use a chunk of weights while it is in the cache; partial sums wait in `sums` in between. */
 static void multiply(long n_rows, int n_panels, const float *inputs, long input_stride, const float *weights,
                      long n_inputs, float *sums, long sum_stride) {
     const long panel_stride = n_inputs * WIDE;
-    /* One row or two have too few sums to fill the registers: several panels at once. */
+    /* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: 8 independent
+       sums at least), so they take several panels at once. */
     const int at_once = n_rows == 1 && n_panels == GATES ? GATES : n_rows == 2 && n_panels % 2 == 0 ? 2 : 1;
     for (int panel = 0; panel < n_panels; panel += at_once) {
-        for (long first = 0; first < n_inputs; first += INPUTS_AT_ONCE) {
-            const long n = n_inputs - first < INPUTS_AT_ONCE ? n_inputs - first : INPUTS_AT_ONCE;
+        for (long first = 0; first < n_inputs; first += INPUT_CHUNK) {
+            const long n = n_inputs - first < INPUT_CHUNK ? n_inputs - first : INPUT_CHUNK;
             const float *part = weights + panel * panel_stride + first * WIDE;
             for (long row = 0; row < n_rows; row += ROWS) {
                 const float *from = inputs + row * input_stride + first;

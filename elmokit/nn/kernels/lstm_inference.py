@@ -1,0 +1,254 @@
+"""Run a stack of LSTM layers without gradients: only real tokens are computed, on packed weights.
+
+As in PyTorch's ``PackedSequence``, the rows of a batch are sorted by falling length and the tokens by step. The rows that
+are still active at a step are then the first rows of the step before, and the tokens of a step are one block of memory.
+A backward LSTM starts each row at its own last token: the same order with other positions.
+
+The products with a layer's inputs do not depend on the state, so those of several steps are one product. What remains of
+a step is the product with the hidden state, an elementwise part, and the projection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elmokit.nn.kernels import torch_products
+from elmokit.nn.kernels.backends import Backend, native_library
+from elmokit.nn.kernels.native import GATES
+from elmokit.nn.kernels.torch_products import Product
+
+# Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate sums to
+# stay in the cache until the steps need them.
+MAX_CHUNK_ROWS = 64
+
+
+class LayerWeights(NamedTuple):
+    """The weights of one LSTM layer in one direction, as ``ProjectedLSTM`` holds them."""
+
+    weight: Tensor  # (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o
+    bias: Tensor  # (4 * hidden_dim,), the forget offset included
+    projection: Tensor | None  # (projection_dim, hidden_dim)
+    cell_clip: float  # infinite for no bound
+    projection_clip: float  # infinite for no bound
+
+
+class TorchLayer(NamedTuple):
+    """A layer packed as three products for a ``torch...`` backend."""
+
+    from_input: Product  # with the bias
+    from_state: Product
+    project: Product | None
+    cell_clip: float
+    projection_clip: float
+
+
+class NativeLayer(NamedTuple):
+    """A layer packed as panels for ``NativeLibrary.run_layer``; hidden units are padded with zeros to whole panels."""
+
+    hidden_dim: int  # without the padding
+    input_panels: Tensor
+    bias: Tensor
+    recurrent_panels: Tensor
+    projection_panels: Tensor | None
+    cell_clip: float
+    projection_clip: float
+
+
+def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer | NativeLayer:
+    """Pack the weights of a layer for a backend other than ``reference``."""
+    if backend == "native":
+        return _pack_native(layer, input_dim)
+
+    def pack(weight: Tensor, bias: Tensor | None = None) -> Product:
+        return torch_products.pack(backend, weight.contiguous(), bias)
+
+    return TorchLayer(
+        from_input=pack(layer.weight[:, :input_dim], layer.bias),
+        from_state=pack(layer.weight[:, input_dim:]),
+        project=None if layer.projection is None else pack(layer.projection),
+        cell_clip=layer.cell_clip,
+        projection_clip=layer.projection_clip,
+    )
+
+
+def _pack_native(layer: LayerWeights, input_dim: int) -> NativeLayer:
+    library = native_library()
+    assert library is not None
+    hidden_dim = len(layer.bias) // GATES
+    n_blocks = math.ceil(hidden_dim / library.wide)
+    padding = n_blocks * library.wide - hidden_dim
+
+    def by_block(rows: Tensor) -> Tensor:
+        """Bring the four gates of a block of units together, so that one thread finds all that a unit's step needs.
+
+        ``(4 * hidden_dim, n)`` to ``(blocks * 4 * wide, n)``.
+        """
+        gates = torch.nn.functional.pad(rows.reshape(GATES, hidden_dim, -1), (0, 0, 0, padding))
+        return gates.view(GATES, n_blocks, library.wide, -1).transpose(0, 1).flatten(0, 2)
+
+    projection = layer.projection
+    return NativeLayer(
+        hidden_dim=hidden_dim,
+        input_panels=library.panels(by_block(layer.weight[:, :input_dim])),
+        bias=by_block(layer.bias[:, None])[:, 0].contiguous(),
+        recurrent_panels=library.panels(by_block(layer.weight[:, input_dim:])),
+        projection_panels=(
+            None if projection is None else library.panels(torch.nn.functional.pad(projection, (0, padding)))
+        ),
+        cell_clip=layer.cell_clip,
+        projection_clip=layer.projection_clip,
+    )
+
+
+class PackedOrder(NamedTuple):
+    """The order in which the real tokens of a batch are computed."""
+
+    batch_sizes: list[int]  # for each step, how many rows are active: never rising, at least 1
+    positions: Tensor  # (tokens,) in the flattened batch: those of step 0, then those of step 1, ...
+    rows: Tensor  # (batch,) the rows of the batch, longest first
+    last: Tensor  # (rows with a token,) the index in ``positions`` of each row's last token
+
+
+def packed_order(mask: Tensor, reverse: bool) -> PackedOrder:
+    """Return the order for a mask ``(batch, time)``, which may have holes anywhere."""
+    n_positions = mask.shape[1]
+    lengths = mask.sum(dim=1)
+    lengths, rows = lengths.sort(descending=True, stable=True)
+    # Sorting the mask stably brings the positions of real tokens to the front and keeps their order.
+    positions = mask[rows].byte().argsort(dim=1, descending=True, stable=True)
+    steps = torch.arange(n_positions, device=mask.device)
+    if reverse:
+        positions = positions.gather(1, (lengths[:, None] - 1 - steps).clamp(min=0))
+    active = steps[:, None] < lengths  # (time, batch)
+    batch_sizes = [n for n in active.sum(dim=1).tolist() if n]
+    flat_positions = (rows * n_positions + positions.t())[active]
+    starts = torch.tensor([0, *batch_sizes[:-1]], device=mask.device).cumsum(0)
+    nonempty = lengths[: batch_sizes[0]] if batch_sizes else lengths[:0]
+    last = starts[nonempty - 1] + torch.arange(len(nonempty), device=mask.device) if len(nonempty) else nonempty
+    return PackedOrder(batch_sizes, flat_positions, rows, last)
+
+
+def run_stack(
+    layers: Sequence[TorchLayer | NativeLayer],
+    inputs: Tensor,
+    hidden: Sequence[Tensor],
+    cell: Sequence[Tensor],
+    mask: Tensor,
+    reverse: bool,
+    skip_connections: bool,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Run all layers of one direction; the counterpart of ``LSTMStack.forward`` without dropout and gradients.
+
+    Args:
+        layers: From ``pack_layer``.
+        inputs: ``(batch, time, dim)``.
+        hidden: Each layer's hidden state, ``(batch, projection_dim)``.
+        cell: Each layer's cell, ``(batch, hidden_dim)``.
+        mask: ``(batch, time)`` bool.
+        reverse: Read from the last step to the first.
+        skip_connections: Add a layer's input to its output, from the second layer on.
+
+    Returns:
+        Each layer's outputs ``(batch, time, dim)``, zero where the mask is False; the new hidden states; the new cells.
+    """
+    order = packed_order(mask, reverse)
+    batch_sizes = torch.tensor(order.batch_sizes, dtype=torch.int64)
+    packed = inputs.flatten(0, 1)[order.positions]  # (tokens, dim)
+    outputs: list[Tensor] = []
+    new_hidden: list[Tensor] = []
+    new_cell: list[Tensor] = []
+    for index, (layer, old_hidden, old_cell) in enumerate(zip(layers, hidden, cell, strict=True)):
+        last_hidden, last_cell = old_hidden[order.rows], old_cell[order.rows]
+        padded = inputs.new_zeros(inputs.shape[0] * inputs.shape[1], old_hidden.shape[1])
+        if order.batch_sizes:
+            if isinstance(layer, NativeLayer):
+                layer_outputs, last_cell = _run_layer_native(layer, batch_sizes, packed, last_hidden, last_cell)
+            else:
+                layer_outputs = run_layer_torch(layer, order.batch_sizes, packed, last_hidden, last_cell)
+            # The state is what the layer itself put out: the skip connection comes after it.
+            last_hidden[: len(order.last)] = layer_outputs[order.last]
+            packed = layer_outputs + packed if skip_connections and index > 0 else layer_outputs
+            padded[order.positions] = packed
+        outputs.append(padded.view(*inputs.shape[:2], padded.shape[1]))
+        new_hidden.append(torch.empty_like(last_hidden).index_copy_(0, order.rows, last_hidden))
+        new_cell.append(torch.empty_like(last_cell).index_copy_(0, order.rows, last_cell))
+    return outputs, new_hidden, new_cell
+
+
+def _run_layer_native(
+    layer: NativeLayer, batch_sizes: Tensor, inputs: Tensor, hidden: Tensor, cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    library = native_library()
+    assert library is not None
+    padding = len(layer.bias) // GATES - layer.hidden_dim
+    cell = torch.nn.functional.pad(cell, (0, padding)) if padding else cell
+    outputs = library.run_layer(
+        batch_sizes,
+        inputs,
+        layer.input_panels,
+        layer.bias,
+        layer.recurrent_panels,
+        layer.projection_panels,
+        hidden,
+        cell,
+        layer.cell_clip,
+        layer.projection_clip,
+    )
+    return outputs, cell[:, : layer.hidden_dim]
+
+
+def run_layer_torch(
+    layer: TorchLayer, batch_sizes: Sequence[int], inputs: Tensor, hidden: Tensor, cell: Tensor
+) -> Tensor:
+    """Run one layer over all steps with packed products.
+
+    Args:
+        layer: From ``pack_layer``.
+        batch_sizes: As in ``PackedOrder``.
+        inputs: ``(tokens, input_dim)`` in packed order.
+        hidden: ``(batch, projection_dim)``, the state before the first step.
+        cell: ``(batch, hidden_dim)``, replaced by the cell after each row's last step.
+
+    Returns:
+        ``(tokens, projection_dim)``
+    """
+    outputs = inputs.new_empty(len(inputs), hidden.shape[1])
+    squashed = torch.empty_like(cell)
+    library = native_library() if inputs.device.type == "cpu" else None
+    token = step = 0
+    while step < len(batch_sizes):
+        first, n_rows = step, 0
+        while step < len(batch_sizes) and (step == first or n_rows + batch_sizes[step] <= MAX_CHUNK_ROWS):
+            n_rows, step = n_rows + batch_sizes[step], step + 1
+        chunk_from_input = layer.from_input(inputs[token : token + n_rows])
+        offset = 0
+        for n in batch_sizes[first:step]:
+            from_input, from_state = chunk_from_input[offset : offset + n], layer.from_state(hidden[:n])
+            if library is not None:
+                library.inference_step(from_input, from_state.contiguous(), cell[:n], squashed[:n], layer.cell_clip)
+            else:
+                inference_step(from_input, from_state, cell[:n], squashed[:n], layer.cell_clip)
+            hidden = squashed[:n] if layer.project is None else layer.project(squashed[:n])
+            if layer.project is not None and layer.projection_clip < float("inf"):
+                hidden.clamp_(-layer.projection_clip, layer.projection_clip)
+            outputs[token : token + n] = hidden
+            token, offset = token + n, offset + n
+    return outputs
+
+
+def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
+    """Compute the elementwise part of one step, in place; arguments as in ``NativeLibrary.inference_step``."""
+    gates = from_input.add_(from_state)
+    i, g, f, o = gates.chunk(4, dim=1)
+    g.tanh_()
+    i.sigmoid_()
+    gates[:, 2 * cell.shape[1] :].sigmoid_()  # f and o, which are neighbors
+    cell.mul_(f).addcmul_(i, g)
+    if cell_clip < float("inf"):
+        cell.clamp_(-cell_clip, cell_clip)
+    torch.tanh(cell, out=squashed).mul_(o)

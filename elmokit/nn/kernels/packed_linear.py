@@ -1,0 +1,50 @@
+"""A linear layer that packs its weights for inference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.nn.kernels import torch_products
+from elmokit.nn.kernels.backends import Backend, native_library, requested_backend, select_backend
+from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.kernels.torch_products import Product
+
+
+class PackedLinear(nn.Linear):
+    """``nn.Linear`` whose product uses packed weights when no gradient is needed.
+
+    It computes in float32 whatever the model's precision: token vectors are exact, so that they can be cached.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self._packed: PackedWeights[Product] = PackedWeights()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map ``(rows, in_features)`` to ``(rows, out_features)``."""
+        tensors = (inputs, self.weight, self.bias)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return super().forward(inputs)
+        if any(tensor.dtype != torch.float32 or tensor.device != inputs.device for tensor in tensors):
+            return super().forward(inputs)
+        if inputs.ndim != 2 or inputs.shape[1] != self.weight.shape[1]:  # C would read beyond the end of the inputs
+            return super().forward(inputs)
+        backend = select_backend(inputs.device, "reference" if requested_backend() == "reference" else "float32")
+        if backend in ("reference", "torch"):
+            return super().forward(inputs)
+        product = self._packed.get(backend, tensors[1:], lambda: pack_linear(backend, self.weight, self.bias))
+        return product(inputs)
+
+
+def pack_linear(backend: Backend, weight: Tensor, bias: Tensor) -> Product:
+    """Return ``inputs @ weight.T + bias`` as a function with packed weights."""
+    if backend != "native":
+        return torch_products.pack(backend, weight, bias)
+    library = native_library()
+    assert library is not None
+    product = library.product
+    panels = library.panels(weight.detach())
+    n_outputs = len(weight)
+    padded_bias = torch.nn.functional.pad(bias.detach(), (0, len(panels) * library.wide - n_outputs))
+    return lambda inputs: product(inputs, panels, padded_bias, n_outputs)
