@@ -1,8 +1,8 @@
-"""How far the less exact kernels drift: vectors, perplexity, parts of speech.
+"""Measure how far backends of lower precision drift: vectors, perplexity, parts of speech.
 
     python benchmarks/drift.py MODEL SENTENCES [--lines 400] [--conllu-train FILE --conllu-test FILE] [--train 2000]
 
-For each kernel that ``ELMOKIT_KERNELS`` can ask for, beside the plain path: the cosine of each token's top-layer vector
+For each value of ``ELMOKIT_BACKEND``, against ``reference``: the cosine of each token's top-layer vector
 with its exact one, the largest difference in any layer, perplexity (if the model has a softmax) on SENTENCES, and the
 accuracy of one linear probe per layer, trained on exact vectors and asked about these. Prints Markdown.
 Needs scikit-learn.
@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 
 from elmokit import Elmo, open_model
 from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.nn.kernels import backends as choose
+from elmokit.nn.kernels import backends
 from elmokit.probes.tagged import TaggedSentence, read_conllu
 from elmokit.scoring.perplexity import perplexity
 
@@ -33,7 +33,7 @@ def words_of(sentences: list[TaggedSentence]) -> list[list[str]]:
 
 
 def probes(elmo: Elmo, train: list[TaggedSentence]) -> list[LogisticRegression]:
-    """One classifier per layer, trained on the vectors of the kernels that are asked for now."""
+    """One classifier per layer, trained on the vectors of the requested backend."""
     tags = [tag for sentence in train for tag in sentence.tags]
     vectors = np.concatenate(elmo.embed(words_of(train)), axis=1)
     made = []
@@ -56,7 +56,7 @@ def main() -> None:
     model = open_model(args.model)
     sentences = [tokens for line in islice(read_lines(args.sentences), args.lines) if (tokens := split_tokens(line))]
     elmo = Elmo(model)
-    os.environ[choose.VARIABLE] = "plain"
+    os.environ[backends.VARIABLE] = "reference"
     exact = elmo.embed(sentences)
     fitted: list[LogisticRegression] = []
     test: list[TaggedSentence] = []
@@ -65,12 +65,13 @@ def main() -> None:
         test = list(read_conllu(args.conllu_test))
     tags = [tag for sentence in test for tag in sentence.tags]
     print(
-        "| asked | kernels | cosine: mean | lowest | largest difference | perplexity forward | backward "
+        "| requested | backend | cosine: mean | lowest | largest difference | perplexity forward | backward "
         "| parts of speech, by layer |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    for asked in ("plain", "float32", "bf16", "int8"):
-        os.environ[choose.VARIABLE] = asked
+    requests: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
+    for request in requests:
+        os.environ[backends.VARIABLE] = request
         found = elmo.embed(sentences)
         ours, theirs = (np.concatenate([array[-1] for array in arrays]) for arrays in (found, exact))
         cosines = (ours * theirs).sum(1) / (np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1))
@@ -83,8 +84,8 @@ def main() -> None:
         if fitted:
             vectors = np.concatenate(elmo.embed(words_of(test)), axis=1)
             accuracies = ", ".join(f"{100 * p.score(v, tags):.2f}" for p, v in zip(fitted, vectors, strict=True))
-        kernels = choose.choose(torch.device("cpu"), asked)
-        cells = [asked, kernels, f"{cosines.mean():.6f}", f"{cosines.min():.6f}", f"{worst:.1e}", *scores, accuracies]
+        backend = backends.select_backend(torch.device("cpu"), request)
+        cells = [request, backend, f"{cosines.mean():.6f}", f"{cosines.min():.6f}", f"{worst:.1e}", *scores, accuracies]
         print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -9,7 +9,7 @@ and, in ``times.json``, the times, one run after the other; ``--report`` prints 
 SCRIPT runs AllenNLP's ``_ElmoBiLm`` with the arguments ``run OPTIONS WEIGHTS SENTENCES BATCH_SIZE --order length
 --state reset --repeat N --threads N`` and prints one JSON line with ``seconds.all_runs_total``.
 
-Each round times every kernel once, AllenNLP last; a table's numbers are medians over rounds. What is timed is the same
+Each round times every backend once, AllenNLP last; a table's numbers are medians over rounds. What is timed is the same
 on both sides: characters to ids, the network from a zero state, arrays per sentence. No token is remembered from one
 batch to the next. ``products`` are the matrix products of the LSTMs, highways and projection alone, on the same shapes.
 """
@@ -35,18 +35,16 @@ from elmokit import Elmo, save_model
 from elmokit.bilm import PRESETS, BiLM
 from elmokit.io.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.nn.kernels import backends as choose
-from elmokit.nn.kernels import compiler as compiled
-from elmokit.nn.kernels import products
-from elmokit.nn.kernels.inference import ROWS_AT_ONCE
-from elmokit.nn.kernels.native import ROWS_AT_ONCE as COMPILED_ROWS_AT_ONCE
-from elmokit.nn.kernels.packed import pack_linear
+from elmokit.nn.kernels import backends, torch_products
+from elmokit.nn.kernels.lstm_inference import MAX_CHUNK_ROWS
+from elmokit.nn.kernels.native import MAX_CHUNK_ROWS as NATIVE_MAX_CHUNK_ROWS
+from elmokit.nn.kernels.packed_linear import pack_linear
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
 from elmokit.text.batching import pad_batch
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 
-KERNELS: tuple[choose.Asked, ...] = ("plain", "float32", "bf16", "int8")
+REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
 PEER = "AllenNLP"
 TYPICAL_LENGTH = 20  # of the sentences that are read one at a time
 N_BATCHES = {1: 4, 16: 2, 64: 2}
@@ -72,29 +70,27 @@ def read(elmo: Elmo, batches: list[Sentences]) -> None:
         elmo.embed_batch(batch, elmo.start_state(len(batch)))
 
 
-def bare_products(elmo: Elmo, batches: list[Sentences], kernels: choose.Kernels) -> Callable[[], None]:
+def bare_products(elmo: Elmo, batches: list[Sentences], backend: backends.Backend) -> Callable[[], None]:
     """The matrix products of reading the batches, and nothing else."""
     runs: list[Callable[[], object]] = []
-    library = compiled.library() if kernels == "compiled" else None
 
-    def product(weight: torch.Tensor, name: str) -> products.Product:
-        if library is not None or name == "plain":
-            return pack_linear("compiled" if library else "library", weight, weight.new_zeros(len(weight)))
-        return products.pack(name, weight)
+    def product(weight: torch.Tensor) -> torch_products.Product:
+        if backend in ("native", "reference"):
+            name: backends.Backend = "native" if backend == "native" else "torch"
+            return pack_linear(name, weight, weight.new_zeros(len(weight)))
+        return torch_products.pack(backend, weight)
 
-    layers: list[tuple[products.Product, products.Product, products.Product, ProjectedLSTM]] = []
+    layers: list[tuple[torch_products.Product, torch_products.Product, torch_products.Product, ProjectedLSTM]] = []
     for stack in elmo.bilm.directions:
         for layer in cast(LSTMStack, stack).layers:
             assert isinstance(layer, ProjectedLSTM)
             assert layer.projection is not None
             from_input, from_state = layer.weight.split([layer.input_dim, layer.projection_dim], dim=1)
-            layers.append(
-                (*(product(w.contiguous(), kernels) for w in (from_input, from_state, layer.projection)), layer)
-            )
-    exact = choose.choose(torch.device("cpu"), "plain" if kernels == "plain" else "float32")
+            layers.append((*(product(w.contiguous()) for w in (from_input, from_state, layer.projection)), layer))
+    exact = backends.select_backend(torch.device("cpu"), "reference" if backend == "reference" else "float32")
     linears = [module for module in elmo.bilm.token_layer.modules() if isinstance(module, nn.Linear)]
     token_products = [
-        (pack_linear("library" if exact == "plain" else exact, linear.weight, linear.bias), linear.in_features)
+        (pack_linear("torch" if exact == "reference" else exact, linear.weight, linear.bias), linear.in_features)
         for linear in linears
     ]
     for batch in batches:
@@ -104,8 +100,8 @@ def bare_products(elmo: Elmo, batches: list[Sentences], kernels: choose.Kernels)
         for packed, width in token_products:
             runs.append(partial(packed, torch.randn(n_words, width)))
         for from_input, from_state, project, layer in layers:
-            at_once = COMPILED_ROWS_AT_ONCE if kernels == "compiled" else ROWS_AT_ONCE
-            chunk = max(1, min(at_once, sum(steps)))
+            max_rows = NATIVE_MAX_CHUNK_ROWS if backend == "native" else MAX_CHUNK_ROWS
+            chunk = max(1, min(max_rows, sum(steps)))
             wide = torch.randn(chunk, layer.input_dim)
             for first in range(0, sum(steps), chunk):
                 runs.append(partial(from_input, wide[: min(chunk, sum(steps) - first)]))
@@ -159,26 +155,30 @@ def measure(args: argparse.Namespace) -> None:
     for size in args.sizes.split(","):
         _, weights = model_at(args.work, size)
         elmos: dict[str, Elmo] = {}
-        for asked in KERNELS:
-            elmos[asked] = Elmo(open_model(weights), start="zero", token_cache_mib=0)
+        for request in REQUESTS:
+            elmos[request] = Elmo(open_model(weights), start="zero", token_cache_mib=0)
         for n_rows in map(int, args.batches.split(",")):
             batches = batches_of(args.sentences, n_rows)
             times: dict[str, list[float]] = {}
-            chosen = {asked: choose.choose(torch.device("cpu"), asked) for asked in KERNELS}
-            bare = {asked: bare_products(elmos[asked], batches, chosen[asked]) for asked in KERNELS if asked != "plain"}
+            selected = {request: backends.select_backend(torch.device("cpu"), request) for request in REQUESTS}
+            bare = {
+                request: bare_products(elmos[request], batches, selected[request])
+                for request in REQUESTS
+                if request != "reference"
+            }
             for round_ in range(args.rounds + 1):
-                for asked in KERNELS:
-                    os.environ[choose.VARIABLE] = asked
+                for request in REQUESTS:
+                    os.environ[backends.VARIABLE] = request
                     if round_ == 0:
-                        read(elmos[asked], batches[-1:])  # packs the weights
+                        read(elmos[request], batches[-1:])  # packs the weights
                         continue
-                    times.setdefault(asked, []).append(seconds(partial(read, elmos[asked], batches)))
-                    if asked in bare:
-                        times.setdefault(f"{asked} products", []).append(seconds(bare[asked]))
+                    times.setdefault(request, []).append(seconds(partial(read, elmos[request], batches)))
+                    if request in bare:
+                        times.setdefault(f"{request} products", []).append(seconds(bare[request]))
                 if args.peer_python and round_:
                     times.setdefault(PEER, []).append(peer_seconds(args, size, batches))
             n_tokens = sum(len(sentence) for batch in batches for sentence in batch)
-            kept.append({"size": size, "rows": n_rows, "tokens": n_tokens, "kernels": chosen, "seconds": times})
+            kept.append({"size": size, "rows": n_rows, "tokens": n_tokens, "backends": selected, "seconds": times})
             file.write_text(json.dumps(kept, indent=1))
             print("\n".join(rows_of(kept[-1])), flush=True)
 
@@ -187,7 +187,7 @@ def rows_of(run: dict[str, Any]) -> list[str]:
     """The rows of a run in the table."""
     times = {name: statistics.median(each) for name, each in run["seconds"].items()}
     rows = []
-    for name in (PEER, *KERNELS):
+    for name in (PEER, *REQUESTS):
         if name not in times:
             continue
         speed = run["tokens"] / times[name]
@@ -196,7 +196,7 @@ def rows_of(run: dict[str, Any]) -> list[str]:
         share = f"{bare / times[name]:.0%}" if bare else ""
         latency = f"{1000 * times[name] / N_BATCHES.get(run['rows'], 2):,.0f}"
         spread = max(run["seconds"][name]) / min(run["seconds"][name]) - 1
-        cells = (run["size"], run["rows"], name, run["kernels"].get(name, ""), f"{speed:,.0f}", latency, ratio, share)
+        cells = (run["size"], run["rows"], name, run["backends"].get(name, ""), f"{speed:,.0f}", latency, ratio, share)
         rows.append(f"| {' | '.join(map(str, cells))} | {spread:.0%} |")
     return rows
 
@@ -206,9 +206,8 @@ def report(args: argparse.Namespace) -> None:
     kept = json.loads((args.work / "times.json").read_text())
     last = {(run["size"], run["rows"]): run for run in kept}
     sizes = [size for size in ("small", "medium", "original") if any(key[0] == size for key in last)]
-    print(
-        "| size | sentences a batch | asked | kernels | tokens/s | ms a batch | times AllenNLP | in products | spread |"
-    )
+    names = ("size", "sentences a batch", "requested", "backend", "tokens/s", "ms a batch", "times AllenNLP")
+    print(f"| {' | '.join((*names, 'in products', 'spread'))} |")
     print("|---|---|---|---|---|---|---|---|---|")
     for key in sorted(last, key=lambda key: (sizes.index(key[0]), key[1])):
         print("\n".join(rows_of(last[key])))
@@ -217,7 +216,7 @@ def report(args: argparse.Namespace) -> None:
     with styled_figure(width=PAGE, height=2.4) as figure:
         for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0], sizes, strict=True):
             runs = [last[key] for key in sorted(last) if key[0] == size]
-            for look, name in zip(LINES, (PEER, *KERNELS), strict=False):
+            for look, name in zip(LINES, (PEER, *REQUESTS), strict=False):
                 speeds = [
                     (r["rows"], r["tokens"] / statistics.median(r["seconds"][name]))
                     for r in runs
@@ -230,7 +229,7 @@ def report(args: argparse.Namespace) -> None:
             axes.set_xticks([], minor=True)
         first = figure.axes[0]
         first.set_ylabel("tokens/s")
-        figure.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=len(KERNELS) + 1)
+        figure.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=len(REQUESTS) + 1)
         save_figure(figure, args.figure, overwrite=True)
 
 

@@ -1,8 +1,8 @@
 """The biLM: a bidirectional LSTM language model, the one network behind training, embedding and the compat modules.
 
-Characters (or word ids, or both) become token vectors, and token vectors go through the LSTM layers of each direction.
-The network reads no files and knows no strings: sentence boundaries are tokens like any other, added by ``text/batching``.
-The LSTM state is an argument and a result, never hidden in the module.
+Characters (or word ids, or both) become token vectors, and token vectors go through the LSTM layers of each
+direction. The network reads no files and knows no strings: sentence boundaries are tokens like any other, added by
+``text/batching``. The LSTM state is an argument and a result, never hidden in the module.
 """
 
 from __future__ import annotations
@@ -215,11 +215,11 @@ class BiLMOutput(NamedTuple):
 class BiLM(nn.Module):
     """A bidirectional language model without its softmax (Peters et al. 2018, section 3).
 
-    Layer 0 is the context-free token vector, repeated once per direction; layer k is the output of LSTM layer k, forward
-    and backward concatenated.
+    Layer 0 is the context-free token vector, repeated once per direction; layer k is the output of LSTM layer k,
+    forward and backward concatenated.
 
-    The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. That way a model can be
-    built without memory, under ``torch.device("meta")``, and then be given weights that are mapped from a file.
+    The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. That way a model can
+    be built without memory, under ``torch.device("meta")``, and then be given weights that are mapped from a file.
 
     Args:
         config: The architecture.
@@ -302,8 +302,8 @@ class BiLM(nn.Module):
         """Return context-free token vectors (layer 0), computing each distinct token once.
 
         Args:
-            ids: Char ids ``(..., chars)``; a word id and char ids ``(..., 1 + chars)`` for a model with word features; or
-                word ids ``(...)`` for a word-input model. 0 where there is no token.
+            ids: Char ids ``(..., chars)``; a word id and char ids ``(..., 1 + chars)`` for a model with word
+                features; or word ids ``(...)`` for a word-input model. 0 where there is no token.
 
         Returns:
             ``(..., projection_dim)``

@@ -16,8 +16,9 @@ from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError, TextError
 from elmokit.initial_state import initial_state
 from elmokit.long_text import read_in_chunks
-from elmokit.nn.devices import usable_device
-from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, mix_of
+from elmokit.nn.devices import parse_device
+from elmokit.nn.kernels.backends import Precision, check_precision
+from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
 from elmokit.text.batching import check_sentence, is_long, make_batch, map_in_batches, read_ahead
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.token_cache import MIB, TokenCache
@@ -118,7 +119,7 @@ class Elmo(nn.Module):
         self.trainable = trainable
         self.keep_boundaries = keep_boundaries
         self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
-        self.mixes = nn.ModuleList(mix_of(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
+        self.mixes = nn.ModuleList(make_scalar_mix(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
         self.dropout = nn.Dropout(dropout)
         state = initial_state(model) if start == "warm" else self.bilm.zero_state(1)
         self.register_buffer("start_hidden", state.hidden)
@@ -143,6 +144,7 @@ class Elmo(nn.Module):
         trainable: bool = False,
         keep_boundaries: bool = False,
         token_cache_mib: int = 64,
+        precision: Precision | None = None,
         device: str | torch.device | None = None,
     ) -> Elmo:
         """Open a model by its path or name.
@@ -154,6 +156,8 @@ class Elmo(nn.Module):
             options: Path or address of the options file of an HDF5 file. Needed only if it is not next to the weights.
             token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
             vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
+            precision: The lowest precision in which LSTM weights may be computed when no gradient is needed: "float32"
+                (the default), "bfloat16" or "int8". Lower precision is faster and slightly less exact (docs/speed.md).
             device: Where to compute, such as "cuda". None leaves the model on the CPU.
             start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See :class:`Elmo`.
 
@@ -164,7 +168,8 @@ class Elmo(nn.Module):
         Example:
             >>> elmo = Elmo.from_pretrained("elmo_weights.hdf5", options="elmo_options.json", start="zero")
         """
-        where = None if device is None else usable_device(device)
+        check_precision(precision)
+        where = None if device is None else parse_device(device)
         elmo = cls(
             open_model(path_or_name, options=options, token_embeddings=token_embeddings, vocabulary=vocabulary),
             start=start,
@@ -176,6 +181,7 @@ class Elmo(nn.Module):
             keep_boundaries=keep_boundaries,
             token_cache_mib=token_cache_mib,
         )
+        elmo.bilm.precision = precision
         return elmo if where is None else elmo.to(where)
 
     @property

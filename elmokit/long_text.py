@@ -44,12 +44,12 @@ def read_in_chunks(
         for first, stop in reversed(chunks):
             backward_states.append(states)
             if first > edges[0]:
-                _, states = bilm.read(1, vectors_of(first, stop), states, reverse=True)
+                _, states = bilm.run_direction(1, vectors_of(first, stop), states, reverse=True)
     states = start.of_direction(0)
     for first, stop in chunks:
         vectors = vectors_of(first, stop)
-        outputs, states = bilm.read(0, vectors, states)
+        outputs, states = bilm.run_direction(0, vectors, states)
         directions = [[vectors, *outputs]]
         if backward_states:
-            directions.append([vectors, *bilm.read(1, vectors, backward_states.pop(), reverse=True)[0]])
+            directions.append([vectors, *bilm.run_direction(1, vectors, backward_states.pop(), reverse=True)[0]])
         yield torch.stack([torch.cat(layer, dim=-1) for layer in zip(*directions, strict=True)])

@@ -8,7 +8,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from elmokit.nn.kernels.packed import PackedWeights
+from elmokit.nn.kernels.packed_weights import PackedWeights
 
 MIB = 2**20
 FIRST_ROWS = 1024

@@ -1,49 +1,113 @@
+"""The choice of a backend: availability, the model's precision, and the environment variable."""
+
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 import torch
 
+from elmokit import Elmo
+from elmokit.bilm import PRESETS, BiLM
 from elmokit.errors import ConfigError
-from elmokit.nn.kernels import backends as choose
-from elmokit.nn.kernels import compiler as compiled
-from elmokit.nn.kernels import products
+from elmokit.nn.kernels import backends, compiler, torch_products
+from tests.conftest import random_model
 
 CPU = torch.device("cpu")
 
 
-def only(monkeypatch: pytest.MonkeyPatch, *offered: str) -> None:
-    monkeypatch.setattr(compiled, "library", lambda: object() if "compiled" in offered else None)
-    monkeypatch.setattr(products, "offers", lambda kernels: kernels in offered)
+def make_available(monkeypatch: pytest.MonkeyPatch, *available: str) -> None:
+    monkeypatch.setattr(compiler, "native_library", lambda: object() if "native" in available else None)
+    monkeypatch.setattr(torch_products, "is_available", lambda backend: backend in available)
 
 
-def test_what_a_processor_lacks_is_replaced_by_what_is_more_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    only(monkeypatch, "fbgemm-int8", "onednn-bf16", "fbgemm-float16", "compiled", "onednn", "library")
-    assert [choose.choose(CPU, asked) for asked in ("int8", "bf16", "float32", "auto", "plain")] == [
-        "fbgemm-int8",
-        "onednn-bf16",
-        "compiled",
-        "compiled",
-        "plain",
+def test_an_unavailable_backend_is_replaced_by_one_at_least_as_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("torch-fbgemm-int8", "torch-onednn-bfloat16", "torch-fbgemm-float16", "native", "torch-onednn", "torch")
+    make_available(monkeypatch, *names)
+    assert {request: backends.select_backend(CPU, request) for request in backends.ON_CPU} == {
+        "reference": "reference",
+        "float32": "native",
+        "bfloat16": "torch-onednn-bfloat16",
+        "int8": "torch-fbgemm-int8",
+    }
+    make_available(monkeypatch, "torch-fbgemm-float16", "torch-onednn")
+    assert backends.select_backend(CPU, "int8") == backends.select_backend(CPU, "bfloat16") == "torch-fbgemm-float16"
+    assert backends.select_backend(CPU, "float32") == "torch-onednn"
+    make_available(monkeypatch)
+    assert backends.select_backend(CPU, "int8") == backends.select_backend(CPU, "float32") == "reference"
+
+
+def test_float32_never_selects_a_lower_precision() -> None:
+    lower = {"torch-fbgemm-int8", "torch-fbgemm-float16", "torch-onednn-bfloat16", "torch-bfloat16"}
+    assert not lower & {*backends.ON_CPU["float32"], *backends.ON_GPU["float32"]}
+
+
+def test_a_gpu_gets_no_backend_of_the_cpu() -> None:
+    assert {backend for row in backends.ON_GPU.values() for backend in row} == {"reference", "torch", "torch-bfloat16"}
+
+
+def test_the_environment_variable_overrides_the_precision_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(backends.VARIABLE, raising=False)
+    assert backends.requested_backend() == "float32"
+    assert backends.requested_backend("int8") == "int8"
+    monkeypatch.setenv(backends.VARIABLE, "auto")
+    assert backends.requested_backend("int8") == "int8"
+    monkeypatch.setenv(backends.VARIABLE, "reference")
+    assert backends.requested_backend("int8") == "reference"
+
+
+def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(backends.VARIABLE, "in8")
+    expected = "ELMOKIT_BACKEND is 'in8'. Use one of auto, reference, float32, bfloat16, int8"
+    with pytest.raises(ConfigError, match=expected):
+        backends.requested_backend()
+
+
+def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() -> None:
+    bilm = BiLM(PRESETS["tiny"], precision="bfloat16")
+    assert bilm.precision == "bfloat16"
+    with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use 'float32', 'bfloat16', 'int8' or None"):
+        bilm.precision = "float16"  # type: ignore[assignment]
+    if not torch_products.is_available("torch-fbgemm-int8"):
+        pytest.skip("this machine has no int8 products")
+    elmo = Elmo(random_model(scale=1.0))
+    (exact,) = elmo.embed([["the", "cat"]])
+    elmo.bilm.precision = "int8"
+    (rounded,) = elmo.embed([["the", "cat"]])
+    assert (rounded[0] == exact[0]).all()  # layer 0 stays exact
+    assert 0 < abs(rounded[1:] - exact[1:]).max() < 0.2
+
+
+def test_the_table_of_backends_names_the_selected_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_available(monkeypatch, "torch-onednn")
+    monkeypatch.setattr(compiler, "why_unavailable", lambda: "no compiler")
+    lines = backends.describe_backends().splitlines()
+    assert [line.split() for line in lines[1:4]] == [
+        ["reference", "yes", "reference"],
+        ["native", "no"],
+        ["torch-onednn", "yes", "float32,", "bfloat16,", "int8"],
     ]
-    only(monkeypatch, "fbgemm-float16", "onednn")
-    assert choose.choose(CPU, "int8") == choose.choose(CPU, "bf16") == "fbgemm-float16"
-    assert choose.choose(CPU, "auto") == "onednn"
-    only(monkeypatch)
-    assert choose.choose(CPU, "int8") == choose.choose(CPU, "auto") == "plain"
+    assert lines[-1] == "native is unavailable: no compiler"
 
 
-def test_nothing_asked_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choose.VARIABLE, raising=False)
-    assert choose.asked() == "auto"
-    assert choose.ON_CPU["auto"] == choose.ON_CPU["float32"]
-    assert not {"fbgemm-int8", "fbgemm-float16", "onednn-bf16", "library-bf16"} & set(choose.ON_CPU["auto"])
-
-
-def test_a_graphics_card_gets_no_kernel_of_the_processor() -> None:
-    assert {kernels for row in choose.ON_GPU.values() for kernels in row} == {"plain", "library", "library-bf16"}
-
-
-def test_a_slip_in_the_switch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choose.VARIABLE, "in8")
-    with pytest.raises(ConfigError, match="ELMOKIT_KERNELS is 'in8'; it is one of plain, auto, float32, bf16, int8"):
-        choose.asked()
+def test_importing_the_network_reads_no_file_and_no_environment_and_starts_no_process() -> None:
+    code = """
+import os, sys
+import torch, numpy  # their own imports read the environment
+class Guard(type(os.environ)):
+    def __getitem__(self, name):
+        raise AssertionError(f"{name} was read from the environment")
+os.environ.__class__ = Guard
+def hook(event, arguments):
+    if event == "open":
+        path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes)) else ""
+        assert path.endswith((".py", ".pyc")) or not path or "__pycache__" in path, path
+    assert event not in ("subprocess.Popen", "os.system", "ctypes.dlopen", "socket.connect"), (event, arguments)
+sys.addaudithook(hook)
+import elmokit.bilm
+print(len([name for name in sys.modules if name.startswith("elmokit")]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 25

@@ -172,10 +172,10 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
         ({"projection_dim": 65}, "Lower projection_dim to at most 64"),
         ({"n_layers": 0}, "n_layers is 0; it must be a whole number of at least 1"),
         ({"hidden_dim": 2.5}, "hidden_dim is 2.5"),
-        ({"cell_clip": -1.0}, "cell_clip is -1.0; give a number above 0"),
+        ({"cell_clip": -1.0}, "cell_clip is -1.0. Give a number above 0"),
         ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"n_words": 5}, "not both"),
-        ({"char_cnn": None}, "Tokens come in one way"),
+        ({"n_words": 5}, "reads either characters or word ids"),
+        ({"char_cnn": None}, "reads either characters or word ids"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
@@ -187,8 +187,8 @@ def test_sizes_that_cannot_be_are_refused(change: dict[str, object], message: st
     ("sizes", "message"),
     [
         ({"filters": ((7, 3),), "max_chars": 5}, "Raise max_chars to at least 7"),
-        ({"filters": ()}, "filters are pairs"),
-        ({"activation": "gelu"}, "knows 'relu' and 'tanh'"),
+        ({"filters": ()}, "Give pairs"),
+        ({"activation": "gelu"}, "Use 'relu' or 'tanh'"),
         ({"n_highway": -1}, "n_highway is -1"),
     ],
 )

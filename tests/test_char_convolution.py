@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from elmokit.nn.convolution import pooled_convolutions
-from elmokit.nn.kernels import compiler as compiled
-from elmokit.nn.kernels.native import Filters, Library
-from elmokit.nn.kernels.packed import PackedWeights
+from elmokit.nn.char_convolution import pooled_convolutions
+from elmokit.nn.kernels import compiler
+from elmokit.nn.kernels.native import NativeLibrary, PackedFilters
+from elmokit.nn.kernels.packed_weights import PackedWeights
 
 
 @pytest.fixture(scope="module")
-def library() -> Library:
-    found = compiled.library()
+def library() -> NativeLibrary:
+    found = compiler.native_library()
     if found is None:
-        pytest.skip(compiled.why_not())
+        pytest.skip(compiler.why_unavailable())
     return found
 
 
@@ -44,7 +44,7 @@ def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor
     seed=st.integers(0, 1000),
 )
 def test_the_compiled_path_is_the_maximum_and_its_gradient(
-    n_tokens: int, n_chars: int, width: int, dim: int, n_filters: int, n_threads: int, seed: int, library: Library
+    n_tokens: int, n_chars: int, width: int, dim: int, n_filters: int, n_threads: int, seed: int, library: NativeLibrary
 ) -> None:
     torch.manual_seed(seed)
     width = min(width, n_chars)
@@ -54,11 +54,11 @@ def test_the_compiled_path_is_the_maximum_and_its_gradient(
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
-        pooled, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_places=True)
+        pooled, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_positions=True)
         assert places is not None
         gradient = torch.randn(n_tokens, n_filters).relu()
         to_characters = torch.ones_like(characters)
-        to_weight = library.convolve_back(characters, weight, places, gradient, to_characters)
+        to_weight = library.convolve_backward(characters, weight, places, gradient, to_characters)
     finally:
         torch.set_num_threads(before)
 
@@ -72,24 +72,24 @@ def test_the_compiled_path_is_the_maximum_and_its_gradient(
     torch.testing.assert_close(to_weight.double(), expected[1], atol=1e-3, rtol=1e-4)
 
 
-def test_without_places_the_maxima_are_the_same(library: Library) -> None:
+def test_without_places_the_maxima_are_the_same(library: NativeLibrary) -> None:
     characters, weight, bias = torch.randn(9, 12, 5), torch.randn(7, 15), torch.randn(7)
     n_positions = torch.tensor([10, 1, 3, 10, 2, 5, 7, 9, 10])
-    with_places, _ = library.convolve(characters, n_positions, library.filters(weight, bias), with_places=True)
-    alone, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_places=False)
+    with_positions, _ = library.convolve(characters, n_positions, library.filters(weight, bias), with_positions=True)
+    alone, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_positions=False)
     assert places is None
-    assert torch.equal(with_places, alone)
+    assert torch.equal(with_positions, alone)
 
 
-def test_a_nan_is_not_lost_in_the_maximum(library: Library) -> None:
+def test_a_nan_is_not_lost_in_the_maximum(library: NativeLibrary) -> None:
     characters = torch.randn(3, 20, 4)
     characters[1, 7] = float("nan")
     filters = library.filters(torch.randn(5, 12), torch.zeros(5))
-    pooled, _ = library.convolve(characters, torch.full((3,), 18), filters, with_places=False)
+    pooled, _ = library.convolve(characters, torch.full((3,), 18), filters, with_positions=False)
     assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
 
 
-def test_both_paths_give_the_same(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_paths_give_the_same(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     embedding = nn.Embedding(30, 6, padding_idx=0)
     layers = nn.ModuleList([nn.Conv1d(6, 5, 1), nn.Conv1d(6, 20, 3), nn.Conv1d(6, 3, 7)])
@@ -97,8 +97,8 @@ def test_both_paths_give_the_same(library: Library, monkeypatch: pytest.MonkeyPa
     for row, length in zip(ids, torch.randint(0, 17, (200,)).tolist(), strict=True):
         row[:length] = torch.randint(1, 29, (length,))
     found, gradients = [], []
-    for kernels in ("auto", "plain"):
-        monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
+    for backend in ("auto", "reference"):
+        monkeypatch.setenv("ELMOKIT_BACKEND", backend)
         pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
         wanted = [*embedding.parameters(), *layers.parameters()]
         gradients.append(torch.autograd.grad(pooled.square().sum(), wanted))
@@ -108,9 +108,9 @@ def test_both_paths_give_the_same(library: Library, monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kernels", ["auto", "plain"])
-def test_no_tokens_give_no_maxima(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_no_tokens_give_no_maxima(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
     ids, layers = torch.zeros(0, 10, dtype=torch.long), [nn.Conv1d(2, 3, 2)]
     pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers, PackedWeights())
     assert pooled.shape == (0, 3)
@@ -121,7 +121,7 @@ def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
     return nn.Embedding(9, 4), [nn.Conv1d(4, 5, 2), nn.Conv1d(4, 3, 3)], torch.randint(1, 9, (6, 8))
 
 
-def test_a_gradient_of_a_gradient_is_refused(library: Library) -> None:
+def test_a_gradient_of_a_gradient_is_refused(library: NativeLibrary) -> None:
     embedding, layers, ids = layers_and_ids()
     pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
     (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)
@@ -150,8 +150,8 @@ def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen: str, monkeyp
         part.requires_grad_(False)
     trained = [weight for part in (embedding, *layers) for weight in part.parameters() if weight.requires_grad]
     gradients = []
-    for kernels in ("auto", "plain"):
-        monkeypatch.setenv("ELMOKIT_KERNELS", kernels)
+    for backend in ("auto", "reference"):
+        monkeypatch.setenv("ELMOKIT_BACKEND", backend)
         pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
         gradients.append(torch.autograd.grad(pooled.square().sum(), trained))
     for ours, theirs in zip(*gradients, strict=True):
@@ -160,7 +160,7 @@ def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen: str, monkeyp
 
 def test_filters_are_packed_anew_after_a_change() -> None:
     embedding, layers, ids = layers_and_ids()
-    packed: PackedWeights[list[Filters]] = PackedWeights()
+    packed: PackedWeights[list[PackedFilters]] = PackedWeights()
     with torch.no_grad():
         before = pooled_convolutions(ids, embedding, layers, packed)
         layers[0].bias += 1  # type: ignore[operator]

@@ -134,7 +134,9 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
         sides = (entry["forward"], vectors[:, :place]), (entry["backward"], vectors[:, place + 1 :])
         for direction, (predictions, context) in enumerate(sides):
             real = torch.ones(context.shape[:2], dtype=torch.bool)
-            outputs, _ = model.bilm.read(direction, context, start.of_direction(direction), real, direction == 1)
+            outputs, _ = model.bilm.run_direction(
+                direction, context, start.of_direction(direction), real, direction == 1
+            )
             nearest = outputs[-1][0, -1 if direction == 0 else 0]
             scores = F.linear(nearest, model.softmax.weight, model.softmax.bias)
             best = scores.argsort(descending=True).tolist()

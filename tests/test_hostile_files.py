@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit.bilm import MOST_LAYERS
+from elmokit.bilm import MAX_LAYERS
 from elmokit.errors import ConfigError, FormatError, ModelError
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
@@ -144,8 +144,8 @@ def test_truncated_weights_are_one_clear_error(folder: Path, share: float) -> No
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("n_layers", 10**9, f"at most {MOST_LAYERS:,}"),
-        ("n_highway", 10**9, f"at most {MOST_LAYERS:,}"),
+        ("n_layers", 10**9, f"at most {MAX_LAYERS:,}"),
+        ("n_highway", 10**9, f"at most {MAX_LAYERS:,}"),
         ("max_characters_per_token", 10**9, "at most"),
         ("dim", 10**12, "at most"),
         ("filters", [[1, 10**12]], "at most"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.nn.kernels.linear import PackedLinear
+from elmokit.nn.kernels.packed_linear import PackedLinear
 from elmokit.nn.lstm import FORGET_OFFSET, LSTMStack, LSTMState, ProjectedLSTM
 
 

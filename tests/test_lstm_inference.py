@@ -9,24 +9,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.kernels import backends as choose
-from elmokit.nn.kernels import compiler as compiled
-from elmokit.nn.kernels import inference as reader
-from elmokit.nn.kernels import native as library
-from elmokit.nn.kernels.backends import Kernels
-from elmokit.nn.kernels.inference import reading_order, step_in_torch
+from elmokit.nn.kernels import backends, compiler, lstm_inference, native
+from elmokit.nn.kernels.backends import Backend
+from elmokit.nn.kernels.lstm_inference import inference_step, packed_order
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 
-EXACT: tuple[Kernels, ...] = ("compiled", "onednn", "library")
-DRIFT: dict[Kernels, float] = {"fbgemm-float16": 2e-3, "onednn-bf16": 0.05, "library-bf16": 0.05, "fbgemm-int8": 0.12}
+EXACT: tuple[Backend, ...] = ("native", "torch-onednn", "torch")
+DRIFT: dict[Backend, float] = {
+    "torch-fbgemm-float16": 2e-3,
+    "torch-onednn-bfloat16": 0.05,
+    "torch-bfloat16": 0.05,
+    "torch-fbgemm-int8": 0.12,
+}
 CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
 
 
-def use(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
-    if not choose.offers(kernels):
-        pytest.skip(f"this machine does not offer {kernels}")
-    monkeypatch.setenv(choose.VARIABLE, "auto")
-    monkeypatch.setitem(choose.ON_CPU, "auto", (kernels,))
+def use(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
+    if not backends.is_available(backend):
+        pytest.skip(f"this machine lacks {backend}")
+    monkeypatch.setenv(backends.VARIABLE, "float32")
+    monkeypatch.setitem(backends.ON_CPU, "float32", (backend,))
 
 
 def random_stack(n_layers: int, hidden: int, projection: int, clips: tuple[float | None, float | None]) -> LSTMStack:
@@ -39,9 +41,9 @@ def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> l
     return [LSTMState(0.3 * torch.randn(n_rows, projection), torch.randn(n_rows, hidden)) for _ in range(n_layers)]
 
 
-@pytest.mark.parametrize("kernels", [*EXACT, *DRIFT])
-def test_a_stack_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, kernels)
+@pytest.mark.parametrize("backend", [*EXACT, *DRIFT])
+def test_a_stack_reads_as_the_plain_path_does(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, backend)
 
     @settings(max_examples=25, deadline=None)
     @given(
@@ -73,40 +75,40 @@ def test_a_stack_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pyt
         states = random_states(n_layers, n_rows, projection + extra, projection)
         inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-            patch.setattr(library, "ROWS_AT_ONCE", at_once)
-            patch.setattr(reader, "ROWS_AT_ONCE", at_once)
+            patch.setattr(native, "MAX_CHUNK_ROWS", at_once)
+            patch.setattr(lstm_inference, "MAX_CHUNK_ROWS", at_once)
             fast, fast_states = stack(inputs, states, mask, reverse)
-            patch.setenv(choose.VARIABLE, "plain")
+            patch.setenv(backends.VARIABLE, "reference")
             plain, plain_states = stack(inputs, states, mask, reverse)
-        within = DRIFT.get(kernels, 1e-5)
+        within = DRIFT.get(backend, 1e-5)
         for ours, theirs in zip([*fast, *fast_states], [*plain, *plain_states], strict=True):
             torch.testing.assert_close(ours, theirs, atol=within, rtol=within)
 
     check()
 
 
-@pytest.mark.parametrize("kernels", EXACT)
-def test_a_long_batch_reads_as_the_plain_path_does(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, kernels)
+@pytest.mark.parametrize("backend", EXACT)
+def test_a_long_batch_reads_as_the_plain_path_does(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, backend)
     torch.manual_seed(0)
     stack, states = random_stack(2, 96, 24, (3.0, 3.0)), random_states(2, 40, 96, 24)
     inputs, lengths = torch.randn(40, 70, 24), torch.randint(0, 71, (40,))
     mask = torch.arange(70) < lengths[:, None]
     with torch.no_grad():
         fast, fast_states = stack(inputs, states, mask, True)
-        monkeypatch.setenv(choose.VARIABLE, "plain")
+        monkeypatch.setenv(backends.VARIABLE, "reference")
         plain, plain_states = stack(inputs, states, mask, True)
     torch.testing.assert_close(fast, plain, atol=1e-5, rtol=0)
     torch.testing.assert_close([*fast_states], [*plain_states], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kernels", ["compiled", "fbgemm-int8"])
+@pytest.mark.parametrize("backend", ["native", "torch-fbgemm-int8"])
 def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(
-    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, kernels)
-    if compiled.library() is None:  # only our own elementwise functions promise the same bits at every position
-        pytest.skip(compiled.why_not())
+    use(monkeypatch, backend)
+    if compiler.native_library() is None:  # only our own elementwise functions promise the same bits at every position
+        pytest.skip(compiler.why_unavailable())
     torch.manual_seed(0)
     stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
     inputs = torch.randn(9, 5, 40) * torch.arange(1, 10).view(-1, 1, 1)
@@ -118,7 +120,7 @@ def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(
 
 
 def test_not_a_number_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "compiled")
+    use(monkeypatch, "native")
     stack, states = random_stack(1, 20, 4, (3.0, 3.0)), random_states(1, 2, 20, 4)
     inputs = torch.zeros(2, 3, 4)
     inputs[1, 1, 0] = torch.nan
@@ -145,26 +147,26 @@ def test_reading_order_visits_each_real_token_once_and_rows_in_their_order(
     n_rows: int, n_steps: int, reverse: bool, seed: int
 ) -> None:
     mask = torch.rand(n_rows, n_steps, generator=torch.Generator().manual_seed(seed)) < 0.6
-    order = reading_order(mask, reverse)
-    assert sorted(order.places.tolist()) == mask.flatten().nonzero()[:, 0].tolist()
-    assert order.n_active == sorted(order.n_active, reverse=True)
+    order = packed_order(mask, reverse)
+    assert sorted(order.positions.tolist()) == mask.flatten().nonzero()[:, 0].tolist()
+    assert order.batch_sizes == sorted(order.batch_sizes, reverse=True)
     read: dict[int, list[int]] = {row: [] for row in range(n_rows)}
-    for place in order.places.tolist():
+    for place in order.positions.tolist():
         read[place // n_steps].append(place % n_steps)
     for row, positions in read.items():
         expected = mask[row].nonzero()[:, 0].tolist()
         assert positions == (expected[::-1] if reverse else expected)
     for rank, last in enumerate(order.last.tolist()):
         row = order.rows[rank].item()
-        assert order.places[last].item() == row * n_steps + read[int(row)][-1]
+        assert order.positions[last].item() == row * n_steps + read[int(row)][-1]
 
 
 @settings(max_examples=25, deadline=None)
 @given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
 def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
-    functions = compiled.library()
+    functions = compiler.native_library()
     if functions is None:
-        pytest.skip(compiled.why_not())
+        pytest.skip(compiler.why_unavailable())
     torch.manual_seed(seed)
     first, second, cell = (
         8 * torch.randn(n_rows, 4 * hidden),
@@ -174,14 +176,14 @@ def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, cli
     bound = float("inf") if clip is None else clip
     ours, theirs = cell.clone(), cell.clone()
     squashed, expected = torch.empty_like(cell), torch.empty_like(cell)
-    functions.step(first, second, ours, squashed, bound)
-    step_in_torch(first, second, theirs, expected, bound)
+    functions.inference_step(first, second, ours, squashed, bound)
+    inference_step(first, second, theirs, expected, bound)
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(squashed, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_weights_are_packed_again_after_they_change_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choose.VARIABLE, "float32")
+    monkeypatch.setenv(backends.VARIABLE, "float32")
     stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
     layer = stack.layers[0]
     assert isinstance(layer, ProjectedLSTM)
@@ -190,10 +192,10 @@ def test_weights_are_packed_again_after_they_change_and_only_then(monkeypatch: p
         with torch.no_grad():
             return of(inputs, states)[0][0]
 
-    kernels = choose.choose(torch.device("cpu"), "float32")
+    backend = backends.select_backend(torch.device("cpu"), "float32")
     before = outputs(stack)
-    packed = layer.packed(kernels)
-    assert layer.packed(kernels) is packed
+    packed = layer.packed(backend)
+    assert layer.packed(backend) is packed
     copied = copy.deepcopy(stack)
     with torch.no_grad():
         layer.bias.add_(1.0)
@@ -206,7 +208,7 @@ def test_weights_are_packed_again_after_they_change_and_only_then(monkeypatch: p
 
 
 def test_gradients_and_dropout_take_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choose.VARIABLE, "int8")
+    monkeypatch.setenv(backends.VARIABLE, "int8")
     stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
     outputs, _ = stack(inputs, states, torch.ones(2, 4, dtype=torch.bool))
     assert outputs[0].requires_grad

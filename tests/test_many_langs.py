@@ -313,15 +313,15 @@ def test_other_networks_are_refused_with_the_reason(changes: dict[str, Any], wha
     [
         ("encoder", {"dim": 4}, r"encoder\.dim equals projection_dim \(4\)"),
         ("encoder", {"dim": 8}, "misshapen: .*forward_layer_0"),
-        ("encoder", {"dim": 2**31}, "hidden_dim is 2,147,483,648; at most"),
+        ("encoder", {"dim": 2**31}, "hidden_dim is 2,147,483,648. It can be at most"),
         ("encoder", {"n_layers": 10**9}, "n_layers says 1000000000, and the tensors are of 2"),
         ("encoder", {"dim": "7"}, "dim is '7'"),
         ("encoder", {"cell_clip": -1}, "cell_clip is -1"),
         ("token_embedder", {"max_characters_per_token": 10**12}, "max_characters_per_token is 1000000000000"),
         pytest.param("encoder", {"cell_clip": 10**400}, "a value is of the wrong kind", id="a clip beyond float"),
-        ("token_embedder", {"word_dim": 2**31}, "word_dim is 2,147,483,648; at most"),
+        ("token_embedder", {"word_dim": 2**31}, "word_dim is 2,147,483,648. It can be at most"),
         ("token_embedder", {"word_dim": 0}, "unexpected: token_embedder.word_emb_layer"),
-        ("token_embedder", {"word_dim": 0, "char_dim": 0}, "Tokens come in one way"),
+        ("token_embedder", {"word_dim": 0, "char_dim": 0}, "reads either characters or word ids"),
         ("token_embedder", {"filters": [[1, 3]]}, "filters says 1, and the tensors are of 3"),
         ("token_embedder", {"filters": [[1, 3], [2, 4], 3]}, "a value is of the wrong kind"),
         ("token_embedder", {"filters": [[float("inf"), 3], [2, 4], [3, 2]]}, "a value is of the wrong kind"),
@@ -465,7 +465,7 @@ def test_a_new_model_of_words_and_characters_learns_from_both() -> None:
         assert parameter.grad.any(), name
     with pytest.raises(ConfigError, match="word_dim is 0"):
         WordFeaturesConfig(6, 0)
-    with pytest.raises(ConfigError, match="Tokens come in one way"):
+    with pytest.raises(ConfigError, match="reads either characters or word ids"):
         BiLMConfig(n_words=3, word_features=WordFeaturesConfig(6))
 
 

@@ -40,7 +40,7 @@ def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[flo
             states = model.bilm.zero_state(1).of_direction(direction)
         for token, target in pairwise(tokens):
             vector = model.bilm.token_vectors(torch.from_numpy(model.encode([token])))
-            outputs, states = model.bilm.read(direction, vector[None], states)
+            outputs, states = model.bilm.run_direction(direction, vector[None], states)
             scores = F.linear(outputs[-1][0], model.softmax.weight, model.softmax.bias)
             nats.append(F.cross_entropy(scores, torch.from_numpy(model.vocabulary.word_ids([target]))).item())
     return nats

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.nn.sampled import Sample, draw_sample, log_expected_count, sampled_nats
+from elmokit.nn.sampled_softmax import Sample, draw_sample, log_expected_count, sampled_softmax_loss
 from elmokit.nn.softmax import FullSoftmax
 
 
@@ -69,7 +69,7 @@ def test_the_loss_is_cross_entropy_of_the_right_word_among_the_sampled_ones() ->
     torch.nn.init.normal_(softmax.bias)
     hidden, words = torch.randn(5, 6, dtype=torch.float64, requires_grad=True), torch.tensor([0, 3, 7, 3, 19])
     sample = Sample(torch.tensor([3, 0, 11, 2]), 6)
-    ours = sampled_nats(softmax, hidden, words, sample)
+    ours = sampled_softmax_loss(softmax, hidden, words, sample)
 
     def corrected(row: torch.Tensor, word: int) -> torch.Tensor:
         expected = 1 - (1 - law(word, 20)) ** 6
@@ -93,6 +93,6 @@ def test_with_all_words_sampled_often_it_nears_the_full_softmax() -> None:
     hidden, words = torch.randn(30, 6), torch.randint(12, (30,))
     sample = draw_sample(12, 12)
     # Every word is expected once, so the correction vanishes where many draws were needed.
-    assert float(sampled_nats(softmax, hidden, words, Sample(sample.word_ids, 10_000)).detach()) == pytest.approx(
-        float(softmax(hidden, words).detach()), abs=1e-4
-    )
+    assert float(
+        sampled_softmax_loss(softmax, hidden, words, Sample(sample.word_ids, 10_000)).detach()
+    ) == pytest.approx(float(softmax(hidden, words).detach()), abs=1e-4)

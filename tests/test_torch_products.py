@@ -6,22 +6,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from elmokit.nn.kernels import products
+from elmokit.nn.kernels import torch_products
 
-TOLERANCE = {"library": 1e-5, "onednn": 1e-5, "fbgemm-float16": 5e-3, "library-bf16": 0.03, "onednn-bf16": 0.03}
+TOLERANCE = {
+    "torch": 1e-5,
+    "torch-onednn": 1e-5,
+    "torch-fbgemm-float16": 5e-3,
+    "torch-bfloat16": 0.03,
+    "torch-onednn-bfloat16": 0.03,
+}
 
 
-@pytest.mark.parametrize("kernels", ["onednn", "fbgemm-float16", "fbgemm-int8"])
-def test_this_pytorch_still_has_the_private_calls(kernels: str) -> None:
-    """When this fails on a new PyTorch, elmokit still works, slower: see ``products.pack`` for another way."""
+@pytest.mark.parametrize("backend", ["torch-onednn", "torch-fbgemm-float16", "torch-fbgemm-int8"])
+def test_this_pytorch_still_has_the_private_calls(backend: str) -> None:
+    """When this fails on a new PyTorch, elmokit still works, slower: see ``torch_products.pack`` for another way."""
     if torch.backends.mkldnn.is_available() and "fbgemm" in torch.backends.quantized.supported_engines:
-        assert products.offers(kernels)
+        assert torch_products.is_available(backend)
 
 
-@pytest.mark.parametrize("kernels", [*TOLERANCE, "fbgemm-int8"])
-def test_a_packed_product_is_the_product(kernels: str) -> None:
-    if not products.offers(kernels):
-        pytest.skip(f"this machine does not offer {kernels}")
+@pytest.mark.parametrize("backend", [*TOLERANCE, "torch-fbgemm-int8"])
+def test_a_packed_product_is_the_product(backend: str) -> None:
+    if not torch_products.is_available(backend):
+        pytest.skip(f"this machine lacks {backend}")
 
     @settings(max_examples=25, deadline=None)
     @given(rows=st.integers(1, 70), n_in=st.integers(1, 70), n_out=st.integers(1, 70), biased=st.booleans())
@@ -29,8 +35,8 @@ def test_a_packed_product_is_the_product(kernels: str) -> None:
         torch.manual_seed(rows)
         weight, inputs = torch.randn(n_out, n_in) / n_in**0.5, torch.randn(rows, n_in)
         bias = torch.randn(n_out) if biased else None
-        found, expected = products.pack(kernels, weight, bias)(inputs), F.linear(inputs, weight, bias)
-        within = TOLERANCE.get(kernels, 0.03 * float(inputs.abs().max()))  # int8: half a step of 1/64 of the largest
+        found, expected = torch_products.pack(backend, weight, bias)(inputs), F.linear(inputs, weight, bias)
+        within = TOLERANCE.get(backend, 0.03 * float(inputs.abs().max()))  # int8: half a step of 1/64 of the largest
         torch.testing.assert_close(found, expected, atol=within, rtol=within)
 
     check()
@@ -38,15 +44,15 @@ def test_a_packed_product_is_the_product(kernels: str) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError, AttributeError, NotImplementedError])
 def test_a_call_that_fails_is_not_offered(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(weight: torch.Tensor, bias: torch.Tensor | None) -> products.Product:
+    def gone(weight: torch.Tensor, bias: torch.Tensor | None) -> torch_products.Product:
         raise error("no such operator")
 
-    monkeypatch.setitem(products.PACKERS, "gone", gone)
-    assert not products.offers("gone")
+    monkeypatch.setitem(torch_products.PACKERS, "gone", gone)
+    assert not torch_products.is_available("gone")
 
 
 def test_a_call_that_gives_something_else_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        products.PACKERS, "changed", lambda weight, bias: lambda inputs: F.linear(inputs, -weight, bias)
+        torch_products.PACKERS, "changed", lambda weight, bias: lambda inputs: F.linear(inputs, -weight, bias)
     )
-    assert not products.offers("changed")
+    assert not torch_products.is_available("changed")

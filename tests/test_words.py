@@ -13,7 +13,7 @@ import torch
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
-from elmokit.nn.cached import CachedCharCNN
+from elmokit.nn.cached_char_cnn import CachedCharCNN
 from elmokit.text.vocabulary import read_words
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM

@@ -26,7 +26,7 @@ from elmokit.initial_state import calibrate_initial_state
 from elmokit.io.atomic import atomic_write
 from elmokit.io.progress import ProgressBar
 from elmokit.io.text_files import find_text_files, read_sentences, total_bytes
-from elmokit.nn.devices import usable_device
+from elmokit.nn.devices import parse_device
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
@@ -67,7 +67,7 @@ def device_of(name: str) -> torch.device:
         raise ConfigError(f"There is no device {name!r}. Choose cpu, cuda or auto.") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"Training runs on cpu and cuda, not on {name!r}. Choose cpu, cuda or auto.")
-    return usable_device(device)
+    return parse_device(device)
 
 
 def counted_corpus(

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from elmokit.bilm import BiLM
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.kernels.linear import PackedLinear
-from elmokit.nn.kernels.native import Filters
-from elmokit.nn.kernels.packed import PackedWeights
+from elmokit.nn.kernels.native import PackedFilters
+from elmokit.nn.kernels.packed_linear import PackedLinear
+from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 from elmokit.weights.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.weights.model import PretrainedBiLM
@@ -239,7 +239,7 @@ class _ElmoCharacterEncoder(nn.Module):
         self.max_chars = cnn.max_chars
         self.activation = cnn.activation
         self.convolution_names = [f"char_conv_{k}" for k in range(len(cnn.filters))]
-        self._packed: PackedWeights[list[Filters]] = PackedWeights()
+        self._packed: PackedWeights[list[PackedFilters]] = PackedWeights()
         with torch.device("meta"):
             self._char_embedding_weights = nn.Parameter(torch.empty(cnn.n_chars + 1, cnn.char_dim))
             for name, (width, count) in zip(self.convolution_names, cnn.filters, strict=True):

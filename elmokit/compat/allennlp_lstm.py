@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from elmokit.bilm import BiLMState, stack_states
 from elmokit.compat.allennlp_layers import Source, fill, lengths_of, open_files
-from elmokit.nn.kernels.packed import CompiledLayer, PackedWeights, TorchLayer
+from elmokit.nn.kernels.lstm_inference import NativeLayer, TorchLayer
+from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from elmokit.weights.allennlp import DIRECTIONS, lstm_to_allennlp
 from elmokit.weights.table import GATE_BIAS, GATES
@@ -104,7 +105,7 @@ class LstmCellWithProjection(nn.Module):
         self.input_linearity = nn.Linear(input_size, 4 * cell_size, bias=False)
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
-        self._packed: PackedWeights[TorchLayer | CompiledLayer] = PackedWeights()
+        self._packed: PackedWeights[TorchLayer | NativeLayer] = PackedWeights()
         if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
 

@@ -29,7 +29,7 @@ from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import check_output_path
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import STDIN, check_input_file, split_tokens
-from elmokit.nn.kernels.backends import asked
+from elmokit.nn.kernels.backends import requested_backend
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 
 POOLS_AHEAD = 2
@@ -277,7 +277,7 @@ def _settings(
     return {
         "model": f"{fingerprint(elmo.model, elmo.start)}-{mixes:08x}",
         "start": elmo.start,
-        "kernels": asked(),
+        "backend": requested_backend(elmo.bilm.precision),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,
         "fasta": fasta,

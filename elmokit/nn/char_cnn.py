@@ -20,22 +20,22 @@ Activation = Literal["relu", "tanh"]
 def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
     """Create a trainable ``nn.Embedding`` whose row 0 means "no token" and gets no gradient.
 
-    ``nn.Embedding`` itself would draw the weights with ``normal_``. On the meta device, where a model is built before its
-    weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never used. On
-    other devices the draw stays, so that a seed keeps giving the same model.
+    ``nn.Embedding`` itself would draw the weights with ``normal_``. On the meta device, where a model is built before
+    its weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never
+    used. On other devices the draw stays, so that a seed keeps giving the same model.
     """
     weight = torch.empty(n_rows, dim)
     if not weight.is_meta:
         nn.init.normal_(weight)
-    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=0)
+    return nn.Embedding(n_rows, dim, padding_idx=0, _weight=weight)
 
 
 class Highway(nn.Module):
     """A gated layer: ``g * relu(transform(x)) + (1 - g) * x`` with ``g = sigmoid(gate(x))`` (Srivastava et al. 2015).
 
-    An open gate passes the *transformed* branch on; published files call this gate "carry" all the same. Its bias starts
-    at -2, so that a new layer is close to the identity. The inner activation is relu whatever the char CNN uses, as in
-    bilm-tf.
+    An open gate passes the *transformed* branch on; published files call this gate "carry" all the same. Its bias
+    starts at -2, so that a new layer is close to the identity. The inner activation is relu whatever the char CNN
+    uses, as in bilm-tf.
 
     Args:
         dim: Size of inputs and outputs.
@@ -61,9 +61,9 @@ class Highway(nn.Module):
 class CharCNN(nn.Module):
     """Compute a token's vector from its characters alone (Kim et al. 2016; Peters et al. 2018, section 3.4).
 
-    Convolutions over the characters, the maximum of each filter over positions, highway layers, a projection. Row 0 of the
-    character table is zero and means "no token". Padding within a token is an ordinary character that takes part in the
-    convolutions, as in bilm-tf: without it the published models would give other vectors.
+    Convolutions over the characters, the maximum of each filter over positions, highway layers, a projection. Row 0
+    of the character table is zero and means "no token". Padding within a token is an ordinary character that takes
+    part in the convolutions, as in bilm-tf: without it the published models would give other vectors.
 
     Args:
         n_chars: Rows of the character table without row 0 (261 in every published model).

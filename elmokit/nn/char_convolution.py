@@ -25,8 +25,8 @@ def pooled_convolutions(
 ) -> Tensor:
     """Return the maximum of each filter over all positions of each token.
 
-    A token's ids end in padding, up to 49 equal columns of 50. All windows that lie wholly inside it give the same response,
-    so one of them is enough for the maximum and the others are skipped.
+    A token's ids end in padding, up to 49 equal columns of 50. All windows that lie wholly inside it give the same
+    response, so one of them is enough for the maximum and the others are skipped.
 
     Args:
         char_ids: ``(tokens, chars)``.

@@ -7,8 +7,8 @@ from input ``x`` and state ``(m, c)``::
     c' = clip(sigmoid(f + 1) * c + sigmoid(i) * tanh(g), cell_clip)
     m' = clip(projection @ (sigmoid(o) * tanh(c')), projection_clip)
 
-The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the stored bias, as in every published file.
-If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
+The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the stored bias, as in every published
+file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
 
 This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window in
 training, ``kernels/lstm_inference.py`` for a batch without gradients, and the reference everywhere else.
@@ -176,6 +176,8 @@ class LSTMStack(nn.Module):
         precision: The lowest precision accepted when no gradient is needed; None means float32.
     """
 
+    precision: Precision | None = None
+
     def __init__(
         self,
         n_layers: int,
@@ -193,7 +195,6 @@ class LSTMStack(nn.Module):
         )
         self.skip_connections = skip_connections
         self.dropout = nn.Dropout(dropout)
-        self.precision: Precision | None = None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of every layer."""
@@ -239,8 +240,8 @@ class LSTMStack(nn.Module):
         """Return the backend for this call.
 
         Packed backends compute in float32, without gradients and without dropout; everything else is left to the
-        reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them, while
-        C code would read foreign memory.
+        reference. So are tensors of wrong sizes or on different devices: it raises PyTorch's usual error for them,
+        while C code would read foreign memory.
         """
         tensors = [inputs, *self.parameters(), *(part for state in states for part in state)]
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):

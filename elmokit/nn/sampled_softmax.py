@@ -1,11 +1,12 @@
 """Sampled softmax: a training loss over a sample of the vocabulary (Jean et al. 2015).
 
-Each position's word is scored against the same few thousand sampled words instead of the whole vocabulary. Words are drawn
-from a log-uniform (Zipfian) distribution over word ids, so the vocabulary must be sorted by descending frequency. Frequent
-words are drawn more often; subtracting the logarithm of each word's expected count from its score corrects for that.
+Each position's word is scored against the same few thousand sampled words instead of the whole vocabulary. Words are
+drawn from a log-uniform (Zipfian) distribution over word ids, so the vocabulary must be sorted by descending
+frequency. Frequent words are drawn more often; subtracting the logarithm of each word's expected count from its score
+corrects for that.
 
-Distribution, expected counts and accidental hits follow ``tf.nn.sampled_softmax_loss`` with its log-uniform sampler, which
-bilm-tf trained with. The loss is lower than that of a full softmax and cannot be compared with it.
+Distribution, expected counts and accidental hits follow ``tf.nn.sampled_softmax_loss`` with its log-uniform sampler,
+which bilm-tf trained with. The loss is lower than that of a full softmax and cannot be compared with it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def log_expected_count(word_ids: Tensor, n_words: int, n_samples: int, n_draws: 
     return (-torch.expm1(n_draws * torch.log1p(-probability))).log()
 
 
-def sampled_softmax_loss(softmax: FullSoftmax | TiedSoftmax, hidden: Tensor, word_ids: Tensor, sample: Sample) -> Tensor:
+def sampled_softmax_loss(
+    softmax: FullSoftmax | TiedSoftmax, hidden: Tensor, word_ids: Tensor, sample: Sample
+) -> Tensor:
     """Return the mean cross-entropy per position of the right word among the sampled words, in nats.
 
     Args:

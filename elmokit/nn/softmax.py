@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times that.
-# Small blocks also stay in the processor's cache.
+# Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times
+# that. Small blocks also stay in the processor's cache.
 ROWS_AT_ONCE = 128
 
 
@@ -160,9 +160,9 @@ def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Ten
 class _SummedNats(torch.autograd.Function):
     """The summed cross-entropy of a softmax layer, computed in blocks of positions.
 
-    With a large vocabulary the scores of all positions do not fit in memory, and computing them again in the backward pass
-    would double the cost. So the forward pass computes the gradients too, while each block of scores exists, and the
-    backward pass only scales them. Matrix products use ``low_dtype`` if it is given.
+    With a large vocabulary the scores of all positions do not fit in memory, and computing them again in the backward
+    pass would double the cost. So the forward pass computes the gradients too, while each block of scores exists, and
+    the backward pass only scales them. Matrix products use ``low_dtype`` if it is given.
     """
 
     @staticmethod

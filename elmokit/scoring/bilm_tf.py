@@ -147,7 +147,7 @@ def _summed_nats(
         for direction in range(bilm.config.n_directions):
             index = torch.tensor([[[word_index[token] for token in pair] for pair in row] for row in pairs[direction]])
             inputs, targets = index.to(bilm.device).unbind(2)
-            outputs, after = bilm.read(direction, vectors[inputs], state.of_direction(direction))
+            outputs, after = bilm.run_direction(direction, vectors[inputs], state.of_direction(direction))
             nats = softmax.nats(outputs[-1].flatten(0, 1), word_ids[targets.flatten()])
             total[direction] += nats.double().sum().item()
             states.append(after)

@@ -13,7 +13,7 @@ import torch
 from elmokit.bilm import BiLMState
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import find_text_files, read_sentences
-from elmokit.nn.devices import usable_device
+from elmokit.nn.devices import parse_device
 from elmokit.scoring.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.scoring.minimal_pairs import MinimalPairScores, score_minimal_pairs
 from elmokit.scoring.perplexity import Perplexity, perplexity, spelling_of
@@ -83,7 +83,7 @@ class LanguageModel:
             ModelError: There is no such model, it cannot be opened, or it has no softmax or vocabulary.
             ConfigError: The device cannot be used.
         """
-        target = None if device is None else usable_device(device)
+        target = None if device is None else parse_device(device)
         opened = cls(open_model(source, options=options, vocabulary=vocabulary), start=start)
         return opened if target is None else opened.to(target)
 

@@ -137,7 +137,9 @@ def score_batch(
     for direction in range(bilm.config.n_directions):
         forward = direction == 0
         inputs, targets = (vectors[:, :-1], words[:, 1:]) if forward else (vectors[:, 1:], words[:, :-1])
-        outputs, new_state = bilm.read(direction, inputs, state.of_direction(direction), mask, reverse=not forward)
+        outputs, new_state = bilm.run_direction(
+            direction, inputs, state.of_direction(direction), mask, reverse=not forward
+        )
         here = nats[direction, :, 1:] if forward else nats[direction, :, :-1]
         here[batch.mask[:, 1:]] = softmax.nats(outputs[-1][mask], targets[mask]).float().cpu().numpy()
         states.append(new_state)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.nn.scalar_mix import ScalarMix, mix_of
+from elmokit.nn.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.nn.token_chars import TokenCharCNN
 
@@ -176,7 +176,7 @@ class InputLayer(nn.Module):
                     self._add_mix(place, mix, inputs.elmo.n_layers)
 
     def _add_mix(self, place: str, mix: MixConfig, n_layers: int) -> None:
-        self.mixes[place] = mix_of(mix.layers, n_layers, mix.layer_norm)
+        self.mixes[place] = make_scalar_mix(mix.layers, n_layers, mix.layer_norm)
         self.penalties[place] = mix.penalty
         self.dropouts[place] = nn.Dropout(mix.dropout)
 

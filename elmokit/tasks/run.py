@@ -24,7 +24,7 @@ from elmokit.errors import (
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import recover_interrupted
 from elmokit.io.progress import ProgressCallback
-from elmokit.nn.devices import usable_device
+from elmokit.nn.devices import parse_device
 from elmokit.tasks.batches import sample_texts
 from elmokit.tasks.config import ElmoConfig, FinetuneConfig, expand_paths
 from elmokit.tasks.inputs import ElmoShape, Inputs
@@ -99,7 +99,7 @@ def train_task(
     run = Path(run)
     if run.exists() and not (resume and run.is_dir()):
         raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
-    place = usable_device(device)
+    place = parse_device(device)
     if config.elmo is not None and config.elmo.finetune is not None and finetune is None:
         raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
     task.check_inputs(config)
@@ -214,7 +214,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         FormatError: The run is damaged, or its biLM has changed.
         ConfigError: The device cannot be used.
     """
-    run, place = Path(run), usable_device(device)
+    run, place = Path(run), parse_device(device)
     if not (run / "config.toml").is_file():
         raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
     task, config = load_run_config(run)

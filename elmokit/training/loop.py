@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import LockedError, TrainingError
 from elmokit.io.atomic import recover_interrupted
-from elmokit.nn.kernels.backends import offers
+from elmokit.nn.kernels.backends import is_available
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.text.shards import Part
 from elmokit.text.windows import Window, WindowStream
@@ -181,7 +181,8 @@ class _Training:
         if earlier is not None:
             now.check_resumes(self.run, earlier)
         n_words = len(corpus.vocabulary)
-        if config.precision == "bfloat16" and self.state.model.bilm.device.type == "cpu" and not offers("onednn-bf16"):
+        on_cpu = self.state.model.bilm.device.type == "cpu"
+        if config.precision == "bfloat16" and on_cpu and not is_available("torch-onednn-bfloat16"):
             tell("This processor has no products of bfloat16: float32 is faster here, and exact.")
         if config.optimizer == "adagrad" and config.learning_rate < LEAST_ADAGRAD_RATE:
             tell(f"learning_rate is {config.learning_rate:g}, little for Adagrad as here: bilm-tf trained at 0.2.")

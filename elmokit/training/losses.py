@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.bilm import BiLM, BiLMState, stack_states
-from elmokit.nn.sampled import draw_sample, sampled_nats
+from elmokit.nn.sampled_softmax import draw_sample, sampled_softmax_loss
 from elmokit.nn.softmax import AdaptiveSoftmax, Softmax
 
 
@@ -41,7 +41,9 @@ class WindowLosses(nn.Module):
         state = BiLMState(hidden, cell)
         losses, states = [], []
         for direction in range(self.bilm.config.n_directions):
-            outputs, new_state = self.bilm.read(direction, vectors[inputs[direction]], state.of_direction(direction))
+            outputs, new_state = self.bilm.run_direction(
+                direction, vectors[inputs[direction]], state.of_direction(direction)
+            )
             top = F.dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
             losses.append(self._loss(top, targets[direction].flatten()))
             states.append(new_state)
@@ -53,4 +55,4 @@ class WindowLosses(nn.Module):
             loss: Tensor = self.softmax(hidden, word_ids)
             return loss
         sample = draw_sample(self.n_samples, len(self.softmax.bias))
-        return sampled_nats(self.softmax, hidden, word_ids, sample)
+        return sampled_softmax_loss(self.softmax, hidden, word_ids, sample)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 
 from elmokit.bilm import BiLMConfig, BiLMState
-from elmokit.nn.kernels.backends import compiled_for
+from elmokit.nn.kernels.backends import native_library_for
 from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.windows import Window
 from elmokit.training.config import TrainingConfig
@@ -106,8 +106,8 @@ def _activations(config: TrainingConfig, losses: WindowLosses) -> int:
     """Numbers that one window's backward pass needs; the token layer's as if every token were distinct."""
     n_positions, model = config.batch_size * config.n_steps, config.model
     per_layer = 4 * model.hidden_dim * 2 + 3 * model.hidden_dim + 6 * model.projection_dim
-    is_compiled = config.precision == "float32" and compiled_for(next(losses.parameters())) is not None
-    n_token = _token_numbers(model, is_compiled)
+    is_native = config.precision == "float32" and native_library_for(next(losses.parameters())) is not None
+    n_token = _token_numbers(model, is_native)
     n_numbers = n_positions * (model.n_directions * model.n_layers * per_layer + n_token)
     softmax = losses.softmax
     if config.n_samples:
@@ -117,13 +117,13 @@ def _activations(config: TrainingConfig, losses: WindowLosses) -> int:
     return n_numbers + rows * n_words + sum(parameter.numel() for parameter in softmax.parameters())
 
 
-def _token_numbers(model: BiLMConfig, is_compiled: bool) -> int:
+def _token_numbers(model: BiLMConfig, is_native: bool) -> int:
     """Of one token; where convolutions are compiled, neither windows nor what each of them gives are kept."""
     cnn = model.char_cnn
     if cnn is None:
         return model.projection_dim
     n_positions = min(cnn.max_chars, 24)  # most tokens are short, and idle columns are left out
-    if is_compiled:
+    if is_native:
         convolved = 2 * (n_positions * cnn.char_dim + cnn.n_features)
     else:
         convolved = sum(n_positions * (width * cnn.char_dim + 2 * count) for width, count in cnn.filters)

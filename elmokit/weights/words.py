@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.hdf5 import HDF5_ERRORS, read_dataset
-from elmokit.nn.cached import CachedCharCNN
+from elmokit.nn.cached_char_cnn import CachedCharCNN
 from elmokit.nn.char_cnn import CharCNN, WordEmbedding
 from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import Vocabulary, read_words

@@ -8,11 +8,12 @@ Three families of backends compute the same formulas:
 - ``native``: C functions (``nn/kernels/*.c``), built with the available C compiler when they are first needed.
 
 A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``). The first available
-backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at least as
-exact. Only weights and inputs of the LSTMs' products are ever rounded: their state and the token layer stay in float32.
+backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
+least as exact. Only weights and inputs of the LSTMs' products are ever rounded: their state and the token layer stay
+in float32.
 
-The environment variable ``ELMOKIT_BACKEND`` overrides the model's precision, for those who cannot change the call. It is
-``auto`` (no override), a precision, or ``reference``.
+The environment variable ``ELMOKIT_BACKEND`` overrides the model's precision, for those who cannot change the call. It
+is ``auto`` (no override), a precision, or ``reference``.
 """
 
 from __future__ import annotations

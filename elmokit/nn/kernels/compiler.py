@@ -1,10 +1,10 @@
 """Compile the C files in this directory into a shared library for this machine's processor.
 
-Compiling on the user's machine lets ``-march=native`` use every instruction that the processor has, without a wheel per
-processor. It takes about two seconds, once: the library is kept in the cache directory (``ELMOKIT_CACHE``, else the
-platform's usual one) under a name derived from the sources, the compiler command and the processor, so a change of any of
-them compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling. Without a compiler everything still
-works, on PyTorch's own libraries.
+Compiling on the user's machine lets ``-march=native`` use every instruction that the processor has, without a wheel
+per processor. It takes about two seconds, once: the library is kept in the cache directory (``ELMOKIT_CACHE``, else
+the platform's usual one) under a name derived from the sources, the compiler command and the processor, so a change
+of any of them compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling. Without a compiler
+everything still works, on PyTorch's own libraries.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Run a stack of LSTM layers without gradients: only real tokens are computed, on packed weights.
 
-As in PyTorch's ``PackedSequence``, the rows of a batch are sorted by falling length and the tokens by step. The rows that
-are still active at a step are then the first rows of the step before, and the tokens of a step are one block of memory.
-A backward LSTM starts each row at its own last token: the same order with other positions.
+As in PyTorch's ``PackedSequence``, the rows of a batch are sorted by falling length and the tokens by step. The rows
+that are still active at a step are then the first rows of the step before, and the tokens of a step are one block of
+memory. A backward LSTM starts each row at its own last token: the same order with other positions.
 
-The products with a layer's inputs do not depend on the state, so those of several steps are one product. What remains of
-a step is the product with the hidden state, an elementwise part, and the projection.
+The products with a layer's inputs do not depend on the state, so those of several steps are one product. What remains
+of a step is the product with the hidden state, an elementwise part, and the projection.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from elmokit.nn.kernels.backends import Backend, native_library
 from elmokit.nn.kernels.native import GATES
 from elmokit.nn.kernels.torch_products import Product
 
-# Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate sums to
-# stay in the cache until the steps need them.
+# Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate
+# sums to stay in the cache until the steps need them.
 MAX_CHUNK_ROWS = 64
 
 

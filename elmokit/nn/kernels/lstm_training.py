@@ -1,12 +1,12 @@
 """Train an LSTM layer on a window of text: the forward pass and its gradient, written out.
 
-Autograd over a loop of steps is slow for two reasons. It records some 20 small operations per step, each with tensors to
-keep; and it computes each weight's gradient as a sum of one small product per step. Here each quantity that the backward
-pass needs has one buffer for all steps, and each weight gradient is one product over all steps at the end.
+Autograd over a loop of steps is slow for two reasons. It records some 20 small operations per step, each with tensors
+to keep; and it computes each weight's gradient as a sum of one small product per step. Here each quantity that the
+backward pass needs has one buffer for all steps, and each weight gradient is one product over all steps at the end.
 
-Under autocast, matrix products run in autocast's dtype. Everything else stays in the parameters' own dtype, above all the
-sums over time, which lose digits otherwise. On a CPU in float32 the elementwise part of a step is a C function, unless
-``reference`` was requested.
+Under autocast, matrix products run in autocast's dtype. Everything else stays in the parameters' own dtype, above all
+the sums over time, which lose digits otherwise. On a CPU in float32 the elementwise part of a step is a C function,
+unless ``reference`` was requested.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class _WindowLSTM(torch.autograd.Function):
         n_steps, n_rows, input_dim = inputs.shape
         hidden_dim = len(bias) // 4
         recurrent_weight = weight[:, input_dim:].t().contiguous()  # (projection_dim, 4 * hidden_dim)
-        # The gate sums of all steps, first from the inputs alone. Each step adds the recurrent product and then replaces
-        # the sums by the activations, in place: the backward pass needs only these.
+        # The gate sums of all steps, first from the inputs alone. Each step adds the recurrent product and then
+        # replaces the sums by the activations, in place: the backward pass needs only these.
         if low_dtype is None:
             gates = F.linear(inputs, weight[:, :input_dim], bias)
         else:
@@ -116,9 +116,7 @@ class _WindowLSTM(torch.autograd.Function):
         training_step = _training_step if library is None else library.training_step
         for step in range(n_steps):
             step_gates = _add_product(gates[step], outputs[step], recurrent_weight, low_dtype)
-            training_step(
-                step_gates, cells[step], cells[step + 1], squashed[step], before_projection[step], cell_clip
-            )
+            training_step(step_gates, cells[step], cells[step + 1], squashed[step], before_projection[step], cell_clip)
             if projection is None:
                 outputs[step + 1] = before_projection[step]
             else:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 GATES = 4
-# Rows whose input products are computed together. Reading the weights once for many rows pays off as long as the gate sums
-# of all these rows stay in the cache until the steps need them.
+# Rows whose input products are computed together. Reading the weights once for many rows pays off as long as the gate
+# sums of all these rows stay in the cache until the steps need them.
 MAX_CHUNK_ROWS = 256
 _NO_CLIP = float("inf")
 
@@ -95,7 +95,8 @@ class NativeLibrary:
         return outputs
 
     def inference_step(
-        self, from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
+        self, from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float
+    ) -> None:
         """Compute the elementwise part of one inference step, in place.
 
         Args:
@@ -211,7 +212,7 @@ class NativeLibrary:
         )
 
     def filters(self, weight: Tensor, bias: Tensor) -> PackedFilters:
-        """Pack the weight ``(filters, width * dim)``, the first character's numbers first, and the bias ``(filters,)``."""
+        """Pack the weight ``(filters, width * dim)``, the first character's numbers first, and the bias."""
         panels = self.panels(weight)
         padded = torch.nn.functional.pad(bias, (0, len(panels) * self.wide - len(bias)))
         return PackedFilters(panels, padded, len(bias))

@@ -15,9 +15,9 @@ _State = tuple[int, list[float]]
 class PackedWeights(Generic[T]):
     """A value derived from parameters, such as packed weights, that is derived again when a parameter changes.
 
-    PyTorch counts most in-place writes to a tensor (``_version``), but neither those of fused optimizers nor those through
-    ``.data``. So we also compare the memory address and a few of the numbers of every parameter. Only a write of other
-    single numbers through ``.data`` goes unnoticed.
+    PyTorch counts most in-place writes to a tensor (``_version``), but neither those of fused optimizers nor those
+    through ``.data``. So we also compare the memory address and a few of the numbers of every parameter. Only a write
+    of other single numbers through ``.data`` goes unnoticed.
 
     Copying or pickling a module does not copy the value: the copy derives its own.
     """

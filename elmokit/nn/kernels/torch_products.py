@@ -1,9 +1,9 @@
 """Multiply by packed weights with the matrix libraries inside PyTorch (oneDNN, FBGEMM).
 
-All but ``torch`` and ``torch-bfloat16`` use private or deprecated PyTorch calls. So each is tried once on a small product
-whose result is known. If a call is missing, fails, or returns something else, the backend is reported as unavailable and
-the next one in the table of ``backends.py`` is used. ``tests/test_torch_products.py`` fails when a new PyTorch drops a
-call, so that this does not go unnoticed.
+All but ``torch`` and ``torch-bfloat16`` use private or deprecated PyTorch calls. So each is tried once on a small
+product whose result is known. If a call is missing, fails, or returns something else, the backend is reported as
+unavailable and the next one in the table of ``backends.py`` is used. ``tests/test_torch_products.py`` fails when a
+new PyTorch drops a call, so that this does not go unnoticed.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def _fbgemm_float16(weight: Tensor, bias: Tensor | None) -> Product:
 def _fbgemm_int8(weight: Tensor, bias: Tensor | None) -> Product:
     """Quantize weights to 8 bits with one scale per output, and inputs on the fly with one scale per row.
 
-    FBGEMM uses one scale for all rows of a call, from the smallest and the largest input, so a row's result would depend
-    on the other rows. To prevent that, each row is scaled to a largest magnitude of 1, and two additional inputs, 1 and -1
-    with weight 0, keep FBGEMM's range the same whatever the rows hold.
+    FBGEMM uses one scale for all rows of a call, from the smallest and the largest input, so a row's result would
+    depend on the other rows. To prevent that, each row is scaled to a largest magnitude of 1, and two additional
+    inputs, 1 and -1 with weight 0, keep FBGEMM's range the same whatever the rows hold.
     """
     n_inputs = weight.shape[1]
     scales = weight.abs().amax(dim=1).double().clamp(min=1e-12) / 127
