@@ -39,7 +39,7 @@ WSD = ("probe", "wsd", "train.data.xml", "one.data.xml", "two.data.xml", "--mode
 def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
     ran = shell(*POS)
     lines = ran.out.splitlines()
-    assert lines[0] == "4 tags, 8 words to learn from, 8 to test on"
+    assert lines[0] == "4 tags, 8 training words, 8 test words"
     assert lines[1].split() == ["most", "frequent", "tag", "100.00%"]
     assert [line.split()[:2] for line in lines[2:5]] == [["layer", str(layer)] for layer in range(3)]
     assert all("100.00%" in line for line in lines[2:])
@@ -66,8 +66,8 @@ def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
     lines = shell(*WSD, "--inventory", "inventory.tsv").out.splitlines()
     assert lines[0].split() == ["F1", "in", "percent", "one", "two", "all", "NOUN", "VERB"]
     assert lines[4].split() == ["layer", "1", "75.0", "100.0", "83.3", "75.0", "100.0"]
-    assert lines[-1] == "6 senses learnt; 3 of 6 instances had none in training"
-    assert "--inventory fills in" in shell(*WSD).out
+    assert lines[-1] == "6 senses in training; 3 of 6 instances have none of theirs in it"
+    assert "give an --inventory" in shell(*WSD).out
 
 
 def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
@@ -109,17 +109,17 @@ BAD_CALLS = {
     "epochs is 0": [*POS, "--epochs", "0"],
     "There is no layer 7": [*POS, "--layers", "7"],
     "--layers is 'x'": [*POS, "--layers", "x"],
-    "Cannot write to tags.txt/train": [*POS, "--vectors", "tags.txt"],
-    "text.txt is no *.data.xml file": ["probe", "wsd", "text.txt", "one.data.xml"],
+    "tags.txt": [*POS, "--vectors", "tags.txt"],
+    "text.txt is not a *.data.xml file": ["probe", "wsd", "text.txt", "one.data.xml"],
     "Missing argument 'TEST...'": ["probe", "wsd", "train.data.xml"],
     "tags.txt, line 1: expected lemma": [*WSD, "--inventory", "tags.txt"],
     "model already exists": [*WSD, "--answers", "model"],
-    "text.txt is no file of sense means": [*WSD, "--senses", "text.txt"],
-    "model holds something else": ["neighbours", "index", "text.txt", "model", "--model", "model"],
+    "text.txt is not a file of sense means": [*WSD, "--senses", "text.txt"],
+    "model exists and holds something else": ["neighbours", "index", "text.txt", "model", "--model", "model"],
     "No file matches nowhere": ["neighbours", "index", "nowhere", "index"],
-    "model has no record.json": ["neighbours", "find", "model", "dog", "a dog"],
-    "stands 0 times in 'a dog' (tokens: a | dog)": ["neighbours", "find", "index", "cat", "a dog"],
-    "asked for number 2": ["neighbours", "find", "index", "dog", "a dog", "--occurrence", "2"],
+    "model has no journal.json": ["neighbours", "find", "model", "dog", "a dog"],
+    "occurs 0 times in 'a dog' (tokens: a | dog)": ["neighbours", "find", "index", "cat", "a dog"],
+    "--occurrence asks for number 2": ["neighbours", "find", "index", "dog", "a dog", "--occurrence", "2"],
     "No such command 'wsdd'": ["probe", "wsdd"],
 }
 

@@ -27,6 +27,6 @@ def test_nearest_tokens_are_chosen_among_places_if_given() -> None:
 
 def test_words_in_context_stand_below_each_other_and_are_whole() -> None:
     tokens = ["one", "two", "three", "four", "five"]
-    assert in_context(tokens, 2, room=8) == " one two [three] four"
-    assert in_context(tokens, 0, room=8) == "         [one] two"
-    assert in_context(tokens, 4, room=3) == "    [five]"
+    assert in_context(tokens, 2, width=8) == " one two [three] four"
+    assert in_context(tokens, 0, width=8) == "         [one] two"
+    assert in_context(tokens, 4, width=3) == "    [five]"

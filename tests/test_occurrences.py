@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.probes import growing, occurrences
+from elmokit.io.resumable import ResumableStore
+from elmokit.probes import corpus as corpus_module
+from elmokit.probes import occurrences
+from elmokit.probes.corpus import read_corpus
 from elmokit.probes.neighbours import nearest_tokens
-from elmokit.probes.occurrences import OccurrenceIndex, build_index, read_sentences
+from elmokit.probes.occurrences import OccurrenceIndex, build_index
 from tests.conftest import random_model
 
 CORPUS = [
@@ -113,7 +116,7 @@ def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -
 
 
 def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "CHUNK_TOKENS", 8)
+    monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
     build_index(ELMO, corpus, tmp_path / "straight")
     embed, calls = ELMO.embed, []
 
@@ -127,7 +130,7 @@ def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pyt
         patch.setattr(ELMO, "embed", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(ELMO, corpus, tmp_path / "resumed")
-    with pytest.raises(OutputError, match="is unfinished"):
+    with pytest.raises(OutputError, match="is not finished"):
         OccurrenceIndex(tmp_path / "resumed")
     build_index(ELMO, corpus, tmp_path / "resumed")
     files = sorted(path.name for path in (tmp_path / "straight").iterdir())
@@ -139,7 +142,7 @@ def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="made with another model: the one inside the package"):
+    with pytest.raises(ConfigError, match="built with another model: the included one"):
         index.neighbours(Elmo(random_model(seed=1)), ["dog"], 0)
     with pytest.raises(ConfigError, match="no layer 0: it has 1 to 2"):
         index.neighbours(ELMO, ["dog"], 0, layers=[0])
@@ -147,14 +150,15 @@ def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path)
         index.neighbours(ELMO, ["dog"], 0, n_neighbours=0)
     with pytest.raises(TextError, match="nothing to index"):
         build_index(ELMO, lambda: iter([]), tmp_path / "empty")
-    with pytest.raises(OutputError, match="made from something else"):
+    with pytest.raises(OutputError, match="was created with"):
         build_index(ELMO, lambda: iter(CORPUS[:2]), index.path)
     shutil.copytree(index.path, tmp_path / "damaged")
     (tmp_path / "damaged" / "types.jsonl").write_bytes(b'"the"\n')
-    with pytest.raises(OutputError, match="its parts do not fit each other"):
+    with pytest.raises(OutputError, match="is missing or cut short"):
         OccurrenceIndex(tmp_path / "damaged")
-    growing.GrowingFolder(tmp_path / "other", {"what": "vectors"}).__exit__()
-    with pytest.raises(OutputError, match="is no index that this elmokit reads"):
+    with ResumableStore(tmp_path / "other", {"what": "vectors"}) as store:
+        store.commit({"n_done": 0})
+    with pytest.raises(OutputError, match="is not an index that this version can read"):
         OccurrenceIndex(tmp_path / "other")
 
 
@@ -163,5 +167,5 @@ def test_corpora_are_text_or_annotated(tmp_path: Path) -> None:
     (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")
     (tmp_path / "c.data.xml").write_text("<c><sentence><wf>take part</wf></sentence><sentence></sentence></c>")
     paths = [tmp_path / name for name in ("a.txt", "b.conllu", "c.data.xml")]
-    assert list(read_sentences(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
-    assert list(read_sentences(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]
+    assert list(read_corpus(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
+    assert list(read_corpus(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]

@@ -67,14 +67,14 @@ def test_vectors_are_kept_and_used_again(elmo: Elmo, tmp_path: Path, monkeypatch
     assert np.fromfile(tmp_path / "kept" / "train" / "layer-1.f16", "<f2").size == 10 * elmo.output_dim
     monkeypatch.setattr(elmo, "embed", None)
     assert probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT) == first
-    with pytest.raises(OutputError, match=r"made from something else \(it differs in: text\)"):
+    with pytest.raises(OutputError, match="was created with text"):
         probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", settings=SHORT)
 
 
 def test_what_cannot_be_probed_is_refused(elmo: Elmo) -> None:
-    with pytest.raises(TextError, match="one of the two has none"):
+    with pytest.raises(TextError, match="one of them has none"):
         probe_pos(elmo, [], TEST)
-    with pytest.raises(TextError, match="one of the two has none"):
+    with pytest.raises(TextError, match="one of them has none"):
         probe_pos(elmo, TRAIN, [TaggedSentence(["Go"], [None])])
     with pytest.raises(ConfigError, match="no layer 3"):
         probe_pos(elmo, TRAIN, TEST, layers=[3])

@@ -7,7 +7,7 @@ import pytest
 
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
-from elmokit.probes import growing, senses
+from elmokit.probes import corpus, senses
 from elmokit.probes.sense_files import Instance, SenseSet, read_inventory, read_sense_xml
 from elmokit.probes.senses import SenseMeans, answer_senses, probe_senses, train_senses, write_answers
 from elmokit.weights.model import PretrainedBiLM
@@ -96,7 +96,7 @@ def test_a_probe_scores_each_set_all_of_them_and_each_part_of_speech(elmo: Elmo,
 def test_training_that_was_killed_ends_with_the_same_means(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "CHUNK_TOKENS", 8)
+    monkeypatch.setattr(corpus, "CHUNK_TOKENS", 8)
     monkeypatch.setattr(senses, "SAVE_SECONDS", 0.0)
     source = write_set(tmp_path, "train", TRAIN * 3)
     train_senses(elmo, source, tmp_path / "straight")
@@ -104,7 +104,7 @@ def test_training_that_was_killed_ends_with_the_same_means(
     class Killed(Exception):
         pass
 
-    def kill(stage: str, done: int, total: int) -> None:
+    def kill(stage: str, done: int, total: int | None) -> None:
         if done >= 5:
             raise Killed
 
@@ -132,7 +132,7 @@ def test_means_of_another_text_and_files_of_another_kind_are_refused(elmo: Elmo,
     with pytest.raises(OutputError, match="of another model or another text"):
         train_senses(elmo, other, tmp_path / "means")
     before = other.data.read_bytes()
-    with pytest.raises(OutputError, match="is no file of sense means"):
+    with pytest.raises(OutputError, match="is not a file of sense means"):
         train_senses(elmo, other, other.data)
     assert other.data.read_bytes() == before
 

@@ -1,49 +1,43 @@
-"""``elmokit probe``: what the layers know."""
+"""``elmokit probe``: measure what a model's layers encode."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from elmokit.cli.common import model_option, options_option, overwrite_option
+from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
-if TYPE_CHECKING:
-    from elmokit.probes.pos import PosResult
-    from elmokit.probes.senses import SenseResult
-
-json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
-device_option = click.option("--device", help="Where to compute vectors: cpu, cuda, cuda:1, ...")
-figure_option = click.option(
-    "--figure", type=click.Path(path_type=Path), help="Draw the layers: PNG and SVG side by side."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+device_option = click.option("--device", help="Device to compute vectors on: cpu, cuda, cuda:1, ...")
+figure_option = click.option("--figure", type=click.Path(path_type=Path), help="Draw a figure (PNG and SVG).")
 
 
-@click.group(short_help="Measure what the layers know.")
+@click.group()
 def probe() -> None:
-    """Measure what the layers know: parts of speech (pos), word senses (wsd).
+    """Measure what a model's layers encode.
 
-    Neighbours of a word in its sentence: elmokit neighbours.
+    For the nearest neighbours of a word in its sentence, see elmokit neighbours.
     """
 
 
-@probe.command(short_help="Parts of speech, by a linear classifier on each layer.")
+@probe.command(short_help="Probe parts of speech with a linear classifier.")
 @click.argument("train", type=click.Path(path_type=Path))
 @click.argument("test", type=click.Path(path_type=Path))
 @model_option
 @options_option
-@click.option("--tags", help="CoNLL-U: a column's name, as upos, xpos. Columns: a number from 1.  [default: upos; 2]")
-@click.option("--words", default=1, show_default=True, help="Columns: the number of the words' column.")
-@click.option("--layers", metavar="N[,N...]", help="Which layers.  [default: all]")
-@click.option("--seeds", default=1, show_default=True, help="Train so often; shows mean and deviation.")
-@click.option("--control", is_flag=True, help="Also a task with a random tag for each word (takes twice as long).")
-@click.option("--sentences", type=int, help="Train on the first so many sentences only.")
-@click.option("--epochs", default=5, show_default=True, help="Passes of the classifier over the training words.")
-@click.option("--vectors", type=click.Path(path_type=Path), help="Keep the vectors in this folder, to use them again.")
+@click.option("--tags", help="The tags: in CoNLL-U a column's name, in columns a number from 1.  [default: upos; 2]")
+@click.option("--words", default=1, show_default=True, help="The column of the words, in a file of columns.")
+@click.option("--layers", metavar="N[,N...]", help="Layers to probe.  [default: all]")
+@click.option("--seeds", default=1, show_default=True, help="Number of trainings; their mean and deviation are shown.")
+@click.option("--control", is_flag=True, help="Also run the control task: a random tag per word (doubles the time).")
+@click.option("--sentences", type=int, help="Train on the first N sentences only.")
+@click.option("--epochs", default=5, show_default=True, help="Number of epochs of the classifier.")
+@click.option("--vectors", type=click.Path(path_type=Path), help="Keep the vectors in this directory, for later runs.")
 @json_option
 @figure_option
 @device_option
@@ -66,9 +60,10 @@ def pos(
     device: str | None,
     overwrite: bool,
 ) -> None:
-    """Accuracy of a linear part-of-speech probe on each layer.
+    """Train a linear part-of-speech classifier on each layer and show its accuracy.
 
-    TRAIN and TEST are CoNLL-U files (.conllu, .conllup), or columns with blanks between; .gz and .xz too.
+    TRAIN and TEST are CoNLL-U files (.conllu, .conllup), or files of columns separated by spaces or tabs. They can be
+    compressed (.gz, .xz, .zst).
     """
     from elmokit.embedder import Elmo
     from elmokit.io.figures import check_figure_path
@@ -76,10 +71,9 @@ def pos(
     from elmokit.probes.pos import probe_pos
     from elmokit.probes.tagged import read_tagged
 
-    if sentences is not None and sentences < 1:
-        raise ConfigError(f"--sentences is {sentences}; it must be at least 1.")
-    if seeds < 1:
-        raise ConfigError(f"--seeds is {seeds}; it must be at least 1.")
+    if sentences is not None:
+        check_at_least("--sentences", sentences, 1)
+    check_at_least("--seeds", seeds, 1)
     settings = LinearSettings(epochs=epochs)
     chosen = layer_numbers(layers)
     if figure is not None:
@@ -98,11 +92,11 @@ def pos(
             progress=progress,
         )
     if figure is not None:
-        _draw_pos(result, figure, overwrite)
-    click.echo(_json(_pos_facts(result)) if as_json else _pos_table(result, seeds))
+        result.draw(figure, overwrite)
+    click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.to_text())
 
 
-@probe.command(short_help="Word senses, by the nearest sense mean in each layer.")
+@probe.command(short_help="Probe word senses with a nearest-mean classifier.")
 @click.argument("train", type=click.Path(path_type=Path))
 @click.argument("tests", metavar="TEST...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @model_option
@@ -110,12 +104,10 @@ def pos(
 @click.option(
     "--inventory",
     type=click.Path(path_type=Path),
-    help="Senses of each lemma in order: WordNet's index.sense, or lemma, POS, keys with tabs between.",
+    help="The senses of each lemma in order: WordNet's index.sense, or a table of lemma, POS and keys.",
 )
-@click.option(
-    "--senses", type=click.Path(path_type=Path), help="Keep the sense means in this file: to resume, to reuse."
-)
-@click.option("--answers", type=click.Path(path_type=Path), help="Write key files into this new folder, for a scorer.")
+@click.option("--senses", type=click.Path(path_type=Path), help="Keep the sense means in this file, for later runs.")
+@click.option("--answers", type=click.Path(path_type=Path), help="Write key files for the official scorer here.")
 @json_option
 @figure_option
 @device_option
@@ -133,11 +125,11 @@ def wsd(
     device: str | None,
     overwrite: bool,
 ) -> None:
-    """Tell word senses apart by the nearest mean of a sense's vectors, layer by layer.
+    """Disambiguate words by the nearest mean vector of a sense, with each layer, and show the official scores.
 
-    TRAIN and TEST are *.data.xml files of the unified evaluation framework with their *.gold.key.txt beside them, or
-    folders that hold such a pair; .gz and .xz too. Words that TRAIN did not have take the inventory's first sense;
-    without --inventory they go without an answer. Scores are those of the official scorer.
+    TRAIN and TEST are *.data.xml files of the unified evaluation framework with their *.gold.key.txt next to them, or
+    directories with such a pair. They can be compressed (.gz, .xz, .zst). Words that are not in TRAIN get the first
+    sense of the inventory; without --inventory they have no answer.
     """
     from elmokit.embedder import Elmo
     from elmokit.io.atomic import check_output_path
@@ -157,126 +149,19 @@ def wsd(
     if answers is not None:
         write_answers(result, answers, overwrite)
     if figure is not None:
-        _draw_wsd(result, figure, overwrite)
-    click.echo(_json(_wsd_facts(result)) if as_json else _wsd_table(result))
+        result.draw(figure, overwrite)
+    click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.to_text())
 
 
 def layer_numbers(text: str | None) -> list[int] | None:
-    """Layers as they stand in a flag.
+    """Parse the value of --layers.
 
     Raises:
-        ConfigError: they are no numbers with commas between.
+        ConfigError: It is not a list of numbers separated by commas.
     """
     if text is None:
         return None
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--layers is {text!r}; give layer numbers with commas between, such as 0,2.") from None
-
-
-def _json(facts: dict[str, Any]) -> str:
-    return json.dumps(facts, indent=2, ensure_ascii=False)
-
-
-def _title(name: str) -> str:
-    return f"layer {name}" if name.isdigit() else name
-
-
-def _pos_facts(result: PosResult) -> dict[str, Any]:
-    rows = [
-        {
-            "name": row.name,
-            "accuracy": row.accuracy,
-            "deviation": row.deviation,
-            "accuracies": row.accuracies,
-            "controls": row.controls,
-            "selectivity": row.selectivity,
-            "weights": row.weights,
-        }
-        for row in result.rows
-    ]
-    return {
-        "train_tokens": result.n_train_tokens,
-        "test_tokens": result.n_test_tokens,
-        "tags": result.n_tags,
-        "unknown_tags": result.n_unknown_tags,
-        "most_frequent_tag": result.baseline,
-        "rows": rows,
-    }
-
-
-def _pos_table(result: PosResult, seeds: int) -> str:
-    lines = [
-        f"{result.n_tags} tags, {result.n_train_tokens:,} words to learn from, {result.n_test_tokens:,} to test on",
-        f"{'most frequent tag':<18} {result.baseline:7.2%}",
-    ]
-    for row in result.rows:
-        line = f"{_title(row.name):<18} {row.accuracy:7.2%}"
-        if seeds > 1:
-            line += f" ± {row.deviation:.2%}"
-        if row.selectivity is not None:
-            line += f"   control {row.accuracy - row.selectivity:.2%}, selectivity {row.selectivity:.2%}"
-        if row.weights is not None:
-            line += f"   weights {' '.join(f'{weight:.2f}' for weight in row.weights)}"
-        lines.append(line)
-    if result.n_unknown_tags:
-        lines.append(f"{result.n_unknown_tags:,} test words have a tag that training has not; they count as wrong.")
-    return "\n".join(lines)
-
-
-def _draw_pos(result: PosResult, path: Path, overwrite: bool) -> None:
-    from elmokit.probes.layer_figure import Series, draw_layers
-
-    accuracies = [100 * row.accuracy for row in result.rows]
-    series = [Series("linear probe", accuracies, [100 * row.deviation for row in result.rows])]
-    if all(row.selectivity is not None for row in result.rows):
-        series.append(Series("control task", [100 * (row.accuracy - (row.selectivity or 0)) for row in result.rows]))
-    levels = {"most frequent tag": 100 * result.baseline}
-    draw_layers(path, [row.name for row in result.rows], series, levels, "accuracy (%)", overwrite)
-
-
-def _wsd_facts(result: SenseResult) -> dict[str, Any]:
-    rows = [
-        {
-            "name": row.name,
-            "scores": {name: score._asdict() for name, score in row.scores.items()},
-            "parts_of_speech": {name: score._asdict() for name, score in row.by_pos.items()},
-        }
-        for row in result.rows
-    ]
-    return {
-        "senses": result.n_senses,
-        "instances": result.n_instances,
-        "backed_off": result.n_backed_off,
-        "rows": rows,
-    }
-
-
-def _wsd_table(result: SenseResult) -> str:
-    """F1 in percent: a row for each layer, a column for each test set, then one for each part of speech."""
-    sets, parts = list(result.rows[0].scores), list(result.rows[0].by_pos)
-    widths = [max(8, len(name) + 1) for name in [*sets, *parts]]
-    heads = "".join(f"{name:>{width}}" for name, width in zip([*sets, *parts], widths, strict=True))
-    lines = [f"{'F1 in percent':<14}{heads}"]
-    for row in result.rows:
-        scores = [row.scores[name] for name in sets] + [row.by_pos[name] for name in parts]
-        cells = "".join(f"{100 * score.f1:>{width}.1f}" for score, width in zip(scores, widths, strict=True))
-        lines.append(f"{_title(row.name):<14}{cells}")
-    asked, missed = sum(result.n_instances.values()), sum(result.n_backed_off.values())
-    lines.append(f"{result.n_senses:,} senses learnt; {missed:,} of {asked:,} instances had none in training")
-    incomplete = [row for row in result.rows for score in row.scores.values() if score.precision != score.recall]
-    if incomplete:
-        lines.append("Some instances go without an answer; --json gives precision and recall, --inventory fills in.")
-    return "\n".join(lines)
-
-
-def _draw_wsd(result: SenseResult, path: Path, overwrite: bool) -> None:
-    from elmokit.probes.layer_figure import Series, draw_layers
-
-    layers = [row for row in result.rows if row.name not in ("first", "most frequent")]
-    rules = [row for row in result.rows if row.name in ("first", "most frequent")]
-    last = list(result.rows[0].scores)[-1]  # the pooled one, where there are several
-    series = [Series(name, [100 * row.scores[name].f1 for row in layers]) for name in result.rows[0].scores]
-    levels = {f"{row.name} sense ({last})": 100 * row.scores[last].f1 for row in rules}
-    draw_layers(path, [row.name for row in layers], series, levels, "F1 (%)", overwrite)
+        raise ConfigError(f"--layers is {text!r}; give layer numbers separated by commas, such as 0,2.") from None

@@ -1,4 +1,4 @@
-"""One figure for what layers know: a value for each layer, with what it has to beat."""
+"""A figure of probing results: one value for each layer, with the baselines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ DASHES = ("--", ":", "-.")
 
 @dataclass(frozen=True)
 class Series:
-    """One value for each row: a layer by its number, or a combination of layers by its name."""
+    """One line of the figure: a value for each layer and for each combination of layers."""
 
     label: str
     values: Sequence[float]
     deviations: Sequence[float] | None = None
+
+
+def row_title(name: str) -> str:
+    """Return how to show a row: ``layer 1`` for the number of a layer, other names unchanged."""
+    return f"layer {name}" if name.isdigit() else name
 
 
 def draw_layers(
@@ -29,34 +34,37 @@ def draw_layers(
     value_label: str,
     overwrite: bool = False,
 ) -> tuple[Path, Path]:
-    """Draw values over layers as PNG and SVG: layers joined by a line, combinations as points apart.
+    """Draw values by layer as PNG and SVG. Layers are joined by a line; combinations of layers are separate points.
 
     Args:
-        names: of the rows, numbers first.
-        series: values in the unit of ``value_label``.
-        levels: what needs no layer, drawn as level lines.
+        path: The figure, as in ``save_figure``.
+        names: Names of the rows: layer numbers first, then combinations.
+        series: Values in the unit of ``value_label``.
+        levels: Baselines, drawn as horizontal lines.
+        value_label: Label of the vertical axis.
+        overwrite: Replace existing files.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        OutputError: the figure exists and may not be overwritten, or cannot be written.
+        OutputError: The figure exists, or cannot be written.
     """
     n_numbers = sum(name.isdigit() for name in names)
     with styled_figure(COLUMN, 2.4) as figure:
         axes = figure.subplots()
         axes.grid(visible=False, axis="x")
         entries: list[Any] = []
-        for one, look in zip(series, LINES, strict=False):
-            for part, how in ((slice(0, n_numbers), look), (slice(n_numbers, None), {**look, "linestyle": "none"})):
-                places = range(len(names))[part]
-                (line,) = axes.plot(places, one.values[part], label=one.label, **how)
+        for one, style in zip(series, LINES, strict=False):
+            for part, how in ((slice(0, n_numbers), style), (slice(n_numbers, None), {**style, "linestyle": "none"})):
+                x = range(len(names))[part]
+                (line,) = axes.plot(x, one.values[part], label=one.label, **how)
                 if one.deviations is not None:
-                    bars = {"color": look["color"], "linestyle": "none", "capsize": 2}
-                    axes.errorbar(places, one.values[part], one.deviations[part], **bars)
+                    bars = {"color": style["color"], "linestyle": "none", "capsize": 2}
+                    axes.errorbar(x, one.values[part], one.deviations[part], **bars)
                 if part.start == 0:
                     entries.append(line)
         for (label, level), dashes in zip(levels.items(), DASHES, strict=False):
             entries.append(axes.axhline(level, color=INK, linestyle=dashes, linewidth=0.9, label=label))
-        axes.set_xticks(range(len(names)), [f"layer {name}" if name.isdigit() else name for name in names])
+        axes.set_xticks(range(len(names)), [row_title(name) for name in names])
         axes.set_xlim(-0.4, len(names) - 0.6)
         axes.set_ylabel(value_label)
         if len(entries) > 1:

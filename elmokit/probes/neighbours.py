@@ -1,4 +1,4 @@
-"""Contextual nearest neighbours: which tokens of other sentences a token is like (Peters et al. 2018, table 4)."""
+"""Nearest neighbours of a token among the tokens of other sentences in memory (Peters et al. 2018, table 4)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A token in its sentence."""
+    """A token of another sentence and its similarity."""
 
     sentence: int
     token: int
@@ -27,35 +27,39 @@ def nearest_tokens(
     n_neighbours: int = 5,
     among: Sequence[tuple[int, int]] | None = None,
 ) -> list[Neighbour]:
-    """The tokens of other sentences whose vectors in a layer are most like that of one token.
+    """Find the tokens of other sentences whose vectors are most similar to the vector of one token.
 
-    For a text in memory; ``occurrences`` has an index on disk for a large one.
+    This is for text in memory. For a large corpus, ``occurrences`` has an index on disk.
 
     Args:
-        vectors: ``(layers, tokens, dim)`` per sentence, as ``Elmo.embed`` gives them.
-        sentence, token: the place of the token asked for.
-        among: places to choose from, as (sentence, token); None for all tokens of all other sentences.
+        vectors: ``(layers, tokens, dim)`` per sentence, as :meth:`Elmo.embed` returns them.
+        sentence: The sentence of the query.
+        token: The token of the query.
+        layer: The layer to compare.
+        n_neighbours: How many neighbours to return.
+        among: The candidates as ``(sentence, token)``; None for all tokens of all other sentences.
     """
     query = vectors[sentence][layer, token]
     found: list[Neighbour] = []
     for other, array in enumerate(vectors):
         if other == sentence:
             continue
-        places = range(array.shape[1]) if among is None else [place for number, place in among if number == other]
-        rows = array[layer, list(places)]
+        tokens = range(array.shape[1]) if among is None else [index for number, index in among if number == other]
+        rows = array[layer, list(tokens)]
         cosines = rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))
-        found += [Neighbour(other, place, float(cosine)) for place, cosine in zip(places, cosines, strict=True)]
+        found += [Neighbour(other, index, float(cosine)) for index, cosine in zip(tokens, cosines, strict=True)]
     return sorted(found, key=lambda neighbour: -neighbour.similarity)[:n_neighbours]
 
 
-def in_context(tokens: Sequence[str], place: int, room: int = 30) -> str:
-    """A sentence with one token in brackets, and the whole words around it that ``room`` characters on each side hold.
+def in_context(tokens: Sequence[str], token: int, width: int = 30) -> str:
+    """Return a sentence with one token in brackets, and as many words around it as fit into ``width`` characters a
+    side.
 
-    The brackets of several such lines stand below each other.
+    The brackets of several such lines are aligned.
     """
-    before, after = list(tokens[:place]), list(tokens[place + 1 :])
-    while len(" ".join(before)) > room:
+    before, after = list(tokens[:token]), list(tokens[token + 1 :])
+    while len(" ".join(before)) > width:
         before = before[1:]
-    while len(" ".join(after)) > room:
+    while len(" ".join(after)) > width:
         after = after[:-1]
-    return f"{' '.join(before):>{room}} [{tokens[place]}] {' '.join(after)}".rstrip()
+    return f"{' '.join(before):>{width}} [{tokens[token]}] {' '.join(after)}".rstrip()

@@ -1,17 +1,18 @@
-"""An index of every word occurrence of a corpus on disk, asked for the occurrences most like one in a new sentence.
+"""An index on disk of every word occurrence of a corpus, for finding the occurrences most similar to a given one.
 
-Peters et al. 2018, table 4. The folder, written by ``build_index`` in bounded memory and read memory-mapped:
+This reproduces table 4 of Peters et al. 2018 for corpora of any size. The index is a resumable store. It is written in
+bounded memory and memory-mapped for searching:
 
 ====================  =====================================================================================
-``record.json``       the model, the text and its numbers, lengths of the files (``growing``)
-``layer-K.f16``       K = 1, 2, ...: one vector a token, of length 1, ``(tokens, dim)``
-``types.f16``         layer 0, which has no context: one vector a distinct word, of length 1, ``(types, dim)``
+``journal.json``      the model, the text and its size, and the lengths of the files (see ``io.resumable``)
+``layer-K.f16``       K = 1, 2, ...: the normalized vector of each token, ``(tokens, dim)``
+``types.f16``         layer 0, which is context-free: the normalized vector of each distinct word, ``(types, dim)``
 ``types.jsonl``       the distinct words
-``tokens.i32``        for each token its distinct word
+``tokens.i32``        for each token the number of its distinct word
 ``starts.i64``        for each sentence its first token
 ====================  =====================================================================================
 
-A search looks at every vector, so it is exact to the precision of float16 (cosines to about 0.001).
+A search compares with every vector, so it is exact to the precision of float16 (cosines to about 0.001).
 """
 
 from __future__ import annotations
@@ -28,31 +29,22 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.probes.growing import (
-    GrowingFolder,
-    Progress,
-    chunks,
-    mapped,
-    model_digest,
-    no_progress,
-    read_record,
-    text_digest,
-)
-from elmokit.probes.sense_files import DATA, read_sense_xml
-from elmokit.probes.tagged import read_conllu, unpacked_name
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.resumable import ResumableStore, StoreContents, read_store
+from elmokit.probes.corpus import model_digest, read_chunks, text_digest
+from elmokit.probes.neighbours import in_context
 
-WHAT = "elmokit index of occurrences, version 1"
+KIND = "elmokit index of occurrences, version 1"
 FLOAT16, INT32, INT64 = "<f2", "<i4", "<i8"
 BLOCK_ROWS, COUNT_ROWS = 1 << 15, 1 << 22
 
 Among = Literal["any", "same", "other"]
-"""Which occurrences may be found: of any word, of the query's own word only, or of other words only."""
+"""Which occurrences to search: of any word, of the query word only, or of other words only."""
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A token in its sentence, and how like the query it is."""
+    """A token in its sentence, and its similarity to the query."""
 
     similarity: float
     """Cosine, from -1 to 1."""
@@ -68,39 +60,46 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class SimilarWord:
-    """A distinct word of the corpus, by its vector without context."""
+    """A distinct word of the corpus with a similar context-free vector."""
 
     similarity: float
+    """Cosine, from -1 to 1."""
     word: str
     count: int
-    """How often it stands in the corpus."""
+    """How often it occurs in the corpus."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What was found for one word in its sentence."""
+    """The nearest neighbours of one word in its sentence."""
 
     words: list[str]
     token: int
     context_free: list[SimilarWord]
-    """Most like its layer 0, where a word has one vector whatever the sentence (the paper's GloVe column)."""
+    """The nearest words by layer 0, where a word has the same vector in every sentence (the paper's GloVe column)."""
     layers: dict[int, list[Occurrence]]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        layers = {
+            str(layer): [
+                {"similarity": one.similarity, "sentence": one.sentence, "token": one.token, "words": one.words}
+                for one in found
+            ]
+            for layer, found in self.layers.items()
+        }
+        similar = [vars(one) for one in self.context_free]
+        return {"words": self.words, "token": self.token, "context_free": similar, "layers": layers}
 
-def read_sentences(paths: Sequence[Path], tokenize: Callable[[str], list[str]] = split_tokens) -> Iterator[list[str]]:
-    """Sentences that have words: of text, one a line; of ``.conllu`` and of ``.data.xml`` files.
-
-    Raises:
-        TextError: a file cannot be read.
-    """
-    for path in paths:
-        name = unpacked_name(path)
-        if name.endswith(".conllu"):
-            yield from (sentence.words for sentence in read_conllu(path))
-        elif name.endswith(DATA):
-            yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
-        else:
-            yield from filter(None, map(tokenize, read_lines(path)))
+    def to_text(self) -> str:
+        """Return a table for people: a line per neighbour, aligned at the word."""
+        shown = ", ".join(f"{one.word} {one.similarity:.2f}" for one in self.context_free) or "none"
+        lines = [f"             {in_context(self.words, self.token)}", f"without context: {shown}"]
+        for layer, found in self.layers.items():
+            lines += [f"layer {layer}  {one.similarity:.2f}  {in_context(one.words, one.token)}" for one in found] or [
+                f"layer {layer}  none"
+            ]
+        return "\n".join(lines)
 
 
 def build_index(
@@ -108,19 +107,28 @@ def build_index(
     sentences: Callable[[], Iterator[list[str]]],
     path: str | Path,
     model_name: str | None = None,
-    progress: Progress = no_progress,
+    progress: ProgressCallback | None = None,
 ) -> OccurrenceIndex:
-    """Index a corpus: read twice, first to count it, in memory that grows with its distinct words only.
+    """Index a corpus.
 
-    A run that was killed goes on where it was, with the same result; a finished index is opened.
+    The corpus is read twice, the first time to count it. Memory grows only with the number of distinct words. If the
+    process is killed, call it again with the same arguments to resume; the result is the same. A finished index is
+    opened.
 
     Args:
-        sentences: gives the corpus from its beginning, each time it is called.
-        model_name: what to open the model by when the index is asked; None for the model inside the package.
+        elmo: The model.
+        sentences: Returns an iterator over the corpus, each time it is called.
+        path: Directory of the index.
+        model_name: How to open the model when the index is searched; None for the included model.
+        progress: Called with the number of words indexed.
 
     Raises:
-        TextError: the corpus cannot be read, or has no words.
-        OutputError: ``path`` holds something else, or cannot be written.
+        TextError: The corpus cannot be read or has no words.
+        OutputError: ``path`` contains something else or cannot be written.
+
+    Example:
+        >>> index = build_index(elmo, lambda: read_corpus([Path("corpus.txt")]), "index")
+        >>> print(index.neighbours(elmo, ["a", "river", "bank"], token=2).to_text())
     """
     n_sentences = n_tokens = 0
 
@@ -133,8 +141,8 @@ def build_index(
     text = text_digest(counted())
     if not n_tokens:
         raise TextError("There is nothing to index: the corpus has no words.")
-    about = {
-        "what": WHAT,
+    settings = {
+        "what": KIND,
         "model": model_digest(elmo),
         "model_name": model_name,
         "text": text,
@@ -143,70 +151,73 @@ def build_index(
         "n_layers": elmo.n_layers,
         "dim": elmo.output_dim,
     }
-    with GrowingFolder(path, about) as folder:
-        if not folder.finished:
-            _fill(elmo, islice(sentences(), folder.done, None), folder, progress)
+    with ResumableStore(path, settings) as store:
+        if not store.finished:
+            _fill(elmo, sentences(), store, progress)
     return OccurrenceIndex(path)
 
 
-def _fill(elmo: Elmo, sentences: Iterator[list[str]], folder: GrowingFolder, progress: Progress) -> None:
-    types = {word: number for number, word in enumerate(_read_types(folder.path, folder.sizes))}
-    n_tokens = folder.sizes.get("tokens.i32", 0) // np.dtype(INT32).itemsize
-    n_done = folder.done
-    progress("words indexed", n_tokens, folder.about["n_tokens"])
-    for chunk in chunks(sentences, len):
+def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: ResumableStore, progress: ProgressCallback | None) -> None:
+    types = {word: number for number, word in enumerate(_read_types(store.committed))}
+    n_tokens = store.committed.sizes.get("tokens.i32", 0) // np.dtype(INT32).itemsize
+    n_done = store.progress.get("n_done", 0)
+    if progress is not None:
+        progress("index", n_tokens, store.settings["n_tokens"])
+    for chunk in read_chunks(islice(sentences, n_done, None)):
         new: list[str] = []
         for words, array in zip(chunk, elmo.embed(chunk), strict=True):
             unit = _unit(array).astype(FLOAT16)
             for layer in range(1, elmo.n_layers):
-                folder.append(f"layer-{layer}.f16", unit[layer])
-            folder.append("starts.i64", np.array([n_tokens], dtype=INT64))
-            for place, word in enumerate(words):
+                store.append(f"layer-{layer}.f16", unit[layer])
+            store.append("starts.i64", np.array([n_tokens], dtype=INT64))
+            for token, word in enumerate(words):
                 if word not in types:
                     types[word] = len(types)
                     new.append(word)
-                    folder.append("types.f16", unit[0, place])
-            folder.append("tokens.i32", np.array([types[word] for word in words], dtype=INT32))
+                    store.append("types.f16", unit[0, token])
+            store.append("tokens.i32", np.array([types[word] for word in words], dtype=INT32))
             n_tokens += len(words)
-        lines = "".join(json.dumps(word) + "\n" for word in new)
-        folder.append("types.jsonl", lines.encode("ascii"))
+        store.append("types.jsonl", "".join(json.dumps(word) + "\n" for word in new).encode("ascii"))
         n_done += len(chunk)
-        folder.commit(n_done, finished=n_done == folder.about["n_sentences"])
-        progress("words indexed", n_tokens, folder.about["n_tokens"])
-    if not folder.finished:
-        raise TextError("The corpus changed while it was read: it has fewer sentences now. Index it again.")
+        store.commit({"n_done": n_done}, finished=n_done == store.settings["n_sentences"])
+        if progress is not None:
+            progress("index", n_tokens, store.settings["n_tokens"])
+    if not store.finished:
+        raise TextError("The corpus changed while it was read: it has fewer sentences now. Build the index again.")
 
 
 class OccurrenceIndex:
     """A finished index, memory-mapped.
 
     Raises:
-        OutputError: there is none, it is unfinished, or damaged.
+        OutputError: There is no index at the path, it is not finished, or it is damaged.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        record = read_record(self.path)
-        self.about: dict[str, Any] = record["about"]
-        if self.about.get("what") != WHAT:
-            raise OutputError(f"{path} is no index that this elmokit reads. Make one with: elmokit neighbours index")
-        if not record["finished"]:
-            raise OutputError(f"{path} is unfinished. The same call that began it goes on.")
-        sizes, dim = record["sizes"], self.about["dim"]
+        store = read_store(self.path)
+        self.settings = store.settings
+        """What the index was built from, with the model's name as ``model_name``."""
+        if self.settings.get("what") != KIND:
+            raise OutputError(
+                f"{path} is not an index that this version can read. Build one with: elmokit neighbours index"
+            )
+        if not store.finished:
+            raise OutputError(f"The index {path} is not finished. Run the command that started it again to resume.")
+        dim = self.settings["dim"]
         self.layers = {
-            layer: mapped(self.path, f"layer-{layer}.f16", FLOAT16, sizes, dim)
-            for layer in range(1, self.about["n_layers"])
+            layer: store.memory_map(f"layer-{layer}.f16", FLOAT16, dim) for layer in range(1, self.settings["n_layers"])
         }
-        self.type_vectors = mapped(self.path, "types.f16", FLOAT16, sizes, dim)
-        self.tokens = mapped(self.path, "tokens.i32", INT32, sizes)
-        self.starts = mapped(self.path, "starts.i64", INT64, sizes)
-        self.types = _read_types(self.path, sizes)
+        self.type_vectors = store.memory_map("types.f16", FLOAT16, dim)
+        self.tokens = store.memory_map("tokens.i32", INT32)
+        self.starts = store.memory_map("starts.i64", INT64)
+        self.types = _read_types(store)
         if len(self.types) != len(self.type_vectors):
-            raise OutputError(f"{path} is damaged: its parts do not fit each other. Delete it and make it again.")
+            raise OutputError(f"{path} is damaged: its files do not match. Delete the index and build it again.")
         self.n_sentences, self.n_tokens = len(self.starts), len(self.tokens)
 
     def sentence(self, number: int) -> list[str]:
-        """The words of a sentence."""
+        """Return the words of a sentence."""
         stop = self.starts[number + 1] if number + 1 < self.n_sentences else self.n_tokens
         return [self.types[kind] for kind in self.tokens[self.starts[number] : stop]]
 
@@ -220,33 +231,37 @@ class OccurrenceIndex:
         among: Among = "any",
         min_count: int = 1,
     ) -> Neighbours:
-        """The occurrences most like one word of a sentence, by each layer; and the words most like it without context.
+        """Find the occurrences most similar to a word in a sentence by each layer, and the most similar words by layer
+        0.
 
-        Occurrences in the very sentence that is asked with are left out, and of equal sentences one is shown.
+        Occurrences in the very sentence of the query are left out, and of equal sentences only one is shown.
 
         Args:
-            elmo: the model that the index was made with.
-            token: the word's place in ``words``, from 0.
-            layers: from 1; None for all.
-            min_count: context-free neighbours stand at least so often in the corpus.
+            elmo: The model that the index was built with.
+            words: The sentence.
+            token: Index of the word in ``words``.
+            layers: Layers from 1; None for all.
+            n_neighbours: Neighbours per layer.
+            among: Which occurrences to search.
+            min_count: Context-free neighbours occur at least this often in the corpus.
 
         Raises:
-            ConfigError: there is no such layer, or the index was made with another model.
+            ConfigError: There is no such layer, or the index was built with another model.
         """
-        if model_digest(elmo) != self.about["model"]:
+        if model_digest(elmo) != self.settings["model"]:
             raise ConfigError(
-                f"{self.path} was made with another model: {self.about['model_name'] or 'the one inside the package'}. "
-                "Ask with that, or make an index with this one."
+                f"{self.path} was built with another model: {self.settings['model_name'] or 'the included one'}. Use "
+                "that model, or build an index with this one."
             )
         chosen = list(self.layers) if layers is None else list(layers)
         for layer in chosen:
             if layer not in self.layers:
                 raise ConfigError(
-                    f"The index has no layer {layer!r}: it has 1 to {len(self.layers)}. Layer 0 knows no context; its "
-                    "neighbours are shown as context-free."
+                    f"The index has no layer {layer!r}: it has 1 to {len(self.layers)}. Layer 0 is context-free, and "
+                    "its neighbours are always shown."
                 )
         if n_neighbours < 1:
-            raise ConfigError(f"{n_neighbours} neighbours were asked for; ask for at least 1.")
+            raise ConfigError(f"The number of neighbours is {n_neighbours}; it must be at least 1.")
         (array,) = elmo.embed([words])
         query = _unit(array[:, token])
         return Neighbours(
@@ -259,7 +274,7 @@ class OccurrenceIndex:
     def similar_words(
         self, vector: NDArray[np.float32], word: str, n_neighbours: int = 5, min_count: int = 1
     ) -> list[SimilarWord]:
-        """Other words of the corpus whose context-free vectors are most like a vector of length 1."""
+        """Find other words of the corpus whose context-free vectors are most similar to a normalized vector."""
         counts = np.zeros(len(self.types), dtype=np.int64)
         for start in range(0, self.n_tokens, COUNT_ROWS):
             counts += np.bincount(self.tokens[start : start + COUNT_ROWS], minlength=len(self.types))
@@ -287,13 +302,13 @@ class OccurrenceIndex:
     def _merged(
         self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbours: int
     ) -> list[Occurrence]:
-        """The best of both, falling; of one place in equal sentences the first."""
+        """Return the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
         seen = {(tuple(one.words), one.token) for one in best}
         added = 0
-        for similarity, place in more:
-            number = int(np.searchsorted(self.starts, place, side="right")) - 1
+        for similarity, position in more:
+            number = int(np.searchsorted(self.starts, position, side="right")) - 1
             sentence = self.sentence(number)
-            key = (tuple(sentence), place - int(self.starts[number]))
+            key = (tuple(sentence), position - int(self.starts[number]))
             if sentence == words or key in seen:
                 continue
             seen.add(key)
@@ -304,16 +319,12 @@ class OccurrenceIndex:
         return sorted(best, key=lambda one: -one.similarity)[:n_neighbours]
 
 
-def _read_types(path: Path, sizes: dict[str, int]) -> list[str]:
-    size = sizes.get("types.jsonl", 0)
-    if not size:
-        return []
+def _read_types(store: StoreContents) -> list[str]:
     try:
-        with (path / "types.jsonl").open("rb") as file:
-            return [json.loads(line) for line in file.read(size).splitlines()]
-    except (OSError, ValueError) as error:
+        return [json.loads(line) for line in store.read_bytes("types.jsonl").splitlines()]
+    except ValueError as error:
         raise OutputError(
-            f"{path / 'types.jsonl'} cannot be read ({error}). Delete the index and make it again."
+            f"{store.folder / 'types.jsonl'} is damaged ({error}). Delete the index and build it again."
         ) from None
 
 
@@ -324,6 +335,6 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _blocks(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Where each block begins, and the block in float32."""
+    """Yield the first row of each block, and the block in float32."""
     for start in range(0, len(rows), BLOCK_ROWS):
         yield start, np.asarray(rows[start : start + BLOCK_ROWS], dtype=np.float32)

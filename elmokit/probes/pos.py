@@ -1,8 +1,8 @@
-"""What the layers know of parts of speech: a linear classifier on each layer's frozen vectors.
+"""Measure what each layer encodes about parts of speech, with a linear classifier on its frozen vectors.
 
-Peters et al. 2018, section 5.3 and table 6. Two guards against reading too much into an accuracy stand beside it: the
-most frequent tag of each word, which needs no vector, and a control task (Hewitt and Liang 2019), in which each
-word gets one tag at random, so that only what the classifier can learn by heart counts.
+This follows section 5.3 and table 6 of Peters et al. 2018. Probing accuracy alone can mislead, so two baselines are
+reported alongside it: the most frequent tag of each word, which needs no vector, and a control task (Hewitt and Liang
+2019) with a random tag for each word, which a classifier can only memorize.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, TextError
-from elmokit.probes.growing import GrowingFolder, Progress, chunks, mapped, model_digest, no_progress, text_digest
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.resumable import ResumableStore
+from elmokit.probes.corpus import model_digest, read_chunks, text_digest
+from elmokit.probes.layer_figure import Series, draw_layers, row_title
 from elmokit.probes.linear import LinearSettings, predict_linear, train_linear
 from elmokit.probes.tagged import TaggedSentence
 
@@ -29,45 +32,99 @@ CONTROL_SEED = 2019
 
 @dataclass(frozen=True)
 class PosRow:
-    """What a classifier made of one layer, or of several."""
+    """The results of the classifier on one layer, or on several combined."""
 
     name: str
     """A layer's number, "average", or "mix" (learned weights)."""
     accuracies: list[float]
-    """On the test tokens, from 0 to 1, per seed."""
+    """Accuracy on the test tokens for each seed, from 0 to 1."""
     controls: list[float] | None = None
-    """Accuracy at the control task, per seed; None if it was not asked for."""
+    """Accuracy on the control task for each seed; None if it was not run."""
     weights: list[float] | None = None
-    """The mix: softmax weights of the layers, mean over the seeds."""
+    """Weights of the layers in a learned mix, averaged over the seeds."""
 
     @property
     def accuracy(self) -> float:
-        """Mean over the seeds."""
+        """The mean over the seeds."""
         return float(np.mean(self.accuracies))
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over the seeds (n - 1); 0 for one seed."""
+        """The sample standard deviation over the seeds; 0 for one seed."""
         return float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
 
     @property
     def selectivity(self) -> float | None:
-        """Accuracy less that at the control task."""
+        """Accuracy minus the accuracy on the control task."""
         return None if self.controls is None else self.accuracy - float(np.mean(self.controls))
 
 
 @dataclass(frozen=True)
 class PosResult:
-    """A probe of parts of speech, layer by layer."""
+    """The results of the part-of-speech probe."""
 
     rows: list[PosRow]
     baseline: float
-    """Accuracy of the most frequent tag of each word, and of all words for one that training did not have."""
+    """Accuracy of the most frequent tag of each word; for unknown words, of the most frequent tag of all words."""
     n_train_tokens: int
     n_test_tokens: int
     n_tags: int
     n_unknown_tags: int
-    """Test tokens whose tag stands nowhere in training; they count as wrong."""
+    """Test tokens whose tag does not occur in training; they count as wrong."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        rows = [
+            {
+                "name": row.name,
+                "accuracy": row.accuracy,
+                "deviation": row.deviation,
+                "accuracies": row.accuracies,
+                "controls": row.controls,
+                "selectivity": row.selectivity,
+                "weights": row.weights,
+            }
+            for row in self.rows
+        ]
+        return {
+            "train_tokens": self.n_train_tokens,
+            "test_tokens": self.n_test_tokens,
+            "tags": self.n_tags,
+            "unknown_tags": self.n_unknown_tags,
+            "most_frequent_tag": self.baseline,
+            "rows": rows,
+        }
+
+    def to_text(self) -> str:
+        """Return a table for people: a line per layer."""
+        lines = [
+            f"{self.n_tags} tags, {self.n_train_tokens:,} training words, {self.n_test_tokens:,} test words",
+            f"{'most frequent tag':<18} {self.baseline:7.2%}",
+        ]
+        for row in self.rows:
+            line = f"{row_title(row.name):<18} {row.accuracy:7.2%}"
+            if len(row.accuracies) > 1:
+                line += f" ± {row.deviation:.2%}"
+            if row.selectivity is not None:
+                line += f"   control {row.accuracy - row.selectivity:.2%}, selectivity {row.selectivity:.2%}"
+            if row.weights is not None:
+                line += f"   weights {' '.join(f'{weight:.2f}' for weight in row.weights)}"
+            lines.append(line)
+        if self.n_unknown_tags:
+            lines.append(
+                f"{self.n_unknown_tags:,} test words have a tag that does not occur in training; they count as wrong."
+            )
+        return "\n".join(lines)
+
+    def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+        """Draw the accuracy of each layer as PNG and SVG. Errors as in ``draw_layers``."""
+        accuracies = [100 * row.accuracy for row in self.rows]
+        series = [Series("linear probe", accuracies, [100 * row.deviation for row in self.rows])]
+        if all(row.selectivity is not None for row in self.rows):
+            controls = [100 * (row.accuracy - (row.selectivity or 0)) for row in self.rows]
+            series.append(Series("control task", controls))
+        levels = {"most frequent tag": 100 * self.baseline}
+        return draw_layers(path, [row.name for row in self.rows], series, levels, "accuracy (%)", overwrite)
 
 
 def probe_pos(
@@ -81,21 +138,31 @@ def probe_pos(
     control: bool = False,
     settings: LinearSettings = LinearSettings(),  # noqa: B008 (frozen)
     folder: str | Path | None = None,
-    progress: Progress = no_progress,
+    progress: ProgressCallback | None = None,
 ) -> PosResult:
     """Train a linear probe on each layer and score it on the test sentences.
 
     Args:
-        layers: which layers; None for all.
-        combined: also the plain mean of these layers, and a learned mix of them.
-        seeds: one training each, of every row.
-        control: also the control task.
-        folder: keep the vectors (float16) there, to go on after a kill and to use them again; None for a temporary one.
+        elmo: The model.
+        train: Sentences to train the classifier on.
+        test: Sentences to score it on.
+        layers: The layers to probe; None for all.
+        combined: Also probe the mean of these layers, and a learned mix of them.
+        seeds: Each layer is trained once per seed.
+        control: Also run the control task.
+        settings: How to train the classifier.
+        folder: Keep the vectors (float16) in this directory, so that an interrupted run can be resumed and later runs
+            can use them. None uses a temporary directory.
+        progress: Called with the words embedded, then with the training steps of each classifier.
 
     Raises:
-        ConfigError: there is no such layer, or no seed.
-        TextError: there is nothing to train or to test on.
-        OutputError: ``folder`` holds something else, or cannot be written.
+        ConfigError: There is no such layer, or no seed.
+        TextError: There are no tagged words to train on, or to test on.
+        OutputError: ``folder`` contains something else or cannot be written.
+
+    Example:
+        >>> result = probe_pos(elmo, list(read_tagged("train.conllu")), list(read_tagged("test.conllu")))
+        >>> print(result.to_text())
     """
     chosen = list(range(elmo.n_layers)) if layers is None else sorted(set(layers))
     if not seeds:
@@ -104,7 +171,9 @@ def probe_pos(
         raise ConfigError("The probe needs at least one layer.")
     tags = sorted({tag for sentence in train for tag in sentence.tags if tag is not None})
     if not tags or not any(tag is not None for sentence in test for tag in sentence.tags):
-        raise TextError("The probe needs tagged words to train on and to test on; one of the two has none.")
+        raise TextError(
+            "The probe needs tagged words in both the training and the test text, but one of them has none."
+        )
     answers, questions = _labels(train, tags), _labels(test, tags)
     asked = np.array([tag is not None for sentence in test for tag in sentence.tags])
     meanings = [(answers, questions)]
@@ -116,28 +185,20 @@ def probe_pos(
         seen, unseen = (
             _vectors(elmo, part, home / name, chosen, progress) for name, part in (("train", train), ("test", test))
         )
-        plan = [(str(layer), [place], False) for place, layer in enumerate(chosen)]
+        plan = [(str(layer), [index], False) for index, layer in enumerate(chosen)]
         if combined and len(chosen) > 1:
             everything = list(range(len(chosen)))
             plan += [("average", everything, False), ("mix", everything, True)]
         rows = []
-        for name, places, learn in plan:
+        for name, used, learn in plan:
             scores: list[list[float]] = [[], []]
             weights = []
             for task, (known, hidden) in enumerate(meanings):
                 for seed in seeds:
-                    what = ("control task, " if task else "") + (f"layer {name}" if name.isdigit() else name)
-                    stage = f"steps ({what}, seed {seed})"
-                    probe = train_linear(
-                        [seen[place] for place in places],
-                        known,
-                        len(tags),
-                        learn,
-                        seed,
-                        settings,
-                        lambda done, total, stage=stage: progress(stage, done, total),  # type: ignore[misc]
-                    )
-                    found = predict_linear(probe, [unseen[place] for place in places])
+                    stage = f"train {row_title(name)}, seed {seed}{', control task' if task else ''}"
+                    rows_of = [seen[index] for index in used]
+                    probe = train_linear(rows_of, known, len(tags), learn, seed, settings, progress, stage)
+                    found = predict_linear(probe, [unseen[index] for index in used])
                     scores[task].append(float((found == hidden)[asked].mean()))
                     if learn and task == 0:
                         weights.append(probe.mix.weight.detach().softmax(0).numpy())
@@ -150,11 +211,15 @@ def probe_pos(
 
 
 def _vectors(
-    elmo: Elmo, part: Sequence[TaggedSentence], home: Path, layers: list[int], progress: Progress
+    elmo: Elmo,
+    part: Sequence[TaggedSentence],
+    folder: Path,
+    layers: list[int],
+    progress: ProgressCallback | None,
 ) -> list[NDArray[Any]]:
-    """Per layer ``(tokens, dim)`` in float16, mapped from the folder; computed as far as it lacks them."""
+    """Return the vectors of each layer, ``(tokens, dim)`` in float16, memory-mapped. Compute those that are missing."""
     sentences = [sentence.words for sentence in part]
-    about = {
+    settings = {
         "what": "token vectors, one float16 file a layer",
         "model": model_digest(elmo),
         "text": text_digest(sentences),
@@ -162,25 +227,25 @@ def _vectors(
         "dim": elmo.output_dim,
     }
     n_tokens = sum(map(len, sentences))
-    with GrowingFolder(home, about) as folder:
-        n_done = folder.done
-        stage = f"words of {home.name}"
-        progress(stage, sum(map(len, sentences[:n_done])), n_tokens)
-        for chunk in chunks(sentences[n_done:], len):
+    with ResumableStore(folder, settings) as store:
+        n_done = store.progress.get("n_done", 0)
+        if progress is not None:
+            progress(f"embed {folder.name}", sum(map(len, sentences[:n_done])), n_tokens)
+        for chunk in read_chunks(sentences[n_done:]):
             for array in elmo.embed(chunk, layers=layers):
                 for layer, rows in zip(layers, array.astype(FLOAT16), strict=True):
-                    folder.append(f"layer-{layer}.f16", rows)
+                    store.append(f"layer-{layer}.f16", rows)
             n_done += len(chunk)
-            folder.commit(n_done)
-            progress(stage, sum(map(len, sentences[:n_done])), n_tokens)
-        folder.commit(n_done, finished=True)
-        return [mapped(home, f"layer-{layer}.f16", FLOAT16, folder.sizes, elmo.output_dim) for layer in layers]
+            store.commit({"n_done": n_done}, finished=n_done == len(sentences))
+            if progress is not None:
+                progress(f"embed {folder.name}", sum(map(len, sentences[:n_done])), n_tokens)
+        return [store.committed.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
 
 
 def _labels(part: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:
-    """``(tokens,)``: a tag's place in the list, -1 where there is none or an unknown one."""
-    places: dict[str | None, int] = {tag: place for place, tag in enumerate(tags)}
-    return np.array([places.get(tag, -1) for sentence in part for tag in sentence.tags], dtype=np.int64)
+    """Return the index of each token's tag, ``(tokens,)``; -1 if it has none or an unknown one."""
+    index_of: dict[str | None, int] = {tag: index for index, tag in enumerate(tags)}
+    return np.array([index_of.get(tag, -1) for sentence in part for tag in sentence.tags], dtype=np.int64)
 
 
 def _baseline(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -> float:
@@ -203,11 +268,11 @@ def _baseline(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -
 def _control_task(
     train: Sequence[TaggedSentence], test: Sequence[TaggedSentence], answers: NDArray[np.int64], n_tags: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Labels of the training and of the test tokens: one a word, drawn as often as the tags stand in training."""
-    share = np.bincount(answers[answers >= 0], minlength=n_tags) / (answers >= 0).sum()
+    """Return random labels of the training and test tokens: one per word, with the frequencies of the real tags."""
+    frequencies = np.bincount(answers[answers >= 0], minlength=n_tags) / (answers >= 0).sum()
     draw = np.random.default_rng(CONTROL_SEED)
     words = sorted({word for part in (train, test) for sentence in part for word in sentence.words})
-    of_word = dict(zip(words, draw.choice(n_tags, size=len(words), p=share).tolist(), strict=True))
+    of_word = dict(zip(words, draw.choice(n_tags, size=len(words), p=frequencies).tolist(), strict=True))
     known, hidden = (
         np.array([of_word[word] for sentence in part for word in sentence.words], dtype=np.int64)
         for part in (train, test)

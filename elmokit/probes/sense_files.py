@@ -1,8 +1,8 @@
-"""The files of word sense disambiguation: the XML and key files of the unified framework, and lists of senses.
+"""Read the files of word sense disambiguation: XML and key files of the unified framework, and sense inventories.
 
-Raganato et al. 2017, "Word Sense Disambiguation: A Unified Evaluation Framework". ``X.data.xml`` holds ``<sentence>``
-of ``<wf lemma pos>`` and ``<instance id lemma pos>``; ``X.gold.key.txt`` beside it one line an instance, its id and the
-senses that are right, with blanks between. Each may be compressed.
+The framework is Raganato et al. 2017, "Word Sense Disambiguation: A Unified Evaluation Framework". ``X.data.xml``
+contains ``<sentence>`` elements of ``<wf lemma pos>`` and ``<instance id lemma pos>``. ``X.gold.key.txt`` next to it
+has one line per instance: its id and the correct senses, separated by spaces. Both can be compressed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from elmokit.io.text_files import read_lines, split_tokens
 DATA, GOLD = ".data.xml", ".gold.key.txt"
 PACKED = ("", ".xz", ".gz", ".zst")
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
-"""The part of speech in a WordNet sense key, the digit after ``%``; 5 is a satellite adjective."""
+"""The digit after ``%`` in a WordNet sense key, which is the part of speech. 5 is a satellite adjective."""
 
 LemmaPos = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A word, or several in a row, whose sense is asked for."""
+    """A word, or several consecutive words, to disambiguate."""
 
     id: str
     lemma: str
-    """In lower case, with ``_`` for blanks."""
+    """In lower case, with ``_`` for spaces."""
     pos: str
     """NOUN, VERB, ADJ or ADV."""
     start: int
     stop: int
-    """Its tokens are ``words[start:stop]``."""
+    """The instance covers the tokens ``words[start:stop]``."""
 
 
 @dataclass(frozen=True)
 class SenseSentence:
-    """A sentence's tokens, and those whose sense is asked for."""
+    """A sentence with the words to disambiguate."""
 
     words: list[str]
     instances: list[Instance]
@@ -47,7 +47,7 @@ class SenseSentence:
 
 @dataclass(frozen=True)
 class SenseSet:
-    """The two files of a data set."""
+    """The two files of a dataset."""
 
     name: str
     data: Path
@@ -55,42 +55,42 @@ class SenseSet:
 
 
 def find_sense_set(path: str | Path) -> SenseSet:
-    """A data set by its ``.data.xml`` file, or by the folder that holds one; its gold keys stand beside it.
+    """Find the two files of a dataset, given the ``.data.xml`` file or the directory that contains one.
 
     Raises:
-        TextError: one of the two is missing, or the folder holds several sets.
+        TextError: One of the files is missing, or the directory contains several datasets.
     """
     path = Path(path)
     data = path
     if path.is_dir():
         found = sorted(file for end in PACKED for file in path.glob(f"*{DATA}{end}"))
         if len(found) != 1:
-            raise TextError(f"{path} holds {len(found)} files *{DATA}; name the file itself.")
+            raise TextError(f"{path} contains {len(found)} files *{DATA}. Give the file itself.")
         data = found[0]
     elif not path.is_file():
-        raise TextError(f"There is no {path}. Give a file *{DATA}, or the folder that holds one.")
+        raise TextError(f"{path} does not exist. Give a file *{DATA}, or the directory that contains one.")
     stem, mark, _ = data.name.rpartition(DATA)
     if not mark:
-        raise TextError(f"{data} is no *{DATA} file, of which the gold keys' file *{GOLD} takes its name.")
+        raise TextError(f"{data} is not a *{DATA} file, from whose name that of the gold keys (*{GOLD}) is derived.")
     for end in PACKED:
         if (gold := data.with_name(stem + GOLD + end)).is_file():
             return SenseSet(stem, data, gold)
-    raise TextError(f"{data} has no gold keys beside it: expected {data.with_name(stem + GOLD)}.")
+    raise TextError(f"{data} has no gold keys next to it: expected {data.with_name(stem + GOLD)}.")
 
 
 def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
-    """Sentences of a ``.data.xml`` file, read bit by bit; an element of several words gives several tokens.
+    """Yield the sentences of a ``.data.xml`` file. An element with several words gives several tokens.
 
     Raises:
-        TextError: the file cannot be read, is no well-formed XML, or an instance lacks its id, lemma, part of speech
-            or text, or has the id of another.
+        TextError: The file cannot be read or is not well-formed XML; or an instance has no id, lemma, part of speech or
+            text, or repeats the id of another.
     """
-    reader = _Reader(str(path))
+    reader = _XmlHandler(str(path))
     parser = expat.ParserCreate()
     parser.StartElementHandler = lambda name, given: reader.start(name, given, parser.CurrentLineNumber)
     parser.EndElementHandler = reader.end
     parser.CharacterDataHandler = reader.text
-    parser.StartDoctypeDeclHandler = lambda *_: reader.fail(parser.CurrentLineNumber, "a DOCTYPE, which is not read")
+    parser.StartDoctypeDeclHandler = lambda *_: reader.fail(parser.CurrentLineNumber, "an unsupported DOCTYPE")
     try:
         for line in read_lines(path):
             parser.Parse(line + "\n", False)
@@ -98,11 +98,11 @@ def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
         parser.Parse("", True)
     except expat.ExpatError as error:
         problem = expat.ErrorString(error.code)
-        raise TextError(f"{path}, line {error.lineno}: no well-formed XML ({problem}).") from None
+        raise TextError(f"{path}, line {error.lineno}: not well-formed XML ({problem}).") from None
 
 
-class _Reader:
-    """Gathers elements to sentences."""
+class _XmlHandler:
+    """Collects XML elements into sentences."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -150,21 +150,21 @@ class _Reader:
         if not n_words:
             self.fail(line, f"instance {given['id']} has no text")
         if given["id"] in self.seen:
-            self.fail(line, f"a second instance {given['id']}; each id stands once")
+            self.fail(line, f"a second instance {given['id']}; ids must be unique")
         self.seen.add(given["id"])
         return Instance(given["id"], normal_lemma(given["lemma"]), given["pos"].upper(), start, start + n_words)
 
 
 def normal_lemma(lemma: str) -> str:
-    """In lower case, with ``_`` for blanks, as WordNet has it."""
+    """Return a lemma as WordNet spells it: in lower case, with ``_`` for spaces."""
     return lemma.lower().replace(" ", "_")
 
 
 def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """Instance id to the senses that are right, in their order; lines of one id are taken together.
+    """Read a key file: for each instance id its correct senses. Lines with the same id are merged.
 
     Raises:
-        TextError: the file cannot be read, or a line has no sense.
+        TextError: The file cannot be read, or a line has no sense.
     """
     keys: dict[str, tuple[str, ...]] = {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -177,14 +177,13 @@ def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
 
 
 def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
-    """Lemma and part of speech to all their senses, the first one first.
+    """Read a sense inventory: for each lemma and part of speech its senses, the first sense first.
 
-    Two forms are read, told by their first line: WordNet's own ``index.sense`` (``key offset number count`` with blanks
-    between, where the number gives the order), and a table ``lemma<TAB>POS<TAB>key [key ...]``; lines that
-    begin with ``# `` are passed over.
+    There are two formats: WordNet's ``index.sense`` (``key offset number count``, separated by spaces, where the number
+    gives the order), and a table ``lemma<TAB>POS<TAB>key [key ...]``. Lines that start with ``# `` are skipped.
 
     Raises:
-        TextError: the file cannot be read, or a line is of neither form.
+        TextError: The file cannot be read, or a line has neither format.
     """
     numbered: dict[LemmaPos, list[tuple[int, str]]] = {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -193,14 +192,14 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
         columns = line.split("\t")
         if len(columns) == 3 and columns[2].strip():
             entry = numbered.setdefault((normal_lemma(columns[0]), columns[1].upper()), [])
-            entry += [(len(entry) + place, key) for place, key in enumerate(split_tokens(columns[2]))]
+            entry += [(len(entry) + index, key) for index, key in enumerate(split_tokens(columns[2]))]
             continue
         fields = line.split()
         lemma, mark, rest = fields[0].rpartition("%") if len(fields) == 4 else ("", "", "")
         if not (mark and rest[:1] in PARTS and fields[2].isdigit()):
             raise TextError(
-                f"{path}, line {number}: expected lemma, POS and sense keys with tabs between, or a line of WordNet's "
-                f"index.sense; found {line[:60]!r}."
+                f"{path}, line {number}: expected lemma, POS and sense keys separated by tabs, or a line of WordNet's "
+                f"index.sense, but found {line[:60]!r}."
             )
         numbered.setdefault((lemma, PARTS[rest[0]]), []).append((int(fields[2]), fields[0]))
     return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}

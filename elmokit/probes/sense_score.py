@@ -1,4 +1,4 @@
-"""The official score of word sense disambiguation: that of ``Scorer.java`` in the unified framework."""
+"""The official score of word sense disambiguation, as computed by ``Scorer.java`` of the unified framework."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class SenseScore(NamedTuple):
-    """From 0 to 1."""
+    """Precision, recall and F1, each from 0 to 1."""
 
     precision: float
     recall: float
@@ -17,14 +17,13 @@ class SenseScore(NamedTuple):
 def score_senses(gold: Mapping[str, Collection[str]], answers: Mapping[str, Collection[str]]) -> SenseScore:
     """Score answers against the gold senses (Raganato et al. 2017).
 
-    An answer of several senses counts by the share of them that is right; one of the gold senses is enough. Answers to
-    what gold does not ask are passed over. Precision is over what was answered, recall over all of gold.
-
-    Where nothing was answered, the official program divides by nothing and prints NaN; here that is 0.
+    An answer with several senses counts as the fraction of them that is correct, and matching one of the gold senses is
+    enough. Answers without a gold sense are ignored. Precision is over the answered instances, recall over all gold
+    instances. If nothing was answered, the official program divides by zero and prints NaN; here the score is 0.
 
     Args:
-        gold: instance id to the senses that are right.
-        answers: instance id to the senses that are given; none or no entry for no answer.
+        gold: The correct senses of each instance id.
+        answers: The answered senses of each instance id; empty or missing for no answer.
     """
     right = 0.0
     n_answered = 0

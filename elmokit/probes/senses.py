@@ -1,13 +1,12 @@
-"""What the layers know of word senses: the nearest mean of a sense's vectors.
+"""Measure what each layer encodes about word senses, with a nearest-mean classifier.
 
-Peters et al. 2018, section 5.3 and table 5: the biLM reads a corpus with senses; each sense gets the mean of its
-vectors; a word of a test text takes, among the senses of its own lemma and part of speech, the one whose mean is
-nearest by cosine, and the first sense where training had none of them.
+This follows section 5.3 and table 5 of Peters et al. 2018. Each sense is represented by the mean of its vectors in a
+sense-tagged corpus. A word of a test text gets the sense of its lemma and part of speech whose mean is nearest by
+cosine, or the first sense of the inventory if the training corpus has none of them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections import Counter
@@ -24,48 +23,95 @@ from safetensors.numpy import save_file
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
 from elmokit.io.atomic import atomic_write, check_output_path
-from elmokit.probes.growing import Progress, chunks, model_digest, no_progress
+from elmokit.io.progress import ProgressCallback
+from elmokit.probes.corpus import file_digest, model_digest, read_chunks
+from elmokit.probes.layer_figure import Series, draw_layers, row_title
 from elmokit.probes.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.probes.sense_score import SenseScore, score_senses
 
 SAVE_SECONDS = 60.0
 ANSWERS = "*.key.txt"
-"""What a folder of answers holds."""
-Inventory = Mapping[LemmaPos, tuple[str, ...]]
-
-
+"""The files in a directory of answers."""
 POOLED = "all"
+"""The name of all test sets together."""
+RULES = ("first", "most frequent")
+"""The rows of the baselines, which use no vectors."""
+Inventory = Mapping[LemmaPos, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class SenseRow:
-    """How well one layer, or one rule without vectors, told senses apart."""
+    """The scores of one layer, or of a baseline that uses no vectors."""
 
     name: str
-    """A layer's number, "average", "most frequent" (sense in training) or "first" (sense of the inventory)."""
+    """The number of a layer, "average", or a baseline: "most frequent" (in training) or "first" (in the inventory)."""
     scores: dict[str, SenseScore]
-    """Per test set by its name; and "all", over the instances of all of them, where there are several."""
+    """Scores by test set. If there are several, "all" has the score over their instances together."""
     by_pos: dict[str, SenseScore]
-    """Per part of speech, over the instances of all sets."""
+    """Scores by part of speech, over the instances of all test sets."""
 
 
 @dataclass(frozen=True)
 class SenseResult:
-    """A probe of word senses, layer by layer."""
+    """The results of the word sense probe."""
 
     rows: list[SenseRow]
     n_instances: dict[str, int]
-    """Per test set, as in its gold keys."""
+    """Instances with gold keys, by test set."""
     n_backed_off: dict[str, int]
-    """Instances whose lemma training did not have; every layer answers them with the inventory's first sense."""
+    """Instances whose lemma is not in training; every layer answers with the first sense of the inventory."""
     n_senses: int
-    """Senses that training had."""
+    """Distinct senses in the training corpus."""
     answers: dict[str, dict[str, dict[str, str]]]
-    """Row and test set to instance id and sense: the lines of a key file."""
+    """For each row and test set the answered sense of each instance id, which are the lines of a key file."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything except the answers as plain JSON values."""
+        rows = [
+            {
+                "name": row.name,
+                "scores": {name: score._asdict() for name, score in row.scores.items()},
+                "parts_of_speech": {name: score._asdict() for name, score in row.by_pos.items()},
+            }
+            for row in self.rows
+        ]
+        return {
+            "senses": self.n_senses,
+            "instances": self.n_instances,
+            "backed_off": self.n_backed_off,
+            "rows": rows,
+        }
+
+    def to_text(self) -> str:
+        """Return F1 in percent as a table: a row for each layer, a column for each test set and part of speech."""
+        sets, parts = list(self.rows[0].scores), list(self.rows[0].by_pos)
+        widths = [max(8, len(name) + 1) for name in [*sets, *parts]]
+        heads = "".join(f"{name:>{width}}" for name, width in zip([*sets, *parts], widths, strict=True))
+        lines = [f"{'F1 in percent':<14}{heads}"]
+        for row in self.rows:
+            scores = [row.scores[name] for name in sets] + [row.by_pos[name] for name in parts]
+            cells = "".join(f"{100 * score.f1:>{width}.1f}" for score, width in zip(scores, widths, strict=True))
+            lines.append(f"{row_title(row.name):<14}{cells}")
+        n_instances, n_missing = sum(self.n_instances.values()), sum(self.n_backed_off.values())
+        lines.append(
+            f"{self.n_senses:,} senses in training; {n_missing:,} of {n_instances:,} instances have none of theirs in "
+            "it"
+        )
+        if any(score.precision != score.recall for row in self.rows for score in row.scores.values()):
+            lines.append("Some instances have no answer: give an --inventory, or see precision and recall in --json.")
+        return "\n".join(lines)
+
+    def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
+        """Draw the F1 of each layer as PNG and SVG. Errors as in ``draw_layers``."""
+        layers = [row for row in self.rows if row.name not in RULES]
+        last = list(self.rows[0].scores)[-1]  # all test sets together, if there are several
+        series = [Series(name, [100 * row.scores[name].f1 for row in layers]) for name in self.rows[0].scores]
+        levels = {f"{row.name} sense ({last})": 100 * row.scores[last].f1 for row in self.rows if row.name in RULES}
+        return draw_layers(path, [row.name for row in layers], series, levels, "F1 (%)", overwrite)
 
 
 class SenseMeans:
-    """Sums of vectors per sense, and how often each lemma was tagged with each of its senses.
+    """The mean vector of each sense, and how often each lemma was tagged with each of its senses.
 
     Memory grows with the number of distinct senses, not with the text: ``(senses, layers, dim)`` in float32.
     """
@@ -78,7 +124,7 @@ class SenseMeans:
         self.n_sentences = 0
 
     def add(self, instance: Instance, senses: Iterable[str], vector: NDArray[np.float32]) -> None:
-        """Count a tagged instance; ``vector`` is ``(layers, dim)``."""
+        """Add a tagged instance with its vector, ``(layers, dim)``."""
         tagged = self.tagged.setdefault((instance.lemma, instance.pos), Counter())
         for sense in senses:
             tagged[sense] += 1
@@ -91,49 +137,59 @@ class SenseMeans:
             self.counts[row] += 1
 
     def candidates(self, lemma_pos: LemmaPos, inventory: Inventory) -> list[str]:
-        """Senses of a lemma that training had vectors for: in the inventory's order, then most frequent first."""
+        """Return the senses of a lemma that are in training, in the order of the inventory, then by frequency."""
         tagged = self.tagged.get(lemma_pos, Counter[str]())
         listed = [*inventory.get(lemma_pos, ()), *(sense for sense, _ in tagged.most_common())]
         return [sense for sense in dict.fromkeys(listed) if sense in self.rows]
 
     def nearest(self, vector: NDArray[np.float32], senses: list[str], average: bool = False) -> list[str]:
-        """Per layer the sense whose mean is nearest by cosine; the earlier one of equals.
+        """Return for each layer the sense whose mean is nearest by cosine; of equally near ones the earlier.
 
         Args:
             vector: ``(layers, dim)``.
-            average: one more entry, for the mean of the layers.
+            senses: The senses to choose from.
+            average: Add an entry for the average of the layers.
         """
-        means = self.sums[[self.rows[sense] for sense in senses]]  # (senses, layers, dim); a cosine needs no division
+        # (senses, layers, dim). The sums will do, because a cosine ignores length.
+        means = self.sums[[self.rows[sense] for sense in senses]]
         if average:
             vector = np.concatenate([vector, vector.mean(axis=0, keepdims=True)])
             means = np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1)
         norms = np.linalg.norm(means, axis=-1)
         cosines = np.einsum("sld,ld->sl", means, vector) / np.where(norms == 0, 1, norms)
-        return [senses[place] for place in cosines.argmax(axis=0)]
+        return [senses[index] for index in cosines.argmax(axis=0)]
 
-    def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Write to a safetensors file.
+    def save(self, path: Path, settings: dict[str, Any]) -> None:
+        """Write to a safetensors file, atomically.
+
+        Args:
+            path: The file.
+            settings: What the means were computed from.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: The file cannot be written.
         """
         n_rows = len(self.rows)
         tagged = [[lemma, pos, list(counts.items())] for (lemma, pos), counts in self.tagged.items()]
-        content = {"about": about, "n_sentences": self.n_sentences, "senses": list(self.rows), "tagged": tagged}
+        content = {"about": settings, "n_sentences": self.n_sentences, "senses": list(self.rows), "tagged": tagged}
         tensors: dict[str, NDArray[Any]] = {"sums": self.sums[:n_rows], "counts": self.counts[:n_rows]}
-        with atomic_write(path, overwrite=True) as beside:
+        with atomic_write(path, overwrite=True) as temporary:
             try:
-                save_file(tensors, beside, metadata={"content": json.dumps(content, ensure_ascii=False)})
+                save_file(tensors, temporary, metadata={"content": json.dumps(content, ensure_ascii=False)})
             except SafetensorError as error:
                 raise OSError(str(error)) from error
-            beside.chmod(0o644)
+            temporary.chmod(0o644)  # safetensors creates files that only their owner can read
 
     @classmethod
-    def load(cls, path: Path, about: dict[str, Any]) -> SenseMeans:
-        """Read what ``save`` wrote.
+    def load(cls, path: Path, settings: dict[str, Any]) -> SenseMeans:
+        """Read a file that :meth:`save` wrote.
+
+        Args:
+            path: The file.
+            settings: What the means should have been computed from.
 
         Raises:
-            OutputError: it is damaged, or was made with another model or from another text.
+            OutputError: The file is damaged, or its means are of another model or text.
         """
         try:
             with safe_open(path, framework="np") as file:
@@ -145,14 +201,14 @@ class SenseMeans:
             means.rows = {sense: row for row, sense in enumerate(content["senses"])}
             means.tagged = {(lemma, pos): Counter(dict(given)) for lemma, pos, given in content["tagged"]}
             if len(means.rows) != len(sums) or len(sums) != len(counts):
-                raise ValueError("its parts do not fit each other")
+                raise ValueError("its tensors do not match")
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise OutputError(
-                f"{path} is no file of sense means ({error}). Choose another name, or delete it."
+                f"{path} is not a file of sense means ({error}). Choose another name, or delete it."
             ) from None
-        if found != about:
+        if found != settings:
             raise OutputError(
-                f"{path} holds sense means of another model or another text. Choose another name, or delete it."
+                f"{path} contains sense means of another model or another text. Choose another name, or delete it."
             )
         return means
 
@@ -163,21 +219,29 @@ def probe_senses(
     tests: Sequence[SenseSet],
     inventory: Inventory | None = None,
     path: str | Path | None = None,
-    progress: Progress = no_progress,
+    progress: ProgressCallback | None = None,
 ) -> SenseResult:
-    """Train sense means and score every layer on test sets.
+    """Compute sense means and score every layer on test sets.
 
     Args:
-        inventory: senses of each lemma, the first one first; None if there is none: then what training did not have
-            goes without an answer.
-        path: where to keep the sense means, as in ``train_senses``.
+        elmo: The model.
+        train: The sense-tagged corpus.
+        tests: The test sets.
+        inventory: The senses of each lemma, the first sense first. Without it, instances whose lemma is not in training
+            have no answer.
+        path: Where to keep the sense means, as in ``train_senses``.
+        progress: Called with the number of instances.
 
     Raises:
-        TextError: a file cannot be read, does not fit the other, or two test sets have one name.
-        OutputError: ``path`` holds something else, or cannot be written.
+        TextError: A file cannot be read or does not match the other, or two test sets have the same name.
+        OutputError: ``path`` contains something else or cannot be written.
+
+    Example:
+        >>> result = probe_senses(elmo, find_sense_set("semcor"), [find_sense_set("senseval2")])
+        >>> print(result.to_text())
     """
     if len({test.name for test in tests}) < len(tests) or not tests:
-        raise TextError("The probe needs test sets of different names; one stands twice, or there is none.")
+        raise TextError("The probe needs one or more test sets with different names.")
     gold = {test.name: read_keys(test.gold) for test in tests}
     texts = {test.name: list(read_sense_xml(test.data)) for test in tests}
     pos_of: dict[str, dict[str, str]] = {}
@@ -211,62 +275,67 @@ def probe_senses(
 
 
 def write_answers(result: SenseResult, path: str | Path, overwrite: bool = False) -> None:
-    """A folder of key files, one for each row and test set, for the official scorer: ``senseval2.layer-1.key.txt``.
+    """Write a directory of key files for the official scorer, one per row and test set: ``senseval2.layer-1.key.txt``.
 
     Raises:
-        OutputError: the folder exists and may not be overwritten, holds other files, or cannot be written.
+        OutputError: The directory exists, contains other files, or cannot be written.
     """
     check_output_path(path, overwrite, folder=True, parts=[ANSWERS])
     with atomic_write(path, overwrite, folder=True) as folder:
         for row, by_set in result.answers.items():
-            title = f"layer-{row}" if row.isdigit() else row.replace(" ", "-")
+            title = row_title(row).replace(" ", "-")
             for name, given in by_set.items():
                 lines = "".join(f"{one} {sense}\n" for one, sense in given.items())
                 (folder / f"{name}.{title}.key.txt").write_text(lines, encoding="utf-8", newline="\n")
 
 
 def train_senses(
-    elmo: Elmo, source: SenseSet, path: str | Path | None = None, progress: Progress = no_progress
+    elmo: Elmo, source: SenseSet, path: str | Path | None = None, progress: ProgressCallback | None = None
 ) -> SenseMeans:
-    """Read a corpus with senses once, in bounded memory.
+    """Compute the mean vector of each sense in a corpus. The corpus is read once, in bounded memory.
 
     Args:
-        path: keep the means in this file: saved every minute, gone on from after a kill (with the same result), and
-            not computed again if whole.
+        elmo: The model.
+        source: The sense-tagged corpus.
+        path: Keep the means in this file. It is saved every minute; if the process is killed, the next call with the
+            same arguments resumes, with the same result. A finished file is not computed again.
+        progress: Called with the number of instances.
 
     Raises:
-        TextError: the corpus cannot be read, an instance has no key, or there is none at all.
-        OutputError: ``path`` holds something else, or cannot be written.
+        TextError: The corpus cannot be read, an instance has no key, or there is no instance.
+        OutputError: ``path`` contains something else or cannot be written.
     """
     keys = read_keys(source.gold)
-    about = {
+    settings = {
         "what": "sense means",
         "model": model_digest(elmo),
-        "data": _digest(source.data),
-        "gold": _digest(source.gold),
+        "data": file_digest(source.data),
+        "gold": file_digest(source.gold),
     }
     path = None if path is None else Path(path)
     means = SenseMeans(elmo.n_layers, elmo.output_dim)
     if path is not None:
         if path.exists():
-            means = SenseMeans.load(path, about)
+            means = SenseMeans.load(path, settings)
         else:
-            means.save(path, about)  # a place that cannot be written to shows now
+            means.save(path, settings)  # fails now rather than later if the file cannot be written
     n_known, at_start = len(keys), means.n_sentences
     saved_at, save_seconds = time.monotonic(), 0.0
     n_instances = sum(sum(counts.values()) for counts in means.tagged.values())
-    progress("instances learnt", n_instances, n_known)
+    if progress is not None:
+        progress("compute sense means", n_instances, n_known)
     sentences = read_sense_xml(source.data)
     for _ in range(at_start):
         next(sentences, None)
     for sentence, vectors in _embedded(elmo, sentences):
         if sentence is None:
-            progress("instances learnt", n_instances, n_known)
+            if progress is not None:
+                progress("compute sense means", n_instances, n_known)
             if path is not None and time.monotonic() - saved_at > max(SAVE_SECONDS, 20 * save_seconds):
                 started = time.monotonic()
-                means.save(path, about)
+                means.save(path, settings)
                 saved_at = time.monotonic()
-                save_seconds = saved_at - started  # the means of a large model take a while to write
+                save_seconds = saved_at - started  # for a large model, saving takes a while
             continue
         means.n_sentences += 1
         n_instances += len(sentence.instances)
@@ -275,9 +344,9 @@ def train_senses(
                 raise TextError(f"{source.data}: instance {instance.id} has no key in {source.gold}.")
             means.add(instance, keys[instance.id], vectors[:, instance.start : instance.stop].mean(axis=1))
     if not means.rows:
-        raise TextError(f"{source.data} holds no instance to learn senses from.")
+        raise TextError(f"{source.data} contains no instance to learn senses from.")
     if path is not None and means.n_sentences > at_start:
-        means.save(path, about)
+        means.save(path, settings)
     return means
 
 
@@ -286,29 +355,34 @@ def answer_senses(
     sentences: Iterable[SenseSentence],
     means: SenseMeans,
     inventory: Inventory | None = None,
-    progress: Progress = no_progress,
+    progress: ProgressCallback | None = None,
     n_instances: int = 0,
 ) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """The senses of a text's instances, by each layer.
+    """Choose the sense of each instance of a text, by each layer and by the baselines.
 
     Args:
-        inventory: senses of each lemma, the first one first; None if there is none: then what training did not have
-            goes without an answer.
+        elmo: The model.
+        sentences: The text.
+        means: The sense means.
+        inventory: As in ``probe_senses``.
+        progress: Called with the number of instances.
+        n_instances: The number of instances, for ``progress``.
 
     Returns:
-        for each layer by its number and for the "average" of all, and for "most frequent" (in training) and "first"
-        (of the inventory): instance id to sense; and the ids for which training had no sense, so that every
-        layer answers with the first.
+        For each row ("0", "1", ..., "average", "most frequent", "first") the sense of each instance id; and the ids of
+        the instances that have none of their senses in training, which every layer answers with the first sense.
     """
     inventory = inventory or {}
     names = [*map(str, range(elmo.n_layers)), "average"]
     answers: dict[str, dict[str, str]] = {name: {} for name in ("first", "most frequent", *names)}
     backed_off: set[str] = set()
     n_done = 0
-    progress("instances asked", n_done, n_instances)
+    if progress is not None:
+        progress("disambiguate", n_done, n_instances)
     for sentence, vectors in _embedded(elmo, sentences):
         if sentence is None:
-            progress("instances asked", n_done, n_instances)
+            if progress is not None:
+                progress("disambiguate", n_done, n_instances)
             continue
         n_done += len(sentence.instances)
         for instance in sentence.instances:
@@ -325,8 +399,7 @@ def answer_senses(
             else:
                 backed_off.add(instance.id)
                 chosen = [*first] * len(names)
-            answers_here = zip(names, chosen, strict=False)  # nothing was chosen where there is no first sense either
-            for name, sense in answers_here:
+            for name, sense in zip(names, chosen, strict=False):  # without a first sense either, nothing was chosen
                 answers[name][instance.id] = sense
     return answers, backed_off
 
@@ -334,12 +407,12 @@ def answer_senses(
 def _embedded(
     elmo: Elmo, sentences: Iterable[SenseSentence]
 ) -> Iterator[tuple[SenseSentence, NDArray[np.float32]] | tuple[None, NDArray[np.float32]]]:
-    """Sentences that ask for senses, with their vectors ``(layers, tokens, dim)``; None after each whole chunk.
+    """Yield sentences with their vectors ``(layers, tokens, dim)``, and None after each chunk.
 
     A sentence without instances is not embedded and has no vectors.
     """
     nothing = np.zeros((elmo.n_layers, 0, elmo.output_dim), dtype=np.float32)
-    for chunk in chunks(sentences, lambda sentence: len(sentence.words)):
+    for chunk in read_chunks(sentences, lambda sentence: len(sentence.words)):
         asked = iter(elmo.embed([sentence.words for sentence in chunk if sentence.instances]))
         for sentence in chunk:
             yield sentence, next(asked) if sentence.instances else nothing
@@ -347,17 +420,9 @@ def _embedded(
 
 
 def _pooled(by_set: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
-    """Ids repeat from set to set, so they are told apart by the set's name."""
+    """Merge the test sets. Ids repeat across sets, so the key is the set's name and the id."""
     return {(name, one): value for name, of_set in by_set.items() for one, value in of_set.items()}
 
 
 def _as_keys(answers: Mapping[Any, str]) -> dict[Any, tuple[str]]:
     return {one: (sense,) for one, sense in answers.items()}
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:16]
