@@ -47,7 +47,7 @@ def test_evaluate_counts_unknown_labels_as_missed_if_told_to(task_shell: Shell) 
     Path("other").write_text(Path("data").read_text().replace("I-LOC", "I-ORG"))
     ran = task_shell("evaluate", "run", "other")
     assert ran.code == 2
-    assert "count as missed: --count-unknown-labels." in ran.err
+    assert "count it as missed: --count-unknown-labels." in ran.err
     ran = task_shell("evaluate", "run", "other", "--count-unknown-labels")
     assert ran.code == 0
     assert "f1-ORG       0.00" in ran.out

@@ -14,12 +14,12 @@ from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.config import (
     CharsConfig,
-    DataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
     PlateauConfig,
     StepDecayConfig,
+    TaskDataConfig,
     TaskTrainingConfig,
     WordsConfig,
     apply_override,
@@ -108,7 +108,7 @@ def test_what_cannot_be_is_refused_with_its_place(content: dict[str, object], me
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: DataConfig(train_ratio=0),
+        lambda: TaskDataConfig(train_ratio=0),
         lambda: WordsConfig(dim=0),
         lambda: WordsConfig(min_count=0),
         lambda: CharsConfig(filters=()),

@@ -70,6 +70,20 @@ def test_a_run_says_all_that_repeats_it(tmp_path: Path, bilm: str) -> None:
     assert results["dev"]["f1"]["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
 
 
+def test_a_run_from_before_keys_were_renamed_still_opens(tmp_path: Path) -> None:
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 30, "max_grad_norm": 4.0, "eval_every": 5})
+    train_task(task, config, tmp_path / "run")
+    path = tmp_path / "run/config.toml"
+    text = path.read_text()
+    for new, old in (("train_ratio", "train_share"), ("max_grad_norm", "clip_norm"), ("eval_every", "evaluate_every")):
+        assert f"\n{new} = " in text
+        text = text.replace(f"\n{new} = ", f"\n{old} = ")
+    path.write_text(text)
+    opened = open_run(tmp_path / "run")
+    assert opened.config == config
+    assert opened.score(opened.read(str(tmp_path / "data")))["f1"] == 100.0
+
+
 def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     task, config = tiny("ner", "data", {"model": "bilm", "cache": "cache"}, train={"epochs": 1})

@@ -16,7 +16,7 @@ GOLD_CONLL = "*gold_conll"  # what CoNLL-2012's own scripts write, and what Alle
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class TaskDataConfig:
     """Where the examples are."""
 
     train: Paths = setting((), "Training files.")

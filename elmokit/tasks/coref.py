@@ -16,7 +16,7 @@ import torch
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
-    DataConfig,
+    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
@@ -37,7 +37,7 @@ NO_GENRE = ""
 
 
 @dataclass(frozen=True)
-class CorefData(DataConfig):
+class CorefData(TaskDataConfig):
     """Files of documents: CoNLL-2012 columns, JSON lines, or GAP's table."""
 
     drop_singletons: bool = False

@@ -1,7 +1,8 @@
-"""Tokens to vectors: word vectors, character features and ELMo mixes side by side.
+"""Turn tokens into the vectors that a task's model reads: word vectors, character features and ELMo mixes.
 
-``Inputs`` knows strings and makes a ``TokenBatch`` of them; ``InputLayer`` is the module that turns it into vectors.
-The biLM itself is outside: its layers come as numbers, computed once (``layer_cache``).
+``Inputs`` knows the vocabularies and makes a ``TokenBatch`` of sentences. ``InputLayer`` is the module that turns the
+batch into vectors. The biLM is in neither: it is frozen, so its layers are computed once (``layer_cache``) and are part
+of the batch.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.nn.token_chars import TokenCharCNN
 
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
-"""Sentences to one array each, ``(layers, tokens, dim)``."""
+"""Maps sentences to one array each, ``(layers, tokens, dim)``."""
 
 N_SPECIAL = 2  # 0 padding, 1 unknown
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Sentences as numbers, padded on the right."""
+    """Sentences as tensors, padded on the right."""
 
     words: dict[str, Tensor]  # by table: (batch, time); 0 padding, 1 unknown
     chars: Tensor | None  # (distinct, chars): each distinct token once; 0 padding, 1 unknown
@@ -39,7 +40,7 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class WordTable:
-    """The words of one table, in the order of their rows after the special ones."""
+    """The words of one table. Their rows follow the two special rows."""
 
     words: list[str]
     dim: int
@@ -47,41 +48,42 @@ class WordTable:
 
     @property
     def n_rows(self) -> int:
+        """The number of vectors, the special ones included."""
         return len(self.words) + N_SPECIAL
 
 
 @dataclass(frozen=True)
 class ElmoShape:
-    """What the input layer must know of the biLM."""
+    """The sizes of the biLM's layers."""
 
     n_layers: int
-    """Layer 0 included."""
+    """With layer 0."""
     dim: int
 
 
 def mask_of(sentences: Sequence[Sequence[str]]) -> Tensor:
-    """``(batch, time)`` bool, True on a token; time is the longest sentence's, and at least 1."""
+    """Return ``(batch, time)`` bool, True on a token. The time is the length of the longest sentence, at least 1."""
     lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
     return torch.from_numpy(np.arange(max(int(lengths.max(initial=0)), 1))[None, :] < lengths[:, None])
 
 
-def pad_layers(arrays: Sequence[NDArray[Any]], n_steps: int, elmo: ElmoShape) -> Tensor:
-    """Sentences' arrays ``(layers, tokens, dim)`` as one: ``(layers, batch, time, dim)`` float32, zero on padding."""
-    layers = torch.zeros(elmo.n_layers, len(arrays), n_steps, elmo.dim)
+def pad_layers(arrays: Sequence[NDArray[Any]], time: int, elmo: ElmoShape) -> Tensor:
+    """Stack arrays ``(layers, tokens, dim)`` to ``(layers, batch, time, dim)`` float32, zero on padding."""
+    layers = torch.zeros(elmo.n_layers, len(arrays), time, elmo.dim)
     for row, array in enumerate(arrays):
         layers[:, row, : array.shape[1]] = torch.from_numpy(np.array(array, dtype=np.float32))
     return layers
 
 
 class Inputs:
-    """The vocabularies of a run, and where its biLM layers come from.
+    """The vocabularies of a run, and the source of its biLM layers.
 
     Args:
-        tables: by the config's name for them.
-        chars: the known characters; None where the model has no character features.
-        max_chars: words are cut there, for the characters.
-        elmo: of the biLM; None where there is none.
-        layers_of: gives its layers.
+        tables: The word tables, by their names in the config.
+        chars: The known characters; None if the model has no character features.
+        max_chars: Cut words to this many characters.
+        elmo: The sizes of the biLM's layers; None without ELMo.
+        layers_of: Returns the layers of sentences.
     """
 
     def __init__(
@@ -100,16 +102,16 @@ class Inputs:
         self._char_ids = {char: row for row, char in enumerate(chars or (), start=N_SPECIAL)}
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
-        """Padded ids of sentences, and the biLM's layers where the model has one."""
+        """Make a batch of sentences: padded ids, and the biLM's layers if the model uses ELMo."""
         mask = mask_of(sentences)
-        n_steps = mask.shape[1]
-        words = {name: self._padded(self._ids_in(name, sentences), n_steps) for name in self.tables}
+        time = mask.shape[1]
+        words = {name: self._padded(self._ids_in(name, sentences), time) for name in self.tables}
         chars, index = None, None
         if self.chars is not None:
-            places: dict[str, int] = {}
-            rows = [[places.setdefault(token, len(places)) for token in sentence] for sentence in sentences]
-            chars, index = self._char_rows(list(places)), self._padded(rows, n_steps)
-        return TokenBatch(words, chars, index, self._layers(sentences, n_steps), mask)
+            numbers: dict[str, int] = {}  # of the distinct tokens
+            rows = [[numbers.setdefault(token, len(numbers)) for token in sentence] for sentence in sentences]
+            chars, index = self._char_rows(list(numbers)), self._padded(rows, time)
+        return TokenBatch(words, chars, index, self._layers(sentences, time), mask)
 
     def _ids_in(self, name: str, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
         ids, lowercase = self._word_ids[name], self.tables[name].lowercase
@@ -119,26 +121,30 @@ class Inputs:
         rows = [[self._char_ids.get(char, 1) for char in token[: self.max_chars]] for token in tokens]
         return self._padded(rows, max(map(len, rows), default=1) or 1)
 
-    def _layers(self, sentences: Sequence[Sequence[str]], n_steps: int) -> Tensor | None:
+    def _layers(self, sentences: Sequence[Sequence[str]], time: int) -> Tensor | None:
         if self.elmo is None or self.layers_of is None:
             return None
-        return pad_layers(self.layers_of(sentences), n_steps, self.elmo)
+        return pad_layers(self.layers_of(sentences), time, self.elmo)
 
     @staticmethod
-    def _padded(rows: Sequence[Sequence[int]], n_steps: int) -> Tensor:
-        ids = np.zeros((len(rows), n_steps), dtype=np.int64)
+    def _padded(rows: Sequence[Sequence[int]], time: int) -> Tensor:
+        ids = np.zeros((len(rows), time), dtype=np.int64)
         for line, row in zip(ids, rows, strict=True):
             line[: len(row)] = row
         return torch.from_numpy(ids)
 
 
 class InputLayer(nn.Module):
-    """The vectors of tokens, and the mixes that enter further up.
+    """The first layer of every task's model: token vectors, and the ELMo mix that enters further up.
+
+    All sizes follow from ``inputs`` and the config, so that a config with and one without ELMo differ by one table.
 
     Args:
-        inputs: whose sizes it takes; it is not kept.
-        words: the tables' configs by name; only "words" is part of ``forward``.
-        starts: the tables' first values, ``(rows, dim)``, where they were read from files.
+        inputs: The vocabularies. Their sizes are used; the object is not kept.
+        words: The settings of the word tables by name. Only "words" is part of ``forward``.
+        chars: The settings of the character features; None for none.
+        elmo: The settings of the mixes; None without ELMo.
+        initial_vectors: The initial values of tables with pretrained vectors, ``(rows, dim)``, by table.
     """
 
     def __init__(
@@ -147,7 +153,7 @@ class InputLayer(nn.Module):
         words: Mapping[str, WordsConfig],
         chars: CharsConfig | None,
         elmo: ElmoConfig | None,
-        starts: Mapping[str, Tensor] | None = None,
+        initial_vectors: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.words = nn.ModuleDict()
@@ -157,8 +163,8 @@ class InputLayer(nn.Module):
             nn.init.uniform_(embedding.weight, -((3 / table.dim) ** 0.5), (3 / table.dim) ** 0.5)
             with torch.no_grad():
                 embedding.weight[0] = 0.0
-                if starts is not None and name in starts:
-                    embedding.weight.copy_(starts[name])
+                if initial_vectors is not None and name in initial_vectors:
+                    embedding.weight.copy_(initial_vectors[name])
             embedding.weight.requires_grad_(config.train or not config.vectors)
             self.words[name] = embedding
         self.char_cnn: TokenCharCNN | None = None
@@ -171,56 +177,56 @@ class InputLayer(nn.Module):
         self.elmo_dim = 0
         if elmo is not None and inputs.elmo is not None:
             self.elmo_dim = inputs.elmo.dim
-            for place, mix in (("input", elmo.input), ("output", elmo.output)):
+            for position, mix in (("input", elmo.input), ("output", elmo.output)):
                 if mix is not None:
-                    self._add_mix(place, mix, inputs.elmo.n_layers)
+                    self._add_mix(position, mix, inputs.elmo.n_layers)
 
-    def _add_mix(self, place: str, mix: MixConfig, n_layers: int) -> None:
-        self.mixes[place] = make_scalar_mix(mix.layers, n_layers, mix.layer_norm)
-        self.penalties[place] = mix.penalty
-        self.dropouts[place] = nn.Dropout(mix.dropout)
+    def _add_mix(self, position: str, mix: MixConfig, n_layers: int) -> None:
+        self.mixes[position] = make_scalar_mix(mix.layers, n_layers, mix.layer_norm)
+        self.penalties[position] = mix.penalty
+        self.dropouts[position] = nn.Dropout(mix.dropout)
 
     @property
     def char_dim(self) -> int:
-        """Size of the character features; 0 where there are none."""
+        """The size of the character features; 0 without them."""
         return 0 if self.char_cnn is None else self.char_cnn.output_dim
 
     def word_dim(self, table: str = "words") -> int:
-        """Size of a table's vectors; 0 where there is no such table."""
+        """Return the size of a table's vectors; 0 if there is no such table."""
         return self._table(table).embedding_dim if table in self.words else 0
 
     @property
     def output_dim(self) -> int:
-        """Size of what ``forward`` gives."""
+        """The size of the vectors that ``forward`` returns."""
         return self.word_dim() + self.char_dim + (self.elmo_dim if "input" in self.mixes else 0)
 
     @property
     def elmo_output_dim(self) -> int:
-        """What ``at_output`` adds."""
+        """The number of features that ``at_output`` appends."""
         return self.elmo_dim if "output" in self.mixes else 0
 
     def forward(self, tokens: TokenBatch) -> Tensor:
-        """``(batch, time, output_dim)``: words, characters, input mix; zero where the mask is False."""
+        """Return word vectors, character features and input mix, ``(batch, time, output_dim)``, zero on padding."""
         parts = [self.word_vectors(tokens), self.char_features(tokens), self.elmo_mix(tokens, "input")]
-        there = [part for part in parts if part is not None]
-        if not there:
+        given = [part for part in parts if part is not None]
+        if not given:
             return torch.zeros(*tokens.mask.shape, 0, device=tokens.mask.device)
-        return torch.cat(there, dim=-1) * tokens.mask[..., None]
+        return torch.cat(given, dim=-1) * tokens.mask[..., None]
 
     def at_output(self, hidden: Tensor, tokens: TokenBatch) -> Tensor:
-        """``(batch, time, hidden)`` with the output mix appended, or as it is where there is none."""
+        """Append the output mix to ``(batch, time, hidden)``; without one, return it unchanged."""
         mixed = self.elmo_mix(tokens, "output")
         return hidden if mixed is None else torch.cat([hidden, mixed], dim=-1)
 
     def word_vectors(self, tokens: TokenBatch, table: str = "words") -> Tensor | None:
-        """``(batch, time, dim)`` of one table; None where there is no such table."""
+        """Return the vectors of one table, ``(batch, time, dim)``; None if there is no such table."""
         if table not in self.words:
             return None
         vectors: Tensor = self._table(table)(tokens.words[table])
         return vectors
 
     def char_features(self, tokens: TokenBatch) -> Tensor | None:
-        """``(batch, time, char_dim)``; each distinct token is computed once."""
+        """Return the character features, ``(batch, time, char_dim)``; each distinct token is computed once."""
         if self.char_cnn is None:
             return None
         assert tokens.chars is not None
@@ -229,28 +235,28 @@ class InputLayer(nn.Module):
         features: Tensor = self.char_cnn(tokens.chars)[tokens.char_index]
         return features * tokens.mask[..., None]
 
-    def elmo_mix(self, tokens: TokenBatch, place: str) -> Tensor | None:
-        """``(batch, time, dim)``: the mix at "input" or "output", dropout applied; None where there is none."""
-        if place not in self.mixes:
+    def elmo_mix(self, tokens: TokenBatch, position: str) -> Tensor | None:
+        """Return the mix at "input" or "output" after dropout, ``(batch, time, dim)``; None if there is none."""
+        if position not in self.mixes:
             return None
         assert tokens.layers is not None
-        mixed: Tensor = self.mixes[place](tokens.layers, tokens.mask) * tokens.mask[..., None]
-        dropped: Tensor = self.dropouts[place](mixed)
+        mixed: Tensor = self.mixes[position](tokens.layers, tokens.mask) * tokens.mask[..., None]
+        dropped: Tensor = self.dropouts[position](mixed)
         return dropped
 
     def penalty(self) -> Tensor | float:
-        """Lambda times the raw weights' squares, over all mixes."""
-        return sum((self.penalties[place] * self._mix(place).penalty() for place in self.mixes), 0.0)
+        """Return lambda times the sum of squares of the raw weights, summed over the mixes."""
+        return sum((self.penalties[position] * self._mix(position).penalty() for position in self.mixes), 0.0)
 
     def mix_weights(self) -> dict[str, dict[str, Any]]:
-        """By place: the layers that are mixed, their softmaxed weights and gamma."""
+        """Return the layers, softmaxed weights and gamma of each mix, by position."""
         return {
-            place: {
-                "layers": self._mix(place).chosen,
-                "weights": self._mix(place).weight.detach().softmax(0).tolist(),
-                "gamma": self._mix(place).gamma.item(),
+            position: {
+                "layers": self._mix(position).chosen,
+                "weights": self._mix(position).weight.detach().softmax(0).tolist(),
+                "gamma": self._mix(position).gamma.item(),
             }
-            for place in self.mixes
+            for position in self.mixes
         }
 
     def _table(self, name: str) -> nn.Embedding:
@@ -258,14 +264,14 @@ class InputLayer(nn.Module):
         assert isinstance(table, nn.Embedding)
         return table
 
-    def _mix(self, place: str) -> ScalarMix:
-        mix = self.mixes[place]
+    def _mix(self, position: str) -> ScalarMix:
+        mix = self.mixes[position]
         assert isinstance(mix, ScalarMix)
         return mix
 
 
 def move_to(batch: Any, device: torch.device | str) -> Any:
-    """A batch with its tensors on a device: dataclasses, lists, tuples and dicts are walked, other values stay."""
+    """Move the tensors of a batch to a device, in dataclasses, lists, tuples and dicts. Other values stay."""
     if isinstance(batch, Tensor):
         return batch.to(device)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):

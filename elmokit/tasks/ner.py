@@ -16,7 +16,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.io.text_files import read_lines
 from elmokit.tasks.config import (
     CharsConfig,
-    DataConfig,
+    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
@@ -46,7 +46,7 @@ from elmokit.text.columns import read_column_sentences
 
 
 @dataclass(frozen=True)
-class NerData(DataConfig):
+class NerData(TaskDataConfig):
     """Files with one token per line and its tag in a column."""
 
     tags: Scheme = "IOB1"

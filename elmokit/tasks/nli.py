@@ -20,7 +20,7 @@ from elmokit.io.text_files import split_tokens
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import (
     CharsConfig,
-    DataConfig,
+    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
@@ -38,7 +38,7 @@ from elmokit.text.tokenize import treebank_tokenizer
 
 
 @dataclass(frozen=True)
-class NliData(DataConfig):
+class NliData(TaskDataConfig):
     """Files of JSON lines (SNLI), or tab-separated tables with a header (SICK)."""
 
     tokenize: Literal["treebank", "spaces", "parse"] = "treebank"

@@ -14,7 +14,7 @@ from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
-    DataConfig,
+    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
@@ -35,7 +35,7 @@ UNKNOWN = -100  # gold position that nll_loss ignores
 
 
 @dataclass(frozen=True)
-class QaData(DataConfig):
+class QaData(TaskDataConfig):
     """Files of SQuAD's JSON, v1.1 or v2.0."""
 
     skip_mismatched: bool = False

@@ -20,10 +20,10 @@ from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
-    DataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
+    TaskDataConfig,
     TaskTrainingConfig,
     WordsConfig,
 )
@@ -66,7 +66,7 @@ class SrlModelConfig:
 class SrlConfig:
     """The configuration of the task. The defaults are the published values, without ELMo."""
 
-    data: DataConfig = field(default_factory=DataConfig)
+    data: TaskDataConfig = field(default_factory=TaskDataConfig)
     words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=100, lowercase=True))
     chars: CharsConfig | None = None
     elmo: ElmoConfig | None = None

@@ -25,28 +25,28 @@ Tokenize = Callable[[str], list[str]]
 
 
 def unknown_label(where: str, what: str, known: Iterable[str]) -> UnknownLabelError:
-    """The error that ``check`` raises for a label that the run does not know."""
+    """Return the error that ``check`` raises for a label that the run does not know."""
     return UnknownLabelError(
-        f"{where}: {what}, and this run knows {', '.join(known)}. Train with that too, take it out of the file, or let "
-        "it count as missed: --count-unknown-labels."
+        f"{where}: {what}, and this run knows {', '.join(known)}. Add it to the training data, remove it from the "
+        "file, or count it as missed: --count-unknown-labels."
     )
 
 
 class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
-    """A task's network: numbers in, a loss or predictions out."""
+    """A task's network: it turns a batch into a loss or into predictions."""
 
     inputs: InputLayer
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
-        """The loss of a batch with gold labels, a scalar, summed or averaged as the task was published.
+        """Return the loss of a batch with gold labels, a scalar, summed or averaged as in the task's publication.
 
-        The mixes' penalty is not part of it; the training loop adds it, once per batch.
+        The penalty of the mixes is not part of it: the training loop adds it once per batch.
         """
 
     @abstractmethod
     def predict(self, batch: Batch) -> list[Prediction]:
-        """One prediction for each example, as plain values; called in evaluation mode without gradients."""
+        """Return one prediction per example, as plain values. Called in evaluation mode, without gradients."""
 
 
 class Task(ABC, Generic[Config, Example, Batch, Prediction]):

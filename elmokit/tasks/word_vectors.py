@@ -1,4 +1,4 @@
-"""Pretrained word vectors: GloVe's text, word2vec's text and binary files; ``.gz``, ``.xz`` and ``.zst`` too."""
+"""Read pretrained word vectors: GloVe text, word2vec text and binary files; compressed ones too."""
 
 from __future__ import annotations
 
@@ -12,41 +12,46 @@ from numpy.typing import NDArray
 from elmokit.errors import TextError
 from elmokit.io.text_files import open_binary
 
-MOST_DIMS = 100_000
-MOST_WORD_BYTES = 10_000
+MAX_DIM = 100_000
+MAX_WORD_BYTES = 10_000
 FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Vectors of the wanted words that a file has."""
+    """The vectors that a file has for the wanted words."""
 
     vectors: dict[str, NDArray[np.float32]]  # (dim,) each
     dim: int
     n_read: int
-    """Words in the file, wanted or not."""
+    """The number of words in the file, wanted or not."""
 
 
 def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
-    """The vectors of the wanted words; all others are passed over. A word that stands twice keeps its first vector.
+    """Read the vectors of the wanted words. A word that occurs twice keeps its first vector.
 
-    A first line of two numbers is word2vec's header (number of words, size); without one the file is GloVe's text. The
-    line after the header tells text from binary. A GloVe word may contain blanks; numbers are counted from the right.
+    The format is detected: a first line of two numbers is the header of word2vec (number of words, size), and the line
+    after it shows whether the file is text or binary; without a header the file is GloVe text. A word of a GloVe file
+    can contain spaces, so the numbers are counted from the right.
+
+    Args:
+        path: The file; ``.gz``, ``.xz`` and ``.zst`` are decompressed.
+        wanted: The words to keep.
 
     Raises:
-        TextError: the file cannot be read, is cut short, or a wanted word's line holds something else than its numbers.
+        TextError: The file cannot be read or is cut short, or the line of a wanted word is malformed.
     """
     wanted = set(wanted)
     with open_binary(path) as file:
-        first = file.readline(MOST_DIMS * 32)
+        first = file.readline(MAX_DIM * 32)
         header = _header(first)
         if header is None:
             return _read_text(path, file, first, 1, max(len(first.split()) - 1, 0), wanted)
         n_words, dim = header
-        second = file.readline(MOST_DIMS * 32)
+        second = file.readline(MAX_DIM * 32)
         if _is_text(second, dim):
             return _read_text(path, file, second, 2, dim, wanted)
-        return _read_binary(path, _Ahead(second, file), n_words, dim, wanted)
+        return _read_binary(path, _Buffered(second, file), n_words, dim, wanted)
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
@@ -54,7 +59,7 @@ def _header(line: bytes) -> tuple[int, int] | None:
     if len(parts) != 2 or not all(part.isdigit() for part in parts):
         return None
     n_words, dim = map(int, parts)
-    return (n_words, dim) if 0 < dim <= MOST_DIMS else None
+    return (n_words, dim) if 0 < dim <= MAX_DIM else None
 
 
 def _is_text(line: bytes, dim: int) -> bool:
@@ -71,7 +76,7 @@ def _is_text(line: bytes, dim: int) -> bool:
 def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, wanted: set[str]) -> WordVectors:
     if not dim or not _is_text(first, dim):
         raise TextError(
-            f"{path}, line {number}: expected a word and its numbers with blanks between, as in GloVe's files, or "
+            f"{path}, line {number}: expected a word and its numbers separated by spaces, as in GloVe's files, or "
             f"word2vec's header (number of words, size); found {first[:60]!r}."
         )
     found: dict[str, NDArray[np.float32]] = {}
@@ -92,7 +97,7 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
         if len(vector) != dim:
             raise TextError(
                 f"{path}, line {number + n_read - 1}: expected {dim} numbers after {name!r}, as on the lines before. "
-                "Mend the line, or copy the file again."
+                "Correct the line, or copy the file again."
             )
         found[name] = vector
     return WordVectors(found, dim, n_read)
@@ -103,45 +108,45 @@ def _with_first(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
     yield from file
 
 
-class _Ahead:
-    """A file of which some bytes have been read already; they are read again."""
+class _Buffered:
+    """A binary file with a buffer, which starts with bytes that were read already."""
 
-    def __init__(self, ahead: bytes, file: IO[bytes]) -> None:
-        self.ahead, self.place, self.file = ahead, 0, file  # before the place all is done with
+    def __init__(self, buffer: bytes, file: IO[bytes]) -> None:
+        self.buffer, self.offset, self.file = buffer, 0, file
 
     def read(self, size: int) -> bytes:
-        while len(self.ahead) - self.place < size and self._more(size):
+        while len(self.buffer) - self.offset < size and self._read_more(size):
             pass
-        return self._taken(min(self.place + size, len(self.ahead)))
+        return self._take_until(min(self.offset + size, len(self.buffer)))
 
-    def until_blank(self) -> bytes:
-        """The bytes before the next blank, which is taken too; at most so many as a word can have."""
-        while (end := self.ahead.find(b" ", self.place, self.place + MOST_WORD_BYTES)) < 0:
-            if len(self.ahead) - self.place >= MOST_WORD_BYTES or not self._more():
+    def read_until_space(self) -> bytes:
+        """Return the bytes before the next space, and skip the space; empty if no word is that long."""
+        while (end := self.buffer.find(b" ", self.offset, self.offset + MAX_WORD_BYTES)) < 0:
+            if len(self.buffer) - self.offset >= MAX_WORD_BYTES or not self._read_more():
                 return b""
-        data = self._taken(end)
-        self.place += 1
+        data = self._take_until(end)
+        self.offset += 1
         return data
 
-    def _taken(self, end: int) -> bytes:
-        data, self.place = self.ahead[self.place : end], end
+    def _take_until(self, end: int) -> bytes:
+        data, self.offset = self.buffer[self.offset : end], end
         return data
 
-    def _more(self, size: int = 0) -> bool:
+    def _read_more(self, size: int = 0) -> bool:
         more = self.file.read(max(size, 1 << 20))
-        self.ahead, self.place = self.ahead[self.place :] + more, 0
+        self.buffer, self.offset = self.buffer[self.offset :] + more, 0
         return bool(more)
 
 
-def _read_binary(path: str, file: _Ahead, n_words: int, dim: int, wanted: set[str]) -> WordVectors:
+def _read_binary(path: str, file: _Buffered, n_words: int, dim: int, wanted: set[str]) -> WordVectors:
     found: dict[str, NDArray[np.float32]] = {}
     for number in range(1, n_words + 1):
-        word = file.until_blank().lstrip(b"\n")
+        word = file.read_until_space().lstrip(b"\n")
         data = file.read(FLOAT_BYTES * dim)
         if not word or len(data) < FLOAT_BYTES * dim:
             raise TextError(
-                f"{path}: word {number:,} of {n_words:,} is cut short. It is no word2vec file of {dim} dimensions, or "
-                "not all of one: copy it again."
+                f"{path}: word {number:,} of {n_words:,} is cut short. Either it is not a word2vec file of {dim} "
+                "dimensions, or it is incomplete: copy it again."
             )
         name = word.decode("utf-8", "replace")
         if name in wanted and name not in found:
