@@ -16,11 +16,11 @@ import torch
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
-    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
     StepDecayConfig,
+    TaskDataConfig,
     TaskTrainingConfig,
     WordsConfig,
 )

@@ -16,10 +16,10 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.io.text_files import read_lines
 from elmokit.tasks.config import (
     CharsConfig,
-    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
+    TaskDataConfig,
     TaskTrainingConfig,
     WordsConfig,
 )

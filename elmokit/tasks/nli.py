@@ -20,11 +20,11 @@ from elmokit.io.text_files import split_tokens
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import (
     CharsConfig,
-    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
     PlateauConfig,
+    TaskDataConfig,
     TaskTrainingConfig,
     WordsConfig,
 )

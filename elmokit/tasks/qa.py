@@ -14,10 +14,10 @@ from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
-    TaskDataConfig,
     ElmoConfig,
     MixConfig,
     OptimizerConfig,
+    TaskDataConfig,
     TaskTrainingConfig,
     WordsConfig,
 )

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from elmokit.config import check_at_least, check_fraction
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
-from elmokit.tasks.config import CharsConfig, TaskDataConfig, ElmoConfig, MixConfig, TaskTrainingConfig, WordsConfig
+from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, TaskDataConfig, TaskTrainingConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.attention import attend, masked_max, masked_mean, masked_min, masked_softmax
 from elmokit.tasks.nn.feedforward import Maxout

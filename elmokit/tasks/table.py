@@ -23,11 +23,12 @@ TASKS: dict[str, AnyTask] = {
 }
 DEFAULT_PRESET = "published"
 
-# Keys that were renamed in November 2026. Finished runs keep the old ones in their config.toml, and still open.
+# Keys and values that were renamed in November 2026. Finished runs keep the old ones in their config.toml, and still open.
 RENAMED_KEYS = {
     "data": {"train_share": "train_ratio"},
     "train": {"clip_norm": "max_grad_norm", "evaluate_every": "eval_every"},
 }
+RENAMED_VALUES = {("tokenize", "blanks"): "spaces"}
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[AnyTask, Any]:
@@ -56,7 +57,10 @@ def load_run_config(run: Path) -> tuple[AnyTask, Any]:
     content = read_toml(path)
     for table, renamed in RENAMED_KEYS.items():
         if isinstance(content.get(table), dict):
-            content[table] = {renamed.get(key, key): value for key, value in content[table].items()}
+            content[table] = {
+                renamed.get(key, key): RENAMED_VALUES.get((key, str(value)), value)
+                for key, value in content[table].items()
+            }
     return config_of(content, str(path))
 
 
