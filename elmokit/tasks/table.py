@@ -23,7 +23,7 @@ TASKS: dict[str, AnyTask] = {
 }
 DEFAULT_PRESET = "published"
 
-# Keys and values that were renamed in November 2026. Finished runs keep the old ones in their config.toml, and still open.
+# Keys and values that were renamed in November 2026. Runs from before have the old ones in config.toml, and still open.
 RENAMED_KEYS = {
     "data": {"train_share": "train_ratio"},
     "train": {"clip_norm": "max_grad_norm", "evaluate_every": "eval_every"},
