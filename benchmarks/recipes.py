@@ -17,10 +17,11 @@ from typing import Any
 
 import elmokit
 from elmokit.bilm import PRESETS
-from elmokit.cli.training import counted_corpus
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import RECIPES, TrainingConfig
-from elmokit.training.loop import Progress, train
+from elmokit.training.corpus import count_corpus, read_held_out
+from elmokit.training.loop import run_training
+from elmokit.training.reports import TrainingReport
 from elmokit.weights.folder import load_folder
 from elmokit.weights.softmaxes import SoftmaxConfig
 
@@ -45,7 +46,7 @@ def recipes(n_steps: int) -> dict[str, TrainingConfig]:
         "model": dataclasses.replace(PRESETS["mini"], dropout=0.0),
         "epochs": None,
         "batch_size": MODERN.batch_size,
-        "tokens": n_steps * MODERN.batch_size * MODERN.n_steps,
+        "tokens": n_steps * MODERN.batch_size * MODERN.window_length,
         "eval_every": n_steps,
         "save_every": max(25, n_steps // 40),
         "log_every": max(25, n_steps // 100),
@@ -68,15 +69,16 @@ def main() -> None:
     wanted = recipes(arguments.steps)
     names = list(wanted) if arguments.only is None else arguments.only.split(";")
     vocabulary = Vocabulary(Vocabulary.from_file(arguments.vocab).words[: arguments.words])
-    corpus, _, _ = counted_corpus(arguments.texts, arguments.held_out, vocabulary, None, N_HELD_OUT)
+    held_out = read_held_out(arguments.held_out, N_HELD_OUT)
+    corpus, _, _ = count_corpus(arguments.texts, held_out, vocabulary, None)
     rows = []
     for name in names:
         run = arguments.runs / name.replace(", ", "-").replace(" ", "-")
 
-        def report(progress: Progress, name: str = name) -> None:
-            print(f"{name}: {progress.share:.0%}, {progress.seconds_left:.0f} s left, {progress.losses}", flush=True)
+        def report(content: TrainingReport, name: str = name) -> None:
+            print(f"{name}: {content}", flush=True)
 
-        train(wanted[name], corpus, run, {"recipe": name}, report)
+        run_training(wanted[name], corpus, run, {"recipe": name}, report)
         results = load_folder(run / "model").card
         last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
         values = " | ".join(f"{value:.1f}" for value in (*results["held_out_perplexity"], _mean(results)))

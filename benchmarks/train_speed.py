@@ -75,8 +75,8 @@ class PlainBiLM(nn.Module):
         """The mean loss; ``states`` is brought up to date.
 
         Args:
-            char_ids: ``(directions, batch, n_steps, chars)``.
-            targets: ``(directions, batch, n_steps)``.
+            char_ids: ``(directions, batch, window_length, chars)``.
+            targets: ``(directions, batch, window_length)``.
         """
         losses = []
         for direction, lstms in enumerate(self.lstms):
@@ -93,7 +93,7 @@ class PlainBiLM(nn.Module):
         return torch.stack(losses).mean()
 
     def token_vectors(self, char_ids: Tensor) -> Tensor:
-        """``(batch, n_steps, chars)`` to ``(batch, n_steps, projection_dim)``."""
+        """``(batch, window_length, chars)`` to ``(batch, window_length, projection_dim)``."""
         embedded = self.characters(char_ids.flatten(0, 1)).transpose(1, 2)
         features = torch.cat([F.relu(convolution(embedded).amax(dim=2)) for convolution in self.convolutions], dim=1)
         for highway in self.highways:
@@ -156,7 +156,7 @@ def forward_products(config: TrainingConfig, window: Window, n_words: int) -> di
     def add(rows: int, inner: int, columns: int, times: int = 1) -> None:
         found[rows, inner, columns] = found.get((rows, inner, columns), 0) + times
 
-    n_distinct, n_positions = len(window.tokens), config.batch_size * config.n_steps
+    n_distinct, n_positions = len(window.tokens), config.batch_size * config.window_length
     busy = (window.tokens != window.tokens[:, -1:]).sum(axis=1).mean()  # columns that a token fills, on the average
     for width, count in cnn.filters:
         add(int(n_distinct * (busy + 1)), cnn.char_dim * width, count)
@@ -165,8 +165,8 @@ def forward_products(config: TrainingConfig, window: Window, n_words: int) -> di
     add(n_distinct, cnn.n_features, model.projection_dim)
     times = model.n_directions * model.n_layers
     add(n_positions, model.projection_dim, 4 * model.hidden_dim, times)
-    add(config.batch_size, model.projection_dim, 4 * model.hidden_dim, times * config.n_steps)
-    add(config.batch_size, model.hidden_dim, model.projection_dim, times * config.n_steps)
+    add(config.batch_size, model.projection_dim, 4 * model.hidden_dim, times * config.window_length)
+    add(config.batch_size, model.hidden_dim, model.projection_dim, times * config.window_length)
     add(n_positions, model.projection_dim, config.n_samples or n_words, model.n_directions)
     return found
 
@@ -246,7 +246,7 @@ def main() -> None:
             "products, sampled": products_step(sampled, windows[0], n_words),
         }
         taken = seconds_in_turns(steps, windows, arguments.rounds, arguments.seconds, clock)
-        tokens = full.batch_size * full.n_steps
+        tokens = full.batch_size * full.window_length
         rate = max(rate, tokens / min(taken["ours, full softmax"], taken["ours, sampled"]))
         plain = tokens / taken["plain"]
         for kind in ("full softmax", "sampled"):
@@ -267,14 +267,14 @@ def main() -> None:
         for _ in islice(stream, N_DATA_WINDOWS):
             pass
         seconds = clock() - before
-    fed = N_DATA_WINDOWS * mini.batch_size * mini.n_steps / seconds
+    fed = N_DATA_WINDOWS * mini.batch_size * mini.window_length / seconds
     print(f"The data path alone: {fed:,.0f} tokens/s, {fed / rate:.0f} times the fastest step above")
 
 
 def stream_of(config: TrainingConfig, texts: list[Path], model: PretrainedBiLM) -> WindowStream:
     """The windows of a training."""
     assert model.vocabulary is not None
-    return WindowStream(texts, model.vocabulary, model.encode, config.batch_size, config.n_steps)
+    return WindowStream(texts, model.vocabulary, model.encode, config.batch_size, config.window_length)
 
 
 if __name__ == "__main__":

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import MissingExtraError
-from elmokit.training.curves import Board
-from elmokit.training.loop import Progress
+from elmokit.training.curves import TensorBoardLog
+from elmokit.training.reports import TrainingProgress
 
 
-def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> Progress:
-    return Progress(n_steps, 10 * n_steps, 0.5, 0.5, 100.0, 1.0, 0.01, 2.0, (5.0 + n_steps, 6.0), held_out)
+def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> TrainingProgress:
+    return TrainingProgress(n_steps, 10 * n_steps, 0.5, 0.5, 100.0, 1.0, 0.01, 2.0, (5.0 + n_steps, 6.0), held_out)
 
 
 def test_each_value_of_a_line_is_a_series_and_later_lines_of_a_stopped_run_are_struck_out(tmp_path: Path) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    first = Board(tmp_path, 0)
+    first = TensorBoardLog(tmp_path, 0)
     for progress in (line(1), line(2, (30.0, 20.0)), line(3)):
         first.add(progress)
     first.close()
-    resumed = Board(tmp_path, 2)
+    resumed = TensorBoardLog(tmp_path, 2)
     resumed.add(line(3, (29.0, 19.0)))
     resumed.close()
     found = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -37,5 +37,5 @@ def test_each_value_of_a_line_is_a_series_and_later_lines_of_a_stopped_run_are_s
 def test_a_missing_tensorboard_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError, match="tensorboard"):
-        Board(tmp_path, 0)
+        TensorBoardLog(tmp_path, 0)
     assert not list(tmp_path.iterdir())

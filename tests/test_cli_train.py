@@ -15,7 +15,7 @@ from elmokit.training.run import RunSettings
 from elmokit.weights.open import open_model
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
-SMALL = ("--preset", "tiny", "--batch-size", "2", "--n-steps", "5")
+SMALL = ("--preset", "tiny", "--batch-size", "2", "--window-length", "5")
 START = ("train", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *SMALL)
 
 
@@ -29,10 +29,10 @@ def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: P
     ran = shell(*START, "--max-words", "8", "--tokens", "200", "--log-every", "10")
     assert ran.code == 0, ran.err
     assert "40 sentences, 220 tokens, 8 types; " in ran.out
-    assert "200 predictions per direction in 20 steps of 10 a process; about 0:0" in ran.out
-    assert " M parameters and 0.0 M of the softmax; about " in ran.out
+    assert "200 predictions per direction in 20 steps of 10 per process; about 0:0" in ran.out
+    assert " M parameters in the biLM and 0.0 M in the softmax; about " in ran.out
     (line,) = [line for line in ran.out.splitlines() if line.startswith("step     10 ")]
-    for part in (" 50.0%  pass 0.38 ", " tokens/s ", " left  training loss "):
+    for part in (" 50.0%  epoch 0.38 ", " tokens/s ", " left  training loss "):
         assert part in line
     assert "held-out perplexity" in ran.out
     assert Path("run/curves.png").exists()
@@ -72,7 +72,7 @@ def test_a_file_and_flags_say_the_same_and_flags_go_first(shell, corpus: Path) -
         preset = "tiny"
         tokens = 60
         batch_size = 2
-        n_steps = 5
+        window_length = 5
         learning_rate = 0.01
         frozen_layers = [0]
         [data]
@@ -109,9 +109,9 @@ def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, co
 def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
     assert ran.code == 0, ran.err
-    assert "n_samples is 8,192 and the vocabulary holds 8 words: all are drawn." in ran.err
+    assert "n_samples is 8,192, but the vocabulary has only 8 words: all are used." in ran.err
     config = RunSettings.open(Path("run")).config
-    assert (config.optimizer, config.learning_rate, config.same_text, config.scale_loss_by_steps) == (
+    assert (config.optimizer, config.learning_rate, config.same_order, config.scale_loss_by_steps) == (
         "adagrad",
         0.2,
         False,
@@ -134,7 +134,7 @@ def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpu
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     looks = [line for line in lines if line["held_out"]]
-    assert lines[-1]["share"] < 0.5
+    assert lines[-1]["fraction"] < 0.5
     best = min(range(len(looks)), key=lambda place: looks[place]["held_out"][0] * looks[place]["held_out"][1])
     assert best == len(looks) - 3
     assert open_model("run/model").card["n_steps"] == looks[best]["n_steps"]
@@ -147,13 +147,13 @@ def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: 
     assert RunSettings.open(Path("run")).n_predictions == 100
     Path("moved").mkdir()
     Path("corpus.txt").rename("moved/corpus.txt")
-    assert "corpus.txt, which the run reads, is not there" in shell("train", "--resume", "run").err
+    assert "corpus.txt, which the run reads, is missing" in shell("train", "--resume", "run").err
     assert shell("train", "--resume", "run", "moved", "--tokens", "150").code == 0
     Path("moved/corpus.txt").write_text(TEXT * 21)
     assert "shards was" in shell("train", "--resume", "run").err
     Path("moved/corpus.txt").write_text(TEXT * 20)
-    assert "--batch-size cannot change" in shell("train", "--resume", "run", "--batch-size", "3").err
-    assert "--config cannot change" in shell("train", "--resume", "run", "--config", "other.toml").err
+    assert "batch_size cannot change" in shell("train", "--resume", "run", "--batch-size", "3").err
+    assert "config cannot change" in shell("train", "--resume", "run", "--config", "other.toml").err
     Path("run/settings.json").write_text("{")
     assert "settings.json is damaged" in shell("train", "--resume", "run").err
 
@@ -172,26 +172,26 @@ BAD_CALLS = {
         *("train", "one.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny"),
         *("--batch-size", "1"),
     ),
-    "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocab", "one.txt"),
-    "give one of them": (*START, "--vocab", "text.txt", "--max-words", "9"),
-    "Training ends after epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
-    "Give a new folder with --out, or a run": START[:4],
-    "Give the TEXT to train on, and --held-out": ("train", "corpus.txt", "--out", "run"),
-    "model exists already": (*START[:4], "--out", "model"),
+    "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocabulary", "one.txt"),
+    "give one of them": (*START, "--vocabulary", "text.txt", "--max-words", "9"),
+    "The length of a training is given by epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
+    "Give a new directory with --out, or a run": START[:4],
+    "Give the text to train on, and held-out text": ("train", "corpus.txt", "--out", "run"),
+    "model already exists": (*START[:4], "--out", "model"),
     "nothing is not a run": ("train", "--resume", "nothing"),
     "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
     "data: unknown key 'text'": (*START, "--config", "data.toml"),
     "broken.toml is not a valid TOML file": (*START, "--config", "broken.toml"),
-    "Cannot read none.toml": (*START, "--config", "none.toml"),
-    "frozen_layers holds 9": (*START, "--frozen-layers", "9"),
-    "An adaptive softmax is trained whole": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),
+    "Cannot read the config none.toml": (*START, "--config", "none.toml"),
+    "frozen_layers contains 9": (*START, "--frozen-layers", "9"),
+    "An adaptive softmax cannot be sampled": (*START, "--softmax", "adaptive", "--cutoffs", "3", "--n-samples", "2"),
     "The last cutoff is 99": (*START, "--softmax", "adaptive", "--cutoffs", "99"),
     "A tied softmax shares the embedding": (*START, "--softmax", "tied"),
     "There is no device 'abacus'": (*START, "--device", "abacus"),
     "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
     "seed is 99999999999; it must be at most": (*START, "--seed", "99999999999"),
-    "held_out_sentences is -1; it must be at least 1": (*START, "--held-out-sentences", "-1"),
-    "max_words is 0; the three special words": (*START, "--max-words", "0"),
+    "held_out_sentences is -1; it must be a whole number of at least 1": (*START, "--held-out-sentences", "-1"),
+    "max_words is 0, but the special words alone need 3": (*START, "--max-words", "0"),
     "Expected `array`, got `str` - at `$.texts`": (*START, "--config", "one-text.toml"),
     "Expected `int | null`, got `str` - at `$.max_words`": (*START, "--config", "wrong-type.toml"),
     "data: expected a table": (*START, "--config", "no-data.toml"),
@@ -234,13 +234,15 @@ def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, fl
 def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
     Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
-    told = "The vocabulary's first tenth does not hold the most frequent words of this text, and n_samples draws by"
+    told = "The first tenth of the vocabulary does not contain the most frequent words of this text"
     for vocab, flags, expected in (
         ("sorted.txt", ("--n-samples", "2"), True),
         ("ranked.txt", ("--n-samples", "2"), False),
         ("sorted.txt", (), False),
     ):
-        ran = shell(*START[:4], "--out", f"run-{vocab}{len(flags)}", *SMALL, "--vocab", vocab, "--tokens", "20", *flags)
+        ran = shell(
+            *START[:4], "--out", f"run-{vocab}{len(flags)}", *SMALL, "--vocabulary", vocab, "--tokens", "20", *flags
+        )
         assert ran.code == 0, ran.err
         assert (told in ran.err) == expected
 
@@ -262,4 +264,4 @@ def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(s
     ran = shell(*START, *flags, "--max-words", "8", "--save-every", "1")
     assert ran.code == 2
     assert "At step 2 the loss is" in ran.err or "At step 3 the loss is" in ran.err
-    assert "lower learning rate" in ran.err
+    assert "lower learning_rate" in ran.err

@@ -16,13 +16,12 @@ from safetensors.torch import load_file
 
 from elmokit.bilm import BiLM
 from elmokit.errors import MissingExtraError
-from elmokit.text.shards import Part
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
-from elmokit.training.distributed import World, joined_world
+from elmokit.training.distributed import World, init_distributed
 from elmokit.training.losses import WindowLosses
-from elmokit.training.plan import optimizer_of
+from elmokit.training.plan import config_optimizer
 from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
@@ -30,7 +29,7 @@ from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.softmaxes import build_softmax
 
 LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
-SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --n-steps 5 --tokens 240 --dropout 0 --log-every 2"
+SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --window-length 5 --tokens 240 --dropout 0 --log-every 2"
 
 
 def torchrun(folder: Path, n_processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -74,11 +73,18 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
     softmax.reset_parameters()
     model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
     losses = WindowLosses(bilm, softmax, 0).train()
-    optimizer = optimizer_of(config, losses.parameters())
+    optimizer = config_optimizer(config, losses.parameters())
     state = bilm.zero_state(2 * config.batch_size)
     parts = [
         WindowStream(
-            shards, vocabulary, model.encode, config.batch_size, config.n_steps, seed=config.seed, part=Part(rank, 2)
+            shards,
+            vocabulary,
+            model.encode,
+            config.batch_size,
+            config.window_length,
+            seed=config.seed,
+            rank=rank,
+            n_ranks=2,
         )
         for rank in range(2)
     ]
@@ -89,10 +95,10 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
         state = type(state)(hidden, cell)
         both.mean().backward()
         torch.nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
-        optimizer.param_groups[0]["lr"] = config.rate(n_predictions / 240)
+        optimizer.param_groups[0]["lr"] = config.learning_rate_at(n_predictions / 240)
         optimizer.step()
         optimizer.zero_grad()
-        n_predictions += 2 * config.n_positions
+        n_predictions += 2 * config.predictions_per_step
     for part in parts:
         part.close()
     return losses
@@ -156,7 +162,7 @@ def test_what_the_user_can_mend_is_told_and_no_process_hangs(tmp_path: Path) -> 
 
 def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with joined_world() as world:
+    with init_distributed() as world:
         assert world == World()
         assert world.gather(3) == [3]
         assert world.broadcast("all") == "all"

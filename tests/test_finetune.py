@@ -13,8 +13,9 @@ from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.training import finetune
-from elmokit.training.finetune import before_and_after, with_dropout, with_softmax_over
+from elmokit.training import softmax_transfer
+from elmokit.training.results import compare_models
+from elmokit.training.softmax_transfer import with_dropout, with_softmax_over
 from elmokit.weights import many_langs
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
@@ -60,7 +61,7 @@ def test_over_the_same_words_the_model_stays_as_it_is(kind: str) -> None:
 def test_old_words_keep_their_probability_and_unk_shares_its_own_with_the_new(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finetune, "NOISE", 0.0)
+    monkeypatch.setattr(softmax_transfer, "NOISE", 0.0)
     model = model_with(kind)
     carried = with_softmax_over(model, NEW, COUNTS, 3)
     assert softmax_config(carried.softmax).kind == kind if carried.softmax is not None else False
@@ -109,12 +110,12 @@ def test_a_new_softmax_over_more_words_begins_near_the_old_perplexity() -> None:
     counts = {word: sum(sentence.count(word) for sentence in text) for sentence in text for word in sentence}
     carried = with_softmax_over(model, NEW, counts, len(text))
     fresh = with_softmax_over(dataclasses.replace(model, softmax=None, vocabulary=None), NEW, counts, len(text))
-    found = before_and_after(model, carried, {"text": text})["text"]
+    found = compare_models(model, carried, {"text": text})["text"]
     assert len(found["before"]) == len(found["after"]) == 2
     # The unknown words are told apart now, which costs at most the entropy of their shares.
     for before, after in zip(found["before"], found["after"], strict=True):
         assert before * 0.95 < after < before * 2
-    assert before_and_after(model, fresh, {"text": text})["text"]["after"][0] < len(NEW) * 3
+    assert compare_models(model, fresh, {"text": text})["text"]["after"][0] < len(NEW) * 3
 
 
 def test_without_a_softmax_words_begin_with_their_frequency() -> None:
@@ -175,7 +176,7 @@ def test_a_word_input_model_gets_a_table_of_the_new_words(kind: str) -> None:
 
 
 def test_a_published_table_without_unk_lends_new_words_its_mean_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetune, "NOISE", 0.0)
+    monkeypatch.setattr(softmax_transfer, "NOISE", 0.0)
     words = [word for word in WORDS if word != "<UNK>"]
     model = random_model(dataclasses.replace(WORD_INPUT, n_words=len(words)))
     model = dataclasses.replace(model, softmax=None, vocabulary=Vocabulary(words, strict=False))
@@ -187,7 +188,7 @@ def test_a_published_table_without_unk_lends_new_words_its_mean_row(monkeypatch:
 
 def test_a_word_input_model_without_its_words_is_refused() -> None:
     model = dataclasses.replace(random_model(WORD_INPUT), softmax=None, vocabulary=None, source=Path("w.hdf5"))
-    with pytest.raises(ModelNotFoundError, match=r"w\.hdf5 takes word ids and has no vocabulary"):
+    with pytest.raises(ModelNotFoundError, match=r"w\.hdf5 reads words and has no vocabulary"):
         with_softmax_over(model, NEW, COUNTS, 3)
 
 
@@ -198,7 +199,7 @@ def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path
     save_folder(carried, tmp_path / "ours")
     again = load_folder(tmp_path / "ours")
     assert again.lexicon == model.lexicon
-    assert before_and_after(carried, again, {"text": [["das", "Haus"]]})["text"]["after"][0] > 1
+    assert compare_models(carried, again, {"text": [["das", "Haus"]]})["text"]["after"][0] > 1
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "adaptive"])

@@ -21,7 +21,7 @@ from elmokit.training.state import checkpoints
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 TRAIN = "import sys; sys.argv[0] = 'elmokit'; from elmokit.cli.main import main; main()"
-SETTINGS = "--preset tiny --max-words 9 --batch-size 4 --n-steps 5 --tokens 1200 --n-samples 5 --dropout 0.2"
+SETTINGS = "--preset tiny --max-words 9 --batch-size 4 --window-length 5 --tokens 1200 --n-samples 5 --dropout 0.2"
 OFTEN = "--save-every 7 --eval-every 20 --log-every 5"
 
 pytestmark = pytest.mark.slow

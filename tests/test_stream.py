@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from elmokit.errors import TextError
 from elmokit.text import shards as shards_module
 from elmokit.text import windows as stream_module
-from elmokit.text.shards import Part, SentenceBlocks
+from elmokit.text.shards import SentenceBlocks
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 
@@ -26,8 +26,8 @@ def encode_words(tokens: object) -> np.ndarray:
     return VOCABULARY.word_ids(tokens) + 1  # type: ignore[arg-type]
 
 
-def make_stream(paths: list[Path], batch_size: int = 2, n_steps: int = 3, **settings: object) -> WindowStream:
-    return WindowStream(paths, VOCABULARY, encode_words, batch_size, n_steps, **settings)  # type: ignore[arg-type]
+def make_stream(paths: list[Path], batch_size: int = 2, window_length: int = 3, **settings: object) -> WindowStream:
+    return WindowStream(paths, VOCABULARY, encode_words, batch_size, window_length, **settings)  # type: ignore[arg-type]
 
 
 def written(folder: Path, *texts: str) -> list[Path]:
@@ -56,18 +56,20 @@ def test_windows_are_those_of_bilm_tfs_own_example(tmp_path: Path) -> None:
 
 def test_a_pass_reads_every_sentence_once(tmp_path: Path) -> None:
     paths = written(tmp_path, "the\n. .\n", "\nthe . the\n", ". the\n")
-    stream = make_stream(paths, batch_size=1, n_steps=1)
+    stream = make_stream(paths, batch_size=1, window_length=1)
     n_predictions = (1 + 1) + (2 + 1) + (3 + 1) + (2 + 1)
     targets = [int(window.targets[0, 0, 0]) for window in islice(stream, n_predictions)]
-    assert stream.n_passes == 0
+    assert stream.epoch == 0
     assert targets.count(VOCABULARY.end_id) == 4
     assert sorted(targets) == sorted([3, 4, 4, 3, 4, 3, 4, 3] + 4 * [1])
 
 
 @settings(max_examples=25, deadline=None)
-@given(n_before=st.integers(0, 30), batch_size=st.integers(1, 4), n_steps=st.integers(1, 5), seed=st.integers(0, 5))
+@given(
+    n_before=st.integers(0, 30), batch_size=st.integers(1, 4), window_length=st.integers(1, 5), seed=st.integers(0, 5)
+)
 def test_restored_stream_goes_on_as_if_never_stopped(
-    tmp_path_factory: pytest.TempPathFactory, n_before: int, batch_size: int, n_steps: int, seed: int
+    tmp_path_factory: pytest.TempPathFactory, n_before: int, batch_size: int, window_length: int, seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("stream")
     paths = written(folder, "the .\nthe unknown words .\n.\nthe the the\n", ". .\nthe\n", "Āt\n")
@@ -75,11 +77,11 @@ def test_restored_stream_goes_on_as_if_never_stopped(
         patch.setattr(shards_module, "RANGE_LINES", 5)
         patch.setattr(shards_module, "BLOCK_LINES", 2)
         patch.setattr(shards_module, "OPEN_SHARDS", 2)
-        straight = make_stream(paths, batch_size, n_steps, seed=seed)
+        straight = make_stream(paths, batch_size, window_length, seed=seed)
         for _ in islice(straight, n_before):
             pass
         position = json.loads(json.dumps(straight.position()))
-        restored = make_stream(paths, batch_size, n_steps, seed=seed)
+        restored = make_stream(paths, batch_size, window_length, seed=seed)
         restored.restore(position)
         for expected, window in zip(islice(straight, 12), restored, strict=False):
             np.testing.assert_array_equal(window.targets, expected.targets)
@@ -122,9 +124,9 @@ def test_parts_share_the_corpus_without_overlap(n_shards: int, tmp_path: Path) -
     paths = written(tmp_path, *texts)
     read = []
     for number in range(3):
-        blocks = SentenceBlocks(paths, [0], part=Part(number, 3))
+        blocks = SentenceBlocks(paths, [0], rank=number, n_ranks=3)
         for block in blocks:
-            if block.place.n_passes:
+            if block.position.epoch:
                 break
             read += [len(sentence) - 1 for sentence in block.sentences]
         blocks.close()
@@ -135,8 +137,8 @@ def test_parts_are_through_together_however_unequal_the_shards_and_wherever_blan
     paths = written(tmp_path, "the .\n\n" * 90, ". the .\n" * 6, "\n\n\nthe\n \t\n")
     n_read = []
     for number in range(2):
-        blocks = SentenceBlocks(paths, [0], part=Part(number, 2))
-        passes = takewhile(lambda block: block.place.n_passes == 0, blocks)
+        blocks = SentenceBlocks(paths, [0], rank=number, n_ranks=2)
+        passes = takewhile(lambda block: block.position.epoch == 0, blocks)
         n_read.append(sum(len(block.sentences) for block in passes))
         blocks.close()
     assert sum(n_read) == 97
@@ -146,15 +148,15 @@ def test_parts_are_through_together_however_unequal_the_shards_and_wherever_blan
 def test_directions_may_read_the_corpus_each_in_its_own_order(tmp_path: Path) -> None:
     paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 40)))
     same = next(make_stream(paths, 4, 30)).targets
-    apart = next(make_stream(paths, 4, 30, same_text=False)).targets
+    apart = next(make_stream(paths, 4, 30, same_order=False)).targets
     np.testing.assert_array_equal(apart[0], same[0])
     assert (apart[1] != same[1]).any()
-    position = json.loads(json.dumps(make_stream(paths, 4, 30, same_text=False).position()))
+    position = json.loads(json.dumps(make_stream(paths, 4, 30, same_order=False).position()))
     assert len(position) == 2
 
 
 def test_words_outside_the_vocabulary_are_forgotten_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "MOST_UNKNOWN", 10)
+    monkeypatch.setattr(stream_module, "MAX_UNKNOWN", 10)
     monkeypatch.setattr(shards_module, "BLOCK_LINES", 4)
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the"])
     text = "".join(f"the word{n} the new{n}\n" for n in range(60))
@@ -166,7 +168,7 @@ def test_words_outside_the_vocabulary_are_forgotten_in_time(tmp_path: Path, monk
     bounded = WindowStream(paths, vocabulary, codes, 3, 4)
     with monkeypatch.context() as unbounded_limit:
         windows = list(islice(bounded, 90))
-        unbounded_limit.setattr(stream_module, "MOST_UNKNOWN", 10_000)
+        unbounded_limit.setattr(stream_module, "MAX_UNKNOWN", 10_000)
         for ours, theirs in zip(windows, WindowStream(paths, vocabulary, codes, 3, 4), strict=False):
             np.testing.assert_array_equal(ours.tokens[ours.inputs], theirs.tokens[theirs.inputs])
             np.testing.assert_array_equal(ours.targets, theirs.targets)
@@ -177,10 +179,10 @@ def test_a_stream_can_begin_a_later_pass(tmp_path: Path) -> None:
     paths = written(tmp_path, "".join(f"{'the ' * n}.\n" for n in range(1, 10)))
     stream = make_stream(paths, 1, 5)
     first = next(stream).targets.copy()
-    while stream.n_passes < 1:
+    while stream.epoch < 1:
         expected = next(stream)
-    stream.begin_pass(0)
+    stream.start_epoch(0)
     np.testing.assert_array_equal(next(stream).targets, first)
-    stream.begin_pass(1)
+    stream.start_epoch(1)
     assert next(stream).targets.shape == expected.targets.shape
-    assert stream.n_passes == 1
+    assert stream.epoch == 1

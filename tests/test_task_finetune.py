@@ -53,10 +53,10 @@ def test_the_biLM_is_trained_on_the_tasks_device(tmp_path: Path, monkeypatch: py
     class Reached(Exception):
         pass
 
-    def carry_on(*given: Any) -> None:
-        raise Reached(given[-1])
+    def finetune(*_: Any, device: torch.device, **settings: Any) -> None:
+        raise Reached(device)
 
-    monkeypatch.setattr("elmokit.cli.task_finetune.carry_on", carry_on)
+    monkeypatch.setattr("elmokit.training.api.finetune", finetune)
     save_folder(random_model(), tmp_path / "bilm")
     elsewhere = torch.device("cuda:1")
     with pytest.raises(Reached) as reached:
@@ -66,5 +66,5 @@ def test_the_biLM_is_trained_on_the_tasks_device(tmp_path: Path, monkeypatch: py
 
 def test_too_little_text_is_told(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
-    with pytest.raises(TextError, match=r"1 sentence is too little.*Take elmo\.finetune out"):
+    with pytest.raises(TextError, match=r"1 sentence is too little.*Remove elmo\.finetune"):
         finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned", CPU)

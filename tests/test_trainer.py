@@ -18,10 +18,11 @@ from elmokit.io.lock import file_lock
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
+from elmokit.training import loop
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.loop import Progress, train
 from elmokit.training.losses import WindowLosses
+from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
@@ -33,7 +34,7 @@ CONFIG = TrainingConfig(
     model=dataclasses.replace(PRESETS["tiny"], dropout=0.2),
     tokens=6 * 4 * 5,
     batch_size=4,
-    n_steps=5,
+    window_length=5,
     eval_every=3,
     save_every=2,
     learning_rate=1e-2,
@@ -49,10 +50,20 @@ def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> Training
 
 
 def run_training(
-    folder: Path, config: TrainingConfig = CONFIG, report: Callable[[Progress], None] = lambda _: None, **settings: Any
+    folder: Path,
+    config: TrainingConfig = CONFIG,
+    on_progress: Callable[[TrainingProgress], object] = lambda _: None,
+    notices: list[str] | None = None,
+    **settings: Any,
 ) -> Any:
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingProgress):
+            on_progress(content)
+        elif isinstance(content, TrainingNotice) and notices is not None:
+            notices.append(content.message)
+
     folder.mkdir(exist_ok=True)
-    return train(config, corpus_of(folder), folder, {"corpus": "toy"}, report, **settings)
+    return loop.run_training(config, corpus_of(folder), folder, {"corpus": "toy"}, report, **settings)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -97,7 +108,7 @@ class Killed(BaseException):
     """Stands for whatever ends a process between two steps."""
 
 
-AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_text=False, scale_loss_by_steps=True)
+AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_order=False, scale_loss_by_steps=True)
 
 
 @pytest.mark.parametrize(("n_lines", "config"), [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF)])
@@ -107,14 +118,14 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
     config = dataclasses.replace(config, log_every=1)
     straight = run_training(tmp_path / "straight", config)
 
-    def stop_after(progress: Progress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
+    def stop_after(progress: TrainingProgress, seen: list[int] = []) -> None:  # noqa: B006 (counts across calls on purpose)
         seen.append(progress.n_steps)
         if len(seen) == n_lines:
             seen.clear()
             raise Killed
 
     with pytest.raises(Killed):
-        run_training(tmp_path / "stopped", config, report=stop_after)
+        run_training(tmp_path / "stopped", config, on_progress=stop_after)
     torch.manual_seed(999)  # a new process has another random state
     resumed = run_training(tmp_path / "stopped", config)
     steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
@@ -130,18 +141,18 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
-    lines: list[Progress] = []
-    run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), report=lines.append)
+    lines: list[TrainingProgress] = []
+    run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), on_progress=lines.append)
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in lines]
     assert all(len(line["losses"]) == 2 and line["losses"][0] > 0 for line in logged)
     assert [line["held_out"] is None for line in logged] == [True, False, True, False]
-    assert logged[-1]["share"] == 1.0
+    assert logged[-1]["fraction"] == 1.0
 
 
 def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, learning_rate=1e30, warmup_ratio=0.0, max_grad_norm=1e30)
-    with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning rate.*There is no checkpoint yet"):
+    with pytest.raises(TrainingError, match=r"At step 2 the loss is .*lower learning_rate.*There is no checkpoint yet"):
         run_training(tmp_path / "new", config)
     with pytest.raises(
         TrainingError, match=r"At step 2 .*from the model of the last checkpoint: .*step-00000001.model"
@@ -150,26 +161,29 @@ def test_a_loss_that_is_no_number_stops_and_says_what_to_change(tmp_path: Path) 
 
 
 def test_another_length_says_what_becomes_of_the_learning_rate(tmp_path: Path) -> None:
-    told: list[str] = []
-    run_training(tmp_path, tell=told.append)
-    assert not told
+    notices: list[str] = []
+    run_training(tmp_path, notices=notices)
+    assert not notices
     longer = dataclasses.replace(CONFIG, tokens=12 * 4 * 5)
-    run_training(tmp_path, longer, tell=told.append)
-    assert told == [
-        f"The schedule follows the new length: the learning rate is {longer.rate(0.5):.3g} now, not 0.0005."
+    run_training(tmp_path, longer, notices=notices)
+    assert notices == [
+        "The schedule now spans the new length: the learning rate changes from 0.0005 to "
+        f"{longer.learning_rate_at(0.5):.3g}."
     ]
 
 
 def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
-    told: list[str] = []
-    run_training(tmp_path / "done", tell=told.append)
-    run_training(tmp_path / "done", tell=told.append)
-    assert told == ["The run has its 120 predictions already: give it more --epochs, --tokens or --hours."]
-    told.clear()
+    notices: list[str] = []
+    run_training(tmp_path / "done", notices=notices)
+    run_training(tmp_path / "done", notices=notices)
+    assert notices == ["The run is complete with 120 predictions. Raise epochs, tokens or hours to train on."]
+    notices.clear()
     harmful = dataclasses.replace(CONFIG, learning_rate=3.0, warmup_ratio=0.0, patience=1, eval_every=1, tokens=2000)
-    run_training(tmp_path / "worse", harmful, tell=told.append)
-    run_training(tmp_path / "worse", harmful, tell=told.append)
-    assert told == ["No look of the last 1 was better: a larger --patience, or 0, trains on."]
+    run_training(tmp_path / "worse", harmful, notices=notices)
+    run_training(tmp_path / "worse", harmful, notices=notices)
+    assert notices == [
+        "The run stopped after 1 evaluations without improvement. To train on, raise patience or set it to 0."
+    ]
 
 
 def test_hours_given_again_begin_now_and_else_end_where_they_would_have(tmp_path: Path) -> None:
@@ -189,7 +203,7 @@ def test_a_run_goes_on_with_its_own_settings_only(tmp_path: Path) -> None:
         run_training(tmp_path, dataclasses.replace(longer, batch_size=8))
     (tmp_path / "settings.json").unlink()
     assert checkpoints(tmp_path)
-    with pytest.raises(TrainingError, match="holds checkpoints and no settings"):
+    with pytest.raises(TrainingError, match="has checkpoints but no settings"):
         run_training(tmp_path, longer)
 
 
@@ -209,33 +223,33 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TextError, match="no held-out sentence"):
-        train(CONFIG, corpus_of(tmp_path, []), tmp_path, {}, lambda _: None)
+        loop.run_training(CONFIG, corpus_of(tmp_path, []), tmp_path, {})
 
 
 def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(CONFIG, precision="bfloat16")
-    told: list[str] = []
-    monkeypatch.setattr("elmokit.training.loop.offers", lambda _: False)
-    assert math.isfinite(run_training(tmp_path / "a", config, tell=told.append).mean)
-    assert told == ["This processor has no products of bfloat16: float32 is faster here, and exact."]
-    told.clear()
-    monkeypatch.setattr("elmokit.training.loop.offers", lambda _: True)
+    notices: list[str] = []
+    monkeypatch.setattr("elmokit.training.loop.is_available", lambda _: False)
+    assert math.isfinite(run_training(tmp_path / "a", config, notices=notices).mean)
+    assert notices == ["This processor has no bfloat16 instructions: float32 is faster here, and exact."]
+    notices.clear()
+    monkeypatch.setattr("elmokit.training.loop.is_available", lambda _: True)
     for kind in (SoftmaxConfig("adaptive", (6,)), SoftmaxConfig()):
         every = dataclasses.replace(config, softmax=kind, n_samples=4 if kind.kind == "full" else 0)
-        assert math.isfinite(run_training(tmp_path / kind.kind, every, tell=told.append).mean)
-    assert not told
+        assert math.isfinite(run_training(tmp_path / kind.kind, every, notices=notices).mean)
+    assert not notices
 
 
 def test_little_learning_for_adagrad_is_told(tmp_path: Path) -> None:
-    told: list[str] = []
-    run_training(tmp_path, dataclasses.replace(CONFIG, optimizer="adagrad"), tell=told.append)
-    assert told == ["learning_rate is 0.01, little for Adagrad as here: bilm-tf trained at 0.2."]
+    notices: list[str] = []
+    run_training(tmp_path, dataclasses.replace(CONFIG, optimizer="adagrad"), notices=notices)
+    assert notices == ["A learning rate of 0.01 is low for Adagrad: bilm-tf used 0.2."]
 
 
 def test_accumulated_windows_are_one_step(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, accumulate=3, tokens=4 * 3 * 4 * 5, log_every=1)
-    lines: list[Progress] = []
-    run_training(tmp_path, config, report=lines.append)
+    config = dataclasses.replace(CONFIG, gradient_accumulation_steps=3, tokens=4 * 3 * 4 * 5, log_every=1)
+    lines: list[TrainingProgress] = []
+    run_training(tmp_path, config, on_progress=lines.append)
     assert [line.n_steps for line in lines] == [1, 2, 3, 4]
     assert lines[-1].n_predictions == 240
 
@@ -243,7 +257,7 @@ def test_accumulated_windows_are_one_step(tmp_path: Path) -> None:
 def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: Path) -> None:
     sizes = dataclasses.replace(CONFIG.model, dropout=0.0)
     alone = {"schedule": "constant", "warmup_ratio": 0.0, "max_grad_norm": 1e9, "optimizer": "adagrad"}
-    config = dataclasses.replace(CONFIG, model=sizes, accumulate=3, tokens=3 * 4 * 5, **alone)  # type: ignore[arg-type]
+    config = dataclasses.replace(CONFIG, model=sizes, gradient_accumulation_steps=3, tokens=3 * 4 * 5, **alone)  # type: ignore[arg-type]
     run_training(tmp_path, config)
     torch.manual_seed(config.seed)
     bilm, softmax = BiLM(sizes), FullSoftmax(len(VOCABULARY), sizes.projection_dim)
@@ -266,7 +280,7 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
 
 
 def test_frozen_layers_keep_their_weights_and_the_others_learn(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, frozen_layers=(0, 2), save_every=1, tokens=CONFIG.n_positions)
+    config = dataclasses.replace(CONFIG, frozen_layers=(0, 2), save_every=1, tokens=CONFIG.predictions_per_step)
     run_training(tmp_path, config)
     before = weights_of(tmp_path)
     run_training(tmp_path, dataclasses.replace(config, tokens=100))

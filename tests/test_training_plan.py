@@ -13,13 +13,13 @@ from elmokit.bilm import PRESETS, BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import LAST_RATE, TrainingConfig
+from elmokit.training.config import FINAL_RATIO, TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.plan import make_plan, seconds_per_step, sizes_of
+from elmokit.training.plan import model_sizes, seconds_per_step, training_plan
 from elmokit.training.throughput import ThroughputMeter
 from elmokit.weights.model import PretrainedBiLM
 
-CONFIG = TrainingConfig(model=PRESETS["tiny"], batch_size=3, n_steps=4, learning_rate=0.5, warmup_ratio=0.1)
+CONFIG = TrainingConfig(model=PRESETS["tiny"], batch_size=3, window_length=4, learning_rate=0.5, warmup_ratio=0.1)
 
 
 def losses_and_window(folder: Path, config: TrainingConfig = CONFIG) -> tuple[WindowLosses, Window]:
@@ -31,7 +31,7 @@ def losses_and_window(folder: Path, config: TrainingConfig = CONFIG) -> tuple[Wi
     text = folder / "text.txt"
     text.write_text("the cat\nthe\ncat the the\n" * 9)
     encode = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary).encode
-    stream = WindowStream([text], vocabulary, encode, config.batch_size, config.n_steps)
+    stream = WindowStream([text], vocabulary, encode, config.batch_size, config.window_length)
     window = next(stream)
     stream.close()
     return WindowLosses(bilm, softmax, config.n_samples), window
@@ -43,16 +43,16 @@ def test_the_rate_warms_up_then_falls_as_its_schedule_says() -> None:
         for schedule in ("cosine", "trapezoid", "constant")
     )
     for config in (cosine, trapezoid, constant):
-        assert config.rate(0.0) == 0.5 * 1e-2
-        assert config.rate(0.05) == pytest.approx(0.25)
-        assert config.rate(0.1) == pytest.approx(0.5)
-    assert cosine.rate(0.55) == pytest.approx(0.5 * (LAST_RATE + (1 - LAST_RATE) / 2))
-    assert [trapezoid.rate(share) for share in (0.3, 0.7, 0.75)] == pytest.approx([0.5, 0.5, 0.5])
-    assert trapezoid.rate(0.875) == pytest.approx(0.5 * (LAST_RATE + (1 - LAST_RATE) / 2))
-    assert [config.rate(1.0) for config in (cosine, trapezoid)] == pytest.approx([0.5 * LAST_RATE] * 2)
-    assert constant.rate(1.0) == 0.5
+        assert config.learning_rate_at(0.0) == 0.5 * 1e-2
+        assert config.learning_rate_at(0.05) == pytest.approx(0.25)
+        assert config.learning_rate_at(0.1) == pytest.approx(0.5)
+    assert cosine.learning_rate_at(0.55) == pytest.approx(0.5 * (FINAL_RATIO + (1 - FINAL_RATIO) / 2))
+    assert [trapezoid.learning_rate_at(share) for share in (0.3, 0.7, 0.75)] == pytest.approx([0.5, 0.5, 0.5])
+    assert trapezoid.learning_rate_at(0.875) == pytest.approx(0.5 * (FINAL_RATIO + (1 - FINAL_RATIO) / 2))
+    assert [config.learning_rate_at(1.0) for config in (cosine, trapezoid)] == pytest.approx([0.5 * FINAL_RATIO] * 2)
+    assert constant.learning_rate_at(1.0) == 0.5
     shares = [share / 50 for share in range(5, 51)]
-    assert all(cosine.rate(one) >= cosine.rate(other) for one, other in pairwise(shares))
+    assert all(cosine.learning_rate_at(one) >= cosine.learning_rate_at(other) for one, other in pairwise(shares))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad"])
@@ -70,21 +70,21 @@ def test_timing_a_step_changes_no_weight_and_no_random_state(optimizer: str, tmp
 
 def test_sizes_count_every_weight_and_what_the_optimizer_keeps_of_it(tmp_path: Path) -> None:
     losses, _ = losses_and_window(tmp_path)
-    sizes = sizes_of(CONFIG, losses)
+    sizes = model_sizes(CONFIG, losses)
     assert sizes.n_parameters == sum(parameter.numel() for parameter in losses.bilm.parameters())
     assert sizes.n_softmax_parameters == 5 * (CONFIG.model.projection_dim + 1)
-    adagrad = sizes_of(dataclasses.replace(CONFIG, optimizer="adagrad"), losses)
+    adagrad = model_sizes(dataclasses.replace(CONFIG, optimizer="adagrad"), losses)
     n_weights = sizes.n_parameters + sizes.n_softmax_parameters
     assert (
         sizes.memory_bytes - adagrad.memory_bytes == 4 * n_weights
     )  # two numbers of Adam's for each, one of Adagrad's
     losses.softmax.requires_grad_(False)
-    frozen = sizes_of(CONFIG, losses)
+    frozen = model_sizes(CONFIG, losses)
     assert sizes.memory_bytes - frozen.memory_bytes == 4 * 3 * sizes.n_softmax_parameters
 
 
 def test_a_plan_counts_whole_steps_of_all_processes() -> None:
-    plan = make_plan(CONFIG, 1000, 2, 0.5)
+    plan = training_plan(CONFIG, 1000, 2, 0.5)
     assert (plan.n_steps, plan.seconds) == (42, 21.0)  # of 2 x 3 x 4 predictions
 
 

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.finetune import with_softmax_over
-from elmokit.training.loop import Progress, train
+from elmokit.training.loop import run_training
+from elmokit.training.reports import TrainingProgress, TrainingReport
+from elmokit.training.softmax_transfer import with_softmax_over
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
@@ -103,19 +104,20 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         softmax=softmax_config(model.softmax),
         tokens=6 * 2 * 5,
         batch_size=2,
-        n_steps=5,
+        window_length=5,
         optimizer="adagrad",
         learning_rate=0.2,
         schedule="constant",
         warmup_ratio=0.0,
         max_grad_norm=1.0,
         scale_loss_by_steps=True,
-        same_text=False,
+        same_order=False,
         shuffle=False,
         log_every=1,
     )
-    lines: list[Progress] = []
-    train(config, corpus, tmp_path / "run", {}, lines.append, initial=model)
+    reports: list[TrainingReport] = []
+    run_training(config, corpus, tmp_path / "run", {}, reports.append, initial=model)
+    lines = [line for line in reports if isinstance(line, TrainingProgress)]
     assert len(lines) == 6
     for line, (losses, norm) in zip(lines, TRACES[name], strict=True):
         assert line.losses == pytest.approx(losses, abs=1e-5)

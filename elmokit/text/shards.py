@@ -1,8 +1,18 @@
-"""A corpus as an endless, seeded order of sentences, read block by block and ahead of use.
+"""Read a corpus endlessly, in a shuffled order that can be reproduced and resumed.
 
-Lines are shuffled over a wide range (neighbours are of one text, and a model that reads many of them soon after one
-another learns that text), held as they stand in the file, and split into tokens a block at a time. The order follows
-from the seed alone, so a place in it is four numbers.
+A corpus can be larger than memory, so it cannot be shuffled as a whole. Instead, each epoch runs through four levels:
+
+* **group**: the files (shards) are shuffled, and ``OPEN_SHARDS`` of them are read at the same time;
+* **range**: about ``RANGE_LINES`` lines, an equal number from each file of the group, are held in memory and shuffled;
+* **block**: ``BLOCK_LINES`` of these lines are split into tokens at a time;
+* **sentence**: one line.
+
+Shuffling over a wide range matters: neighbouring lines come from the same document, and a language model that reads
+many of them in a row adapts to that document instead of the language. Lines are not split into tokens before their
+block is needed, because lists of tokens take several times the memory.
+
+Every order is drawn from a fresh generator that is seeded with the seed and the position (epoch, group, range).
+Therefore a position is four small numbers: to resume there, nothing needs to be replayed but the lines to skip.
 """
 
 from __future__ import annotations
@@ -18,50 +28,44 @@ import numpy as np
 from elmokit.errors import TextError
 from elmokit.io.text_files import read_lines, split_tokens
 
-RANGE_LINES = 200_000  # lines in memory at a time, over which they are shuffled
-BLOCK_LINES = 5_000  # of these, as tokens
-OPEN_SHARDS = 32  # shards read side by side, an equal part of each range from each: their kinds of text mix
+RANGE_LINES = 200_000
+BLOCK_LINES = 5_000
+OPEN_SHARDS = 32  # files of one corpus often hold one kind of text each; reading many at a time mixes them
 
 
-class Place(NamedTuple):
-    """Where a block stands in the order."""
+class BlockPosition(NamedTuple):
+    """The position of a block in the endless order of a corpus. Each number counts what came before it."""
 
-    n_passes: int = 0
-    """Passes over the corpus before this one."""
-    n_groups: int = 0
-    """Groups of shards before, in this pass."""
-    n_ranges: int = 0
-    """Ranges of the shuffle before, in this group."""
-    n_blocks: int = 0
-    """Blocks before, in this range."""
+    epoch: int = 0
+    group: int = 0
+    """In this epoch."""
+    range: int = 0
+    """In this group."""
+    block: int = 0
+    """In this range."""
 
 
-class Block(NamedTuple):
-    """Some sentences in the order in which they are read."""
+class SentenceBlock(NamedTuple):
+    """Some tokenized sentences, in the order in which they are read."""
 
-    place: Place
+    position: BlockPosition
     sentences: list[list[str]]
 
 
-class Part(NamedTuple):
-    """Which part of the corpus to read, where several processes share it."""
-
-    number: int = 0
-    n_parts: int = 1
-
-
 class SentenceBlocks:
-    """Endless passes over a corpus; the next block is read in the background while one is used.
+    """Iterate endlessly over the blocks of a corpus. The next block is read in a thread while one is used.
 
     Args:
-        shards: text files of one tokenised sentence per line; blank lines are passed over.
-        shuffle: shuffle the shards of each pass, and the lines of each range.
-        part: read this part of the corpus: every ``n_parts``-th sentence of each range, so that all parts are through
-            with a pass together, however unequal the shards are.
-        place: where to begin.
+        shards: Text files with one tokenized sentence per line. Blank lines are skipped.
+        seed: Seeds all orders. Readers with different seeds read the corpus in independent orders.
+        shuffle: Shuffle the files of each epoch and the lines of each range.
+        rank: Number of this process, if several share the corpus.
+        n_ranks: Number of processes. Each reads every ``n_ranks``-th sentence of each range (and not every
+            ``n_ranks``-th file), so that all processes finish an epoch together however unequal the files are.
+        start: Position of the first block.
 
     Raises:
-        TextError: in a whole pass there is no sentence; a shard cannot be read.
+        TextError: There is no sentence in a whole epoch, or a file cannot be read.
     """
 
     def __init__(
@@ -69,60 +73,61 @@ class SentenceBlocks:
         shards: Sequence[Path],
         seed: Sequence[int],
         shuffle: bool = True,
-        part: Part = Part(),  # noqa: B008 (frozen)
-        place: Place = Place(),  # noqa: B008 (frozen)
+        rank: int = 0,
+        n_ranks: int = 1,
+        start: BlockPosition = BlockPosition(),  # noqa: B008 (immutable)
     ) -> None:
         self._shards = list(shards)
         self._seed = list(seed)
         self._shuffle = shuffle
-        self._part = part
-        self._blocks = self._read(place)
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
-        self._ahead: Future[Block] | None = None
+        self._rank, self._n_ranks = rank, n_ranks
+        self._blocks = self._read(start)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
+        self._next: Future[SentenceBlock] | None = None
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[SentenceBlock]:
         return self
 
-    def __next__(self) -> Block:
-        block = (self._ahead or self._reader.submit(next, self._blocks)).result()
-        self._ahead = self._reader.submit(next, self._blocks)
+    def __next__(self) -> SentenceBlock:
+        # The first block is not requested before it is needed: a reader that is only restored reads nothing.
+        block = (self._next or self._thread.submit(next, self._blocks)).result()
+        self._next = self._thread.submit(next, self._blocks)
         return block
 
     def close(self) -> None:
-        """Stop reading ahead."""
-        self._reader.shutdown(wait=True, cancel_futures=True)
+        """Stop the thread."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _read(self, start: Place) -> Iterator[Block]:
-        n_passes, n_groups, n_ranges, n_blocks = start
+    def _read(self, start: BlockPosition) -> Iterator[SentenceBlock]:
+        epoch, group, range_, block = start
         found_any = any(start)
         while True:
-            order = self._order(len(self._shards), n_passes)
-            while shards := order[n_groups * OPEN_SHARDS :][:OPEN_SHARDS]:
-                n_lines = -(-RANGE_LINES // len(shards))
+            order = self._order(len(self._shards), epoch)
+            while shards := order[group * OPEN_SHARDS :][:OPEN_SHARDS]:
+                n_lines = -(-RANGE_LINES // len(shards))  # of each file
                 readers = [read_lines(self._shards[shard]) for shard in shards]
                 for reader in readers:
-                    for _ in islice(reader, n_ranges * n_lines):
+                    for _ in islice(reader, range_ * n_lines):  # skip the ranges before the start
                         pass
                 while (lines := self._own_lines(readers, n_lines)) is not None:
-                    inside = self._order(len(lines), n_passes, n_groups, n_ranges)
-                    for first in range(n_blocks * BLOCK_LINES, len(lines), BLOCK_LINES):
-                        here = inside[first : first + BLOCK_LINES]
+                    line_order = self._order(len(lines), epoch, group, range_)
+                    for first in range(block * BLOCK_LINES, len(lines), BLOCK_LINES):
                         found_any = True
-                        sentences = [split_tokens(lines[place]) for place in here]
-                        yield Block(Place(n_passes, n_groups, n_ranges, first // BLOCK_LINES), sentences)
-                    n_ranges, n_blocks = n_ranges + 1, 0
-                n_groups, n_ranges = n_groups + 1, 0
-            if not found_any:
+                        sentences = [split_tokens(lines[line]) for line in line_order[first : first + BLOCK_LINES]]
+                        yield SentenceBlock(BlockPosition(epoch, group, range_, first // BLOCK_LINES), sentences)
+                    range_, block = range_ + 1, 0
+                group, range_ = group + 1, 0
+            if not found_any:  # otherwise this would loop forever without a block
                 raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
-            n_passes, n_groups = n_passes + 1, 0
+            epoch, group = epoch + 1, 0
 
     def _own_lines(self, readers: Sequence[Iterator[str]], n_lines: int) -> list[str] | None:
-        """This part's share of the next range, without blank lines; None where nothing is left."""
+        """Read the next range and keep this process's lines that are not blank; None at the end of all files."""
         lines = [line for reader in readers for line in islice(reader, n_lines)]
-        return [line for line in lines if line.strip(" \t")][self._part.number :: self._part.n_parts] if lines else None
+        return [line for line in lines if line.strip(" \t")][self._rank :: self._n_ranks] if lines else None
 
-    def _order(self, n_items: int, *where: int) -> list[int]:
-        """The order in which the items at a place of the corpus are read."""
+    def _order(self, n_items: int, *position: int) -> list[int]:
+        """Draw the order of the files of an epoch, or of the lines of a range."""
         if not self._shuffle:
             return list(range(n_items))
-        return [int(item) for item in np.random.default_rng([*self._seed, *where]).permutation(n_items)]
+        return [int(item) for item in np.random.default_rng([*self._seed, *position]).permutation(n_items)]

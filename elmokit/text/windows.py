@@ -1,12 +1,19 @@
-"""A corpus as an endless stream of training windows.
+"""Cut a corpus into training windows for truncated backpropagation through time (TBPTT).
 
-Packing is bilm-tf's: every batch row reads sentence after sentence without gap or padding and goes on in
-the next window where it stopped; rows take sentences from one shared order, on demand. The backward
-direction reads each sentence from its end. Both directions read the same sentences, so that they nearly share their
-distinct tokens; or, as in bilm-tf, each reads the corpus in an order of its own. The position can be saved and
-restored.
+A window has ``batch_size`` rows of ``window_length`` positions. As in bilm-tf, text is packed: each row reads sentence
+after sentence without gap or padding, and continues in the next window where it stopped, so that the LSTM state can be
+handed on from window to window. When a row finishes a sentence, it takes the next one from an order that all rows
+share. No position is wasted on padding, whatever the lengths of the sentences.
 
-A token becomes a number when its block is read; windows are cut from arrays of numbers.
+The backward direction reads each sentence from its end, but takes sentences in the same order as the forward
+direction. Both directions then read the same sentences in the same window, and share most distinct tokens, each of
+which the char CNN computes once per window. bilm-tf gave each direction an order of its own (``same_order=False``).
+
+The stream must resume exactly where a checkpoint was written, so its whole position is plain data: which block of the
+corpus is being read (see ``text/shards.py``), how many of its sentences were taken, and for each row the sentence that
+it is in and how far it has read.
+
+For speed, every token becomes a number when its block is read, and windows are cut from arrays of numbers.
 """
 
 from __future__ import annotations
@@ -22,71 +29,76 @@ from numpy.typing import NDArray
 
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
-from elmokit.text.shards import Block, Part, Place, SentenceBlocks
+from elmokit.text.shards import BlockPosition, SentenceBlock, SentenceBlocks
 from elmokit.text.vocabulary import Vocabulary
 
-MOST_UNKNOWN = 200_000  # words outside the vocabulary whose characters are held at a time
+MAX_UNKNOWN = 200_000  # words outside the vocabulary in the token table: 20 MB, at 50 char ids of 2 bytes
 
 
 @dataclass(frozen=True)
 class Window:
-    """One training step's input."""
+    """The input and the targets of one training window."""
 
     tokens: NDArray[np.int64]  # (distinct, chars) char ids, or (distinct,) word ids; 0 means no token
-    inputs: NDArray[np.int64]  # (directions, batch, n_steps): rows of ``tokens``
-    targets: NDArray[np.int64]  # (directions, batch, n_steps): word ids of the vocabulary
+    inputs: NDArray[np.int64]  # (directions, batch, window_length): rows of ``tokens``
+    targets: NDArray[np.int64]  # (directions, batch, window_length): word ids of the vocabulary
 
 
 class _TokenTable:
-    """A number for every token, and what the token layer reads for it: the vocabulary first, then other words."""
+    """Numbers for tokens, and what the token layer reads for each number.
+
+    Words of the vocabulary come first, so that their number is their word id. Other words get the numbers after them
+    as they turn up, and are dropped now and then (:meth:`keep_only`): a large corpus has millions.
+    """
 
     def __init__(self, vocabulary: Vocabulary, encode: TokenEncoder) -> None:
         self.vocabulary = vocabulary
         self._encode = encode
-        own = encode(vocabulary.words)
-        self._type = np.min_scalar_type(max(int(own.max()), 2**8))
-        self._own = own.astype(self._type)
-        self.keep([])
+        encoded = encode(vocabulary.words)
+        # Char ids are below 262 and fit into 16 bits, a quarter of what the model reads.
+        self._dtype = np.min_scalar_type(max(int(encoded.max()), 2**8))
+        self._vocabulary_rows = encoded.astype(self._dtype)
+        self.keep_only([])
 
-    def keep(self, tokens: Sequence[str]) -> None:
-        """Forget all words outside the vocabulary but these."""
+    def keep_only(self, tokens: Sequence[str]) -> None:
+        """Drop all words outside the vocabulary except these. All numbers outside the vocabulary change."""
         self._numbers = dict(self.vocabulary.ids)
-        self._rows = [self._own]
+        self._rows = self._vocabulary_rows
         self.add(tokens)
 
     def add(self, tokens: Sequence[str]) -> None:
-        """Give the tokens numbers, where they have none."""
-        unseen = [token for token in dict.fromkeys(tokens) if token not in self._numbers]
-        if unseen:
+        """Give numbers to tokens that have none yet."""
+        new = [token for token in dict.fromkeys(tokens) if token not in self._numbers]
+        if new:
             n_known = len(self._numbers)
-            self._numbers.update(zip(unseen, range(n_known, n_known + len(unseen)), strict=True))
-            rows = self._encode(unseen)
-            self._type = np.promote_types(self._type, np.min_scalar_type(int(rows.max())))
-            self._rows = [np.concatenate([*self._rows, rows]).astype(self._type)]
+            self._numbers.update(zip(new, range(n_known, n_known + len(new)), strict=True))
+            rows = self._encode(new)
+            self._dtype = np.promote_types(self._dtype, np.min_scalar_type(int(rows.max())))
+            self._rows = np.concatenate([self._rows, rows]).astype(self._dtype)
 
     @property
     def n_unknown(self) -> int:
-        """Words held that are not in the vocabulary."""
+        """Words in the table that are not in the vocabulary."""
         return len(self._numbers) - len(self.vocabulary)
 
     def numbers(self, tokens: Sequence[str]) -> NDArray[np.int32]:
-        """The numbers of tokens that have one, ``(tokens,)``."""
+        """Return the numbers of tokens that are in the table, ``(tokens,)``."""
         return np.fromiter(map(self._numbers.__getitem__, tokens), np.int32, len(tokens))
 
     def rows(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
-        """What the token layer reads."""
-        rows: NDArray[np.int64] = self._rows[0][numbers].astype(np.int64)
+        """Return what the token layer reads for these numbers."""
+        rows: NDArray[np.int64] = self._rows[numbers].astype(np.int64)
         return rows
 
     def word_ids(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
-        """Numbers to ids of the vocabulary; all other words are ``<UNK>``."""
+        """Return the word ids of these numbers. Words outside the vocabulary are ``<UNK>``."""
         word_ids = np.where(numbers < len(self.vocabulary), numbers, self.vocabulary.unknown_id)
         return word_ids.astype(np.int64)
 
 
 @dataclass
 class _Row:
-    """A sentence with its boundaries, and how many of its tokens were read."""
+    """The sentence that a row is in, with its boundaries, and how many of its tokens the row has read."""
 
     tokens: list[str] = field(default_factory=list)
     numbers: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
@@ -94,85 +106,93 @@ class _Row:
 
     @property
     def n_left(self) -> int:
-        """Predictions left: the last token is never an input."""
+        """Predictions left in this sentence. Its last token is predicted, but never an input."""
         return max(0, len(self.numbers) - 1 - self.n_read)
 
 
-class _Reader:
-    """The rows that read one order of the corpus."""
+class _RowReader:
+    """The rows of a batch that read one order of the corpus."""
 
-    def __init__(self, table: _TokenTable, blocks: SentenceBlocks, n_rows: int) -> None:
+    def __init__(self, table: _TokenTable, blocks: SentenceBlocks, batch_size: int) -> None:
         self.table = table
         self.blocks = blocks
-        self.rows = [_Row() for _ in range(n_rows)]
-        self.place = Place()
-        self.n_taken = 0  # sentences of the block at ``place`` that rows took
-        self._sentences: list[list[str]] = []
+        self.rows = [_Row() for _ in range(batch_size)]
+        self.block_position = BlockPosition()
+        self.n_taken = 0  # sentences of the current block that rows have taken
+        self._sentences: list[list[str]] = []  # of the current block
         self._numbers: list[NDArray[np.int32]] = []
 
-    def fill(self, read_backward: Sequence[bool], n_steps: int) -> NDArray[np.int32]:
-        """A window's inputs, then the tokens that they predict, as numbers ``(2, len(read_backward), rows, n_steps)``.
+    def fill(self, read_backward: Sequence[bool], window_length: int) -> NDArray[np.int32]:
+        """Read one window.
 
-        The two are not one array shifted: where a sentence ends, its last token is predicted and never read.
+        Args:
+            read_backward: For each direction that reads this order, whether it reads sentences from their end.
+            window_length: Positions to read in each row.
+
+        Returns:
+            Inputs, then the tokens they predict, as numbers ``(2, directions, batch, window_length)``. The two are not
+            one array shifted by a position: where a sentence ends, its last token is predicted and never read.
         """
-        filled = np.empty((2, len(read_backward), len(self.rows), n_steps), np.int32)
+        filled = np.empty((2, len(read_backward), len(self.rows), window_length), np.int32)
         for index in range(len(self.rows)):
             start = 0
-            while start < n_steps:
+            while start < window_length:
                 row = self.rows[index]
                 if not row.n_left:
                     row = self.rows[index] = self._next_row()
                 n_read = row.n_read
-                n_taken = min(row.n_left, n_steps - start)
-                here = slice(start, start + n_taken)
-                for part, backward in enumerate(read_backward):
+                n_taken = min(row.n_left, window_length - start)
+                positions = slice(start, start + n_taken)
+                for direction, backward in enumerate(read_backward):
                     numbers = row.numbers[::-1] if backward else row.numbers
-                    filled[0, part, index, here] = numbers[n_read : n_read + n_taken]
-                    filled[1, part, index, here] = numbers[n_read + 1 : n_read + n_taken + 1]
+                    filled[0, direction, index, positions] = numbers[n_read : n_read + n_taken]
+                    filled[1, direction, index, positions] = numbers[n_read + 1 : n_read + n_taken + 1]
                 row.n_read += n_taken
                 start += n_taken
         return filled
 
     def _next_row(self) -> _Row:
+        """Take the next sentence of the order."""
         if self.n_taken == len(self._sentences):
-            self._take(next(self.blocks))
-        place, self.n_taken = self.n_taken, self.n_taken + 1
-        return _Row(self._sentences[place], self._numbers[place])
+            self._start_block(next(self.blocks))
+        index, self.n_taken = self.n_taken, self.n_taken + 1
+        return _Row(self._sentences[index], self._numbers[index])
 
-    def _take(self, block: Block) -> None:
-        self.place, self.n_taken = block.place, 0
+    def _start_block(self, block: SentenceBlock) -> None:
+        self.block_position, self.n_taken = block.position, 0
         self._sentences = [[BEGIN_SENTENCE, *tokens, END_SENTENCE] for tokens in block.sentences]
-        self._number()
+        self._number_block()
 
-    def _number(self) -> None:
+    def _number_block(self) -> None:
         tokens = list(chain.from_iterable(self._sentences))
         self.table.add(tokens)
         ends = np.cumsum([len(sentence) for sentence in self._sentences])
         self._numbers = np.split(self.table.numbers(tokens), ends[:-1])
 
-    def tokens_at_hand(self) -> list[str]:
-        """All tokens that the table must know."""
+    def tokens_in_use(self) -> list[str]:
+        """Return all tokens that must stay in the table."""
         return list(chain.from_iterable([*(row.tokens for row in self.rows), *self._sentences]))
 
-    def number_again(self) -> None:
-        """After the table forgot words."""
-        self._number()
+    def renumber(self) -> None:
+        """Look up all numbers again, after the table dropped words."""
+        self._number_block()
         for row in self.rows:
             row.numbers = self.table.numbers(row.tokens)
 
     def position(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the position as plain JSON."""
         rows = [[row.tokens, row.n_read] for row in self.rows]
-        return {"place": list(self.place), "n_taken": self.n_taken, "rows": rows}
+        return {"block": list(self.block_position), "n_taken": self.n_taken, "rows": rows}
 
     def restore(self, blocks: SentenceBlocks, position: dict[str, Any]) -> None:
-        """Go on from a saved position with blocks that begin there."""
+        """Continue from a position, with blocks that start there."""
         self.blocks.close()
         self.blocks = blocks
         self._sentences = []
-        if position["n_taken"]:
-            self._take(next(blocks))
-        self.place, self.n_taken = Place(*position["place"]), int(position["n_taken"])
+        if position["n_taken"]:  # otherwise the block was only just to be read
+            self._start_block(next(blocks))
+        self.block_position, self.n_taken = BlockPosition(*position["block"]), int(position["n_taken"])
+        # A row can be in a sentence of an earlier block, so the sentences of all rows are part of the position.
         self.rows = [_Row(list(tokens), n_read=n_read) for tokens, n_read in position["rows"]]
         for row in self.rows:
             self.table.add(row.tokens)
@@ -180,20 +200,29 @@ class _Reader:
 
 
 class WindowStream:
-    """Endless passes over a corpus, window by window.
+    """Iterate endlessly over the training windows of a corpus.
 
     Args:
-        shards: text files of one tokenised sentence per line; blank lines are passed over.
-        encode: distinct tokens to what the token layer reads.
-        batch_size: rows.
-        n_steps: positions per row and window.
+        shards: Text files with one tokenized sentence per line. Blank lines are skipped.
+        vocabulary: The words of the softmax; all others are the target ``<UNK>``.
+        encode: Turns distinct tokens into what the token layer reads.
+        batch_size: Rows of a window.
+        window_length: Positions of each row.
         n_directions: 2 for a bidirectional model, else 1.
-        shuffle: shuffle the shards of each pass, and the sentences of each range, as in ``SentenceBlocks``.
-        same_text: both directions read the same sentences; else each reads the corpus in an order of its own.
-        part: which part of the corpus to read, where several processes share it.
+        seed: Decides the order of the corpus.
+        shuffle: Shuffle files and sentences (see ``SentenceBlocks``).
+        same_order: Both directions read the same sentences; otherwise each reads the corpus in an order of its own.
+        rank: Number of this process, if several share the corpus.
+        n_ranks: Number of processes.
 
     Raises:
-        TextError: there is no sentence; or a shard cannot be read.
+        TextError: There is no sentence, or a file cannot be read.
+
+    Example:
+        >>> stream = WindowStream([Path("corpus.txt")], vocabulary, model.encode, batch_size=48, window_length=20)
+        >>> window = next(stream)
+        >>> window.inputs.shape
+        (2, 48, 20)
     """
 
     def __init__(
@@ -202,68 +231,73 @@ class WindowStream:
         vocabulary: Vocabulary,
         encode: TokenEncoder,
         batch_size: int,
-        n_steps: int,
+        window_length: int,
         n_directions: int = 2,
         seed: int = 0,
         shuffle: bool = True,
-        same_text: bool = True,
-        part: Part = Part(),  # noqa: B008 (frozen)
+        same_order: bool = True,
+        rank: int = 0,
+        n_ranks: int = 1,
     ) -> None:
         self.shards = list(shards)
-        self.n_steps = n_steps
+        self.window_length = window_length
         self.n_directions = n_directions
         self.seed = seed
         self.shuffle = shuffle
-        self.part = part
+        self.rank, self.n_ranks = rank, n_ranks
         self._table = _TokenTable(vocabulary, encode)
-        n_readers = 1 if same_text else n_directions
-        self._readers = [_Reader(self._table, self._blocks(index), batch_size) for index in range(n_readers)]
+        n_readers = 1 if same_order else n_directions
+        self._readers = [_RowReader(self._table, self._blocks(index), batch_size) for index in range(n_readers)]
 
     def __iter__(self) -> Iterator[Window]:
         return self
 
     def __next__(self) -> Window:
-        if self._table.n_unknown > MOST_UNKNOWN:
-            self._table.keep([token for reader in self._readers for token in reader.tokens_at_hand()])
+        if self._table.n_unknown > MAX_UNKNOWN:
+            self._table.keep_only([token for reader in self._readers for token in reader.tokens_in_use()])
             for reader in self._readers:
-                reader.number_again()
+                reader.renumber()
         if len(self._readers) == 1:
-            filled = self._readers[0].fill([False, True][: self.n_directions], self.n_steps)
+            inputs, targets = self._readers[0].fill([False, True][: self.n_directions], self.window_length)
         else:
-            parts = [reader.fill([index == 1], self.n_steps) for index, reader in enumerate(self._readers)]
-            filled = np.concatenate(parts, axis=1)
-        distinct, first, index = np.unique(filled[0], return_index=True, return_inverse=True)
-        order = np.argsort(first)  # in the order of the text, which a restored stream repeats
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        inputs = place[index].reshape(filled[0].shape)
-        return Window(self._table.rows(distinct[order]), inputs, self._table.word_ids(filled[1]))
+            filled = [reader.fill([index == 1], self.window_length) for index, reader in enumerate(self._readers)]
+            inputs, targets = np.concatenate(filled, axis=1)
+        # Number the distinct tokens in the order of the text. Sorted by their number in the table, as np.unique
+        # returns them, their order would depend on when each word entered the table, and a restored stream would sum
+        # gradients in another order.
+        distinct, first, index = np.unique(inputs, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank_of = np.empty_like(order)
+        rank_of[order] = np.arange(len(order))
+        return Window(
+            self._table.rows(distinct[order]), rank_of[index].reshape(inputs.shape), self._table.word_ids(targets)
+        )
 
     @property
-    def n_passes(self) -> int:
-        """Passes over the corpus that are complete."""
-        return min(reader.place.n_passes for reader in self._readers)
+    def epoch(self) -> int:
+        """Epochs that are complete."""
+        return min(reader.block_position.epoch for reader in self._readers)
 
     def position(self) -> list[dict[str, Any]]:
-        """All that ``restore`` needs to go on from here, as plain JSON."""
+        """Return all that :meth:`restore` needs, as plain JSON."""
         return [reader.position() for reader in self._readers]
 
     def restore(self, position: list[dict[str, Any]]) -> None:
-        """Go on from a saved position; the corpus and all settings must be those of the stream that saved it."""
-        for index, (reader, part) in enumerate(zip(self._readers, position, strict=True)):
-            reader.restore(self._blocks(index, Place(*part["place"])), part)
+        """Continue from a position. The corpus and all settings must be those of the stream that saved it."""
+        for index, (reader, own) in enumerate(zip(self._readers, position, strict=True)):
+            reader.restore(self._blocks(index, BlockPosition(*own["block"])), own)
 
-    def begin_pass(self, n_passes: int) -> None:
-        """Begin anew at the start of a pass, every row with a fresh sentence."""
-        fresh: list[Any] = [[[], 0]] * len(self._readers[0].rows)
-        self.restore([{"place": Place(n_passes), "n_taken": 0, "rows": fresh}] * len(self._readers))
+    def start_epoch(self, epoch: int) -> None:
+        """Continue from the start of an epoch, with a new sentence in every row."""
+        rows: list[Any] = [[[], 0]] * len(self._readers[0].rows)
+        self.restore([{"block": BlockPosition(epoch), "n_taken": 0, "rows": rows}] * len(self._readers))
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stop the reading threads."""
         for reader in self._readers:
             reader.blocks.close()
 
-    def _blocks(self, index: int, place: Place = Place()) -> SentenceBlocks:  # noqa: B008 (frozen)
-        """The order of the corpus that reader ``index`` follows; the first is that of the seed alone."""
-        seed = [self.seed] if index == 0 else [self.seed, index]
-        return SentenceBlocks(self.shards, seed, self.shuffle, self.part, place)
+    def _blocks(self, reader: int, start: BlockPosition = BlockPosition()) -> SentenceBlocks:  # noqa: B008 (immutable)
+        """Open the order of the corpus that a reader follows."""
+        seed = [self.seed] if reader == 0 else [self.seed, reader]
+        return SentenceBlocks(self.shards, seed, self.shuffle, self.rank, self.n_ranks, start)

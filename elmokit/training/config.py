@@ -1,4 +1,4 @@
-"""How to train: every number that a run depends on, from a file, from flags, or from Python."""
+"""The settings of a biLM training, the recipes that combine them, and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -7,111 +7,150 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.config import setting
+from elmokit.config import check_at_least, check_not_negative, check_positive, setting
 from elmokit.errors import ConfigError
 from elmokit.weights.softmaxes import SoftmaxConfig
 
-LAST_RATE = 0.05  # a schedule that falls ends at this share of the learning rate
-LARGEST_SEED = 2**32 - 1  # each process makes a larger one of it, of 64 bits
-MAY_CHANGE = frozenset(
-    {"epochs", "tokens", "hours", "log_every", "eval_every", "save_every", "patience", "tensorboard"}
-)
+FINAL_RATIO = 0.05  # a falling schedule ends at this ratio of the peak learning rate
+MAX_SEED = 2**32 - 1  # each process derives a larger one from it, which must fit into 64 bits
+LENGTHS = ("epochs", "tokens", "hours")
+"""The settings that say how long to train; at most one of them is given."""
+MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "patience", "tensorboard"})
 """Settings that may differ between a run and its resumption."""
+CHOICES = {
+    "optimizer": ("adam", "adamw", "adagrad"),
+    "schedule": ("cosine", "trapezoid", "constant"),
+    "precision": ("float32", "bfloat16"),
+}
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train ``model``. The defaults are the recipe ``modern``."""
+    """How to train a biLM. The defaults are those of the recipe ``modern``."""
 
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
-    epochs: float | None = setting(None, "Passes over the text to train for.")
+    epochs: float | None = setting(None, "Number of epochs over the text.", "Length")
     tokens: int | None = setting(
-        None, "Instead: predictions per direction to train for; a sentence of n tokens holds n + 1."
+        None,
+        "Number of predictions per direction (alternative to epochs). A sentence of n tokens has n + 1 predictions.",
+        "Length",
     )
-    hours: float | None = setting(None, "Instead: time to train for, at the speed measured before the start.")
-    batch_size: int = setting(48, "Rows read side by side, in each process.")
-    n_steps: int = setting(20, "Positions per row and window; gradients are cut there (TBPTT).")
-    n_samples: int = setting(0, "Words sampled for the training loss of each window; 0 for the full softmax.")
-    optimizer: Literal["adam", "adamw", "adagrad"] = setting("adam", "Adagrad as in bilm-tf, or the newer ones.")
-    learning_rate: float = setting(5e-3, "At its peak.")
-    weight_decay: float = setting(0.0, "Of AdamW.")
+    hours: float | None = setting(
+        None, "Training time in hours (alternative to epochs), at the speed measured before the first step.", "Length"
+    )
+    patience: int = setting(
+        0, "Stop after N evaluations without improvement (early stopping). 0 disables early stopping.", "Length"
+    )
+    batch_size: int = setting(48, "Number of rows of text that are read in parallel, in each process.", "Batches")
+    window_length: int = setting(
+        20, "Positions per row and training step. Gradients are truncated at the window's edges (TBPTT).", "Batches"
+    )
+    gradient_accumulation_steps: int = setting(
+        1, "Number of windows whose gradients are averaged for one optimizer step.", "Batches"
+    )
+    shuffle: bool = setting(True, "Shuffle files and sentences.", "Batches")
+    same_order: bool = setting(
+        True,
+        "Both directions read the text in the same order. If false, each direction shuffles it independently, as in "
+        "bilm-tf.",
+        "Batches",
+    )
+    seed: int = setting(0, "Seed of the initial weights, the order of the text, dropout and sampling.", "Batches")
+    n_samples: int = setting(
+        0,
+        "Number of words that the sampled softmax draws for each window. 0 trains with the full softmax.",
+        "Optimization",
+    )
+    optimizer: Literal["adam", "adamw", "adagrad"] = setting(
+        "adam", "Optimizer. adagrad behaves as in TensorFlow and bilm-tf.", "Optimization"
+    )
+    learning_rate: float = setting(5e-3, "Peak learning rate.", "Optimization")
+    weight_decay: float = setting(0.0, "Decoupled weight decay (adamw only).", "Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
-        "cosine", "Course of the learning rate after the warm-up; a trapezoid falls at the end only."
+        "cosine",
+        "Learning rate after the warmup: a cosine decay, a plateau with a linear decay at the end, or constant.",
+        "Optimization",
     )
-    warmup_ratio: float = setting(0.02, "Share of the training over which the learning rate rises.")
-    decay_ratio: float = setting(0.2, "Share of the training over which a trapezoid falls.")
-    max_grad_norm: float = setting(1.0, "Bound on the global norm of the gradient.")
-    scale_loss_by_steps: bool = setting(False, "Multiply the gradient by n_steps before it is clipped, as in bilm-tf.")
-    accumulate: int = setting(1, "Windows whose gradients are averaged for one step of the optimizer.")
-    same_text: bool = setting(True, "Both directions read the same text; else each in its own order, as in bilm-tf.")
-    shuffle: bool = setting(True, "Shuffle shards and sentences.")
-    precision: Literal["float32", "bfloat16"] = setting("float32", "Number type of the matrix products.")
-    frozen_layers: tuple[int, ...] = setting((), "Layers that keep their weights: 0 the token layer, then the LSTMs.")
-    freeze_softmax: bool = setting(False, "The softmax keeps its weights.")
-    seed: int = setting(0, "Of the initial weights, the order of the text, dropout and sampling.")
-    log_every: int = setting(50, "Steps between lines of the log.")
-    eval_every: int = setting(1000, "Steps between looks at the held-out text.")
-    save_every: int = setting(500, "Steps between checkpoints.")
-    patience: int = setting(0, "Stop after so many looks without a better held-out perplexity; 0 for never.")
-    tensorboard: bool = setting(False, "Write the log for TensorBoard too.")
+    warmup_ratio: float = setting(
+        0.02, "Fraction of the training over which the learning rate rises linearly.", "Optimization"
+    )
+    decay_ratio: float = setting(
+        0.2, "Fraction of the training, at its end, over which the trapezoid schedule decays.", "Optimization"
+    )
+    max_grad_norm: float = setting(1.0, "Clip the global norm of the gradient to this value.", "Optimization")
+    scale_loss_by_steps: bool = setting(
+        False,
+        "Multiply the loss by the window length, which makes gradient clipping act as in bilm-tf.",
+        "Optimization",
+    )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "Data type of matrix products. Weights, LSTM state and sums are always float32.", "Optimization"
+    )
+    frozen_layers: tuple[int, ...] = setting(
+        (), "Layers to freeze, such as 0,1. Layer 0 is the token layer; LSTM layers count from 1.", "Frozen weights"
+    )
+    freeze_softmax: bool = setting(False, "Freeze the weights of the softmax.", "Frozen weights")
+    log_every: int = setting(50, "Optimizer steps between lines of the log.", "Output")
+    eval_every: int = setting(1000, "Optimizer steps between evaluations on the held-out text.", "Output")
+    save_every: int = setting(500, "Optimizer steps between checkpoints.", "Output")
+    tensorboard: bool = setting(False, "Write the log for TensorBoard, too.", "Output")
 
     def __post_init__(self) -> None:
-        if sum(budget is not None for budget in (self.epochs, self.tokens, self.hours)) > 1:
-            raise ConfigError("Training ends after epochs, tokens or hours: give one of them.")
-        for name in ("batch_size", "n_steps", "accumulate", "log_every", "eval_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("n_samples", "patience", "weight_decay", "seed"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0.")
-        if self.seed > LARGEST_SEED:
-            raise ConfigError(f"seed is {self.seed}; it must be at most {LARGEST_SEED}.")
-        for name in ("learning_rate", "max_grad_norm", "epochs", "tokens", "hours"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} is {value}; it must be above 0.")
+        if sum(getattr(self, name) is not None for name in LENGTHS) > 1:
+            raise ConfigError("The length of a training is given by epochs, tokens or hours: choose one of them.")
+        for name in (
+            *("batch_size", "window_length", "gradient_accumulation_steps"),
+            *("log_every", "eval_every", "save_every"),
+        ):
+            check_at_least(name, getattr(self, name), 1)
+        for name in ("n_samples", "patience", "seed"):
+            check_at_least(name, getattr(self, name), 0)
+        check_not_negative("weight_decay", self.weight_decay)
+        if self.seed > MAX_SEED:
+            raise ConfigError(f"seed is {self.seed}; it must be at most {MAX_SEED}.")
+        for name in ("learning_rate", "max_grad_norm", *LENGTHS):
+            check_positive(name, getattr(self, name))
         if not (0 <= self.warmup_ratio < 1 and 0 <= self.decay_ratio < 1 and self.warmup_ratio + self.decay_ratio <= 1):
             raise ConfigError(
-                f"warmup_ratio is {self.warmup_ratio} and decay_ratio {self.decay_ratio}; they are shares from 0 to "
-                "below 1, at most 1 together."
+                f"warmup_ratio is {self.warmup_ratio} and decay_ratio is {self.decay_ratio}; each must be at least 0 "
+                "and below 1, and their sum at most 1."
             )
-        for name, known in (
-            ("optimizer", ("adam", "adamw", "adagrad")),
-            ("schedule", ("cosine", "trapezoid", "constant")),
-            ("precision", ("float32", "bfloat16")),
-        ):
+        for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
         if self.weight_decay and self.optimizer != "adamw":
-            raise ConfigError(f"weight_decay belongs to adamw, and the optimizer is {self.optimizer}.")
+            raise ConfigError(f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}.")
         if self.n_samples and self.softmax.kind == "adaptive":
-            raise ConfigError("An adaptive softmax is trained whole: set n_samples to 0, or choose another softmax.")
+            raise ConfigError("An adaptive softmax cannot be sampled: set n_samples to 0, or choose another softmax.")
         n_layers = self.model.n_layers
         if wrong := [layer for layer in self.frozen_layers if not 0 <= layer <= n_layers]:
-            raise ConfigError(f"frozen_layers holds {wrong[0]}; the model has layers 0 to {n_layers}.")
+            raise ConfigError(f"frozen_layers contains {wrong[0]}; the model has layers 0 to {n_layers}.")
         if self.freeze_softmax and self.softmax.kind == "tied" and 0 not in self.frozen_layers:
-            raise ConfigError("A tied softmax is layer 0's table of words: freeze them together (frozen_layers 0).")
+            raise ConfigError("A tied softmax shares its weights with layer 0: freeze both (frozen_layers 0).")
         if self.freeze_softmax and set(self.frozen_layers) >= set(range(n_layers + 1)):
-            raise ConfigError("Every layer and the softmax are frozen: there is nothing to train.")
+            raise ConfigError("All layers and the softmax are frozen: there is nothing to train.")
 
     @property
-    def n_positions(self) -> int:
+    def predictions_per_step(self) -> int:
         """Predictions per direction of one optimizer step in one process."""
-        return self.batch_size * self.n_steps * self.accumulate
+        return self.batch_size * self.window_length * self.gradient_accumulation_steps
 
-    def rate(self, share: float) -> float:
-        """The learning rate after a share of the training, from 0 to 1: a linear warm-up, then as ``schedule``."""
-        if share < self.warmup_ratio:
-            return self.learning_rate * max(share / self.warmup_ratio, 1e-2)
+    def learning_rate_at(self, fraction: float) -> float:
+        """Return the learning rate after a fraction of the training, from 0 to 1.
+
+        The warmup is linear from 1 % of the peak. The two falling schedules end at 5 % of it.
+        """
+        if fraction < self.warmup_ratio:
+            return self.learning_rate * max(fraction / self.warmup_ratio, 1e-2)
         if self.schedule == "constant":
             return self.learning_rate
         if self.schedule == "cosine":
-            fall = (share - self.warmup_ratio) / (1 - self.warmup_ratio)
-            left = 0.5 * (1 + math.cos(math.pi * min(1.0, fall)))
+            decayed = (fraction - self.warmup_ratio) / (1 - self.warmup_ratio)
+            height = 0.5 * (1 + math.cos(math.pi * min(1.0, decayed)))
         else:
-            left = 1.0 if share < 1 - self.decay_ratio else max(0.0, 1 - share) / self.decay_ratio
-        return self.learning_rate * (LAST_RATE + (1 - LAST_RATE) * left)
+            height = 1.0 if fraction < 1 - self.decay_ratio else max(0.0, 1 - fraction) / self.decay_ratio
+        return self.learning_rate * (FINAL_RATIO + (1 - FINAL_RATIO) * height)
 
 
 RECIPES: dict[str, TrainingConfig] = {
@@ -127,7 +166,9 @@ RECIPES: dict[str, TrainingConfig] = {
         warmup_ratio=0.0,
         max_grad_norm=10.0,
         scale_loss_by_steps=True,
-        same_text=False,
+        same_order=False,
     ),
 }
-"""``modern``, the one of this package; ``bilm-tf``, the one of the original models."""
+"""Complete settings to start from: ``modern`` is ours, ``bilm-tf`` is how the original models were trained."""
+FINETUNING = {"epochs": 1.0, "learning_rate": 1e-3, "patience": 3, "eval_every": 200, "save_every": 200}
+"""The defaults of fine-tuning that differ from those of training: one epoch at a fifth of the learning rate."""

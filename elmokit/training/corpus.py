@@ -1,14 +1,22 @@
-"""The text of a training: its files, its held-out sentences and its vocabulary."""
+"""The text of a training: its files, its held-out sentences, its vocabulary, and how often each word occurs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmokit.errors import TextError
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.config import check_at_least
+from elmokit.errors import ConfigError, TextError
+from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.text.counts import WordCounts
+from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import TrainingConfig
+from elmokit.training.reports import CorpusCounts, CountingProgress, TrainingCallback, TrainingNotice
+
+MAX_WORDS = 30_000
+HELD_OUT_SENTENCES = 2000
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,107 @@ class TrainingCorpus:
                 f"The corpus has {self.n_sentences:,} sentences, but a batch reads {n_rows:,} in parallel. Lower "
                 f"batch_size to at most {max(1, self.n_sentences // n_processes):,}, or add text."
             )
-        if self.n_predictions < n_rows * config.n_steps:
+        if self.n_predictions < n_rows * config.window_length:
             raise TextError(
                 f"An epoch has {self.n_predictions:,} predictions, fewer than one window of {n_rows} x "
-                f"{config.n_steps}. Lower batch_size or n_steps, or add text."
+                f"{config.window_length}. Lower batch_size or window_length, or add text."
             )
+
+
+def count_corpus(
+    texts: Iterable[str | Path],
+    held_out: Sequence[Sequence[str]],
+    vocabulary: Vocabulary | str | Path | None,
+    max_words: int | None,
+    report: TrainingCallback = lambda _: None,
+) -> tuple[TrainingCorpus, CorpusCounts, dict[str, int]]:
+    """Count a text and choose the words of the softmax.
+
+    Args:
+        texts: Text files, directories or patterns.
+        held_out: The sentences to evaluate on.
+        vocabulary: The words of the softmax or their file; None for the most frequent words of the text.
+        max_words: How many words to take from the text (30,000 if None).
+        report: Called with the progress, and with the counts at the end.
+
+    Returns:
+        The corpus, its counts, and how often each word of the vocabulary occurs; all other words count as ``<UNK>``.
+
+    Raises:
+        TextError, ModelError, ConfigError: A file cannot be used, or both a vocabulary and ``max_words`` are given.
+    """
+    check_vocabulary_choice(vocabulary, max_words)
+    shards = find_text_files(texts, reread=True)
+    report(TrainingNotice(f"counting {len(shards)} file{'s' * (len(shards) != 1)}"))
+    n_bytes, total_bytes = 0, sum(shard.stat().st_size for shard in shards)
+
+    def show_progress(n: int) -> None:
+        nonlocal n_bytes
+        n_bytes += n
+        report(CountingProgress(n_bytes, total_bytes))
+
+    with WordCounts() as counts:
+        for shard in shards:
+            counts.add(shard, show_progress)
+        if vocabulary is None:
+            vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
+        elif not isinstance(vocabulary, Vocabulary):
+            vocabulary = Vocabulary.from_file(Path(vocabulary))
+        word_counts, n_types = dict.fromkeys(vocabulary.words, 0), 0
+        for word, count in counts.items():
+            n_types += 1
+            if word in word_counts:
+                word_counts[word] = count
+    n_known = sum(word_counts.values())
+    word_counts[vocabulary.words[vocabulary.unknown_id]] += counts.n_tokens - n_known
+    summary = CorpusCounts(
+        files=tuple(shard.name for shard in shards),
+        n_sentences=counts.n_sentences,
+        n_tokens=counts.n_tokens,
+        n_types=n_types,
+        unknown_ratio=1 - n_known / max(1, counts.n_tokens),
+        vocabulary_size=len(vocabulary),
+    )
+    report(summary)
+    corpus = TrainingCorpus(shards, held_out, vocabulary, counts.n_sentences, counts.n_tokens)
+    return corpus, summary, word_counts
+
+
+def check_vocabulary_choice(vocabulary: object, max_words: int | None) -> None:
+    """Raise a ConfigError if both a vocabulary and its size are given."""
+    if vocabulary is not None and max_words is not None:
+        raise ConfigError("The words come from a vocabulary or are the max_words most frequent ones: give one of them.")
+
+
+def read_held_out(texts: Iterable[str | Path], max_sentences: int) -> list[list[str]]:
+    """Read the sentences of some files; if there are more than ``max_sentences``, draw that many at random.
+
+    Raises:
+        TextError: A file cannot be read or has no sentence.
+        ConfigError: ``max_sentences`` is below 1.
+    """
+    check_at_least("held_out_sentences", max_sentences, 1)
+    sentences = [tokens for path in find_text_files(texts) for tokens in read_sentences(path)]
+    return random.Random(0).sample(sentences, max_sentences) if len(sentences) > max_sentences else sentences
+
+
+def word_order_notice(
+    config: TrainingConfig, vocabulary: Vocabulary, word_counts: Mapping[str, int]
+) -> TrainingNotice | None:
+    """Return a warning if a vocabulary that must be sorted by descending frequency is not.
+
+    The sampled softmax draws words from a distribution over their ranks, and the adaptive softmax puts the first words
+    into its head: both assume that frequent words come first.
+    """
+    if not config.n_samples and config.softmax.kind != "adaptive":
+        return None
+    counts = [word_counts[word] for word in vocabulary.words if word not in SPECIALS]
+    size = max(1, len(counts) // 10)
+    tenths = [sum(counts[first : first + size]) for first in range(0, len(counts), size)]
+    if not tenths or max(tenths) <= tenths[0]:
+        return None
+    what = "the sampled softmax" if config.n_samples else "the adaptive softmax"
+    return TrainingNotice(
+        f"The first tenth of the vocabulary does not contain the most frequent words of this text, and {what} assumes "
+        "that words are sorted by descending frequency. elmokit vocab sorts them so."
+    )

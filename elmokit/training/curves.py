@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elmokit.errors import MissingExtraError
 from elmokit.io.figures import COLORS, PAGE, save_figure, styled_figure
+from elmokit.training.reports import TrainingProgress
 from elmokit.training.run import LOG
-
-if TYPE_CHECKING:
-    from elmokit.training.loop import Progress
+from elmokit.training.run_folder import MetricsLog
 
 DIRECTIONS = ("forward", "backward")
 
@@ -21,24 +18,29 @@ def draw_curves(run: Path, loss_name: str = "training loss") -> tuple[Path, Path
     """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its folder.
 
     Args:
-        loss_name: what the loss is called: that of a sampled softmax compares with no other.
+        run: The run folder.
+        loss_name: Label of the loss. The loss of a sampled softmax cannot be compared with that of a full one.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        OutputError: the figure cannot be written.
+        OutputError: The figure cannot be written.
     """
-    lines = [json.loads(line) for line in (run / LOG).read_text(encoding="utf-8").splitlines()]
-    looks = [line for line in lines if line["held_out"]]
+    records = MetricsLog(run / LOG).records()
+    evaluations = [record for record in records if record["held_out"]]
+
+    def millions(of: list[dict[str, float]]) -> list[float]:
+        return [record["n_predictions"] / 1e6 for record in of]
+
     with styled_figure(PAGE, 2.6) as figure:
         left, right = figure.subplots(1, 2)
-        for index, direction in enumerate(DIRECTIONS[: len(lines[0]["losses"]) if lines else 0]):
+        for index, direction in enumerate(DIRECTIONS[: len(records[0]["losses"]) if records else 0]):
             style = {"color": COLORS[index], "linestyle": ("-", "--")[index], "label": direction}
-            left.plot([_millions(line) for line in lines], [line["losses"][index] for line in lines], **style)
+            left.plot(millions(records), [record["losses"][index] for record in records], **style)
             right.plot(
-                [_millions(line) for line in looks],
-                [line["held_out"][index] for line in looks],
+                millions(evaluations),
+                [record["held_out"][index] for record in evaluations],
                 marker="o^"[index],
-                markevery=max(1, len(looks) // 12),
+                markevery=max(1, len(evaluations) // 12),
                 **style,
             )
         left.set_ylabel(f"{loss_name} (nats)")
@@ -52,15 +54,12 @@ def draw_curves(run: Path, loss_name: str = "training loss") -> tuple[Path, Path
         return save_figure(figure, run / "curves", overwrite=True)
 
 
-def _millions(line: dict[str, float]) -> float:
-    return line["n_predictions"] / 1e6
-
-
-class Board:
-    """Lines of the log for TensorBoard, in the run's folder ``tensorboard``.
+class TensorBoardLog:
+    """Writes the lines of the log for TensorBoard, to ``tensorboard/`` in the run folder.
 
     Args:
-        n_steps: of the run so far; what an interrupted run wrote after that is struck out.
+        run: The run folder.
+        n_steps: Steps of the run so far. What an interrupted run wrote after them is hidden.
 
     Raises:
         MissingExtraError: TensorBoard is not installed.
@@ -71,13 +70,13 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtraError("--tensorboard", "tensorboard") from None
-        # Nothing is written before the first line: only then is the folder surely this process's own.
-        self._make = partial(SummaryWriter, str(run / "tensorboard"), purge_step=n_steps + 1)
+        # Nothing is written before the first line: only then does this process surely hold the lock of the run.
+        self._open = partial(SummaryWriter, str(run / "tensorboard"), purge_step=n_steps + 1)
         self._writer: SummaryWriter | None = None
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: TrainingProgress) -> None:
         """Write one line of the log."""
-        self._writer = self._writer or self._make()
+        self._writer = self._writer or self._open()
         values = {
             "learning rate": progress.learning_rate,
             "gradient norm": progress.gradient_norm,

@@ -1,55 +1,74 @@
-"""Several processes that train one model: what ``torchrun`` started, or one process alone."""
+"""Training in several processes: those that ``torchrun`` started, or a single one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from elmokit.errors import TrainingError
+from elmokit.errors import ConfigError, ElmoError, TrainingError
+from elmokit.nn.devices import parse_device
 
-PATIENCE = timedelta(hours=6)  # how long a process waits for the others, for example while one scores held-out text
+Result = TypeVar("Result")
+TIMEOUT = timedelta(hours=6)  # processes wait while the main one counts a large corpus or evaluates held-out text
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among those that train together. The one of rank 0 writes and reports."""
+    """This process among those that train together. The one of rank 0, the main process, writes files and reports."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Its place on its machine, which is the number of its GPU."""
+    """The rank on this machine, which is the number of its GPU."""
 
     @property
     def is_main_process(self) -> bool:
         """Whether this process writes the files."""
         return self.rank == 0
 
-    def gather(self, part: Any) -> list[Any] | None:
-        """Every process's part, in the order of ranks, for the leading one; None for the others."""
+    def gather(self, item: Any) -> list[Any] | None:
+        """Collect an object from every process: a list in the order of ranks in the main process, None in others."""
         if self.size == 1:
-            return [part]
-        parts: list[Any] | None = [None] * self.size if self.is_main_process else None
-        dist.gather_object(part, parts)
-        return parts
+            return [item]
+        items: list[Any] | None = [None] * self.size if self.is_main_process else None
+        dist.gather_object(item, items)
+        return items
 
-    def broadcast(self, what: Any) -> Any:
-        """What the leading process has, to all."""
+    def broadcast(self, item: Any) -> Any:
+        """Send the main process's object to all processes and return it."""
         if self.size == 1:
-            return what
-        box = [what]
+            return item
+        box = [item]
         dist.broadcast_object_list(box)
         return box[0]
 
+    def on_main_process(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the main process only, and return its result in every process.
+
+        If it raises an error that the user can fix, every process raises it, so that none waits for the main one.
+        """
+        result: Any = None
+        error: ElmoError | None = None
+        if self.is_main_process:
+            try:
+                result = function()
+            except ElmoError as raised:
+                error = raised
+        result, error = self.broadcast((result, error))
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over processes."""
+        """Average a tensor over processes, in place."""
         if self.size > 1:
             dist.all_reduce(values)
             values /= self.size
@@ -57,11 +76,13 @@ class World:
 
 
 @contextmanager
-def joined_world(device: torch.device | str = "cpu") -> Iterator[World]:
-    """The processes that ``torchrun`` started, joined over gloo (CPUs) or nccl (GPUs); a world of one without it.
+def init_distributed(device: torch.device | str = "cpu") -> Iterator[World]:
+    """Connect the processes that ``torchrun`` started, over gloo (CPU) or nccl (GPU), while the block runs.
+
+    Without torchrun, this yields a world of one process and does nothing.
 
     Raises:
-        TrainingError: they cannot be joined.
+        TrainingError: The processes cannot connect.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     found = [os.environ.get(name) for name in names]
@@ -73,10 +94,30 @@ def joined_world(device: torch.device | str = "cpu") -> Iterator[World]:
     try:
         if on_gpu:
             torch.cuda.set_device(world.local_rank)
-        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        raise TrainingError(f"Process {world.rank} of {world.size} cannot join the others: {error}") from None
+        raise TrainingError(f"Process {world.rank} of {world.size} cannot connect to the others: {error}") from None
     try:
         yield world
     finally:
         dist.destroy_process_group()
+
+
+def training_device(name: str | torch.device) -> torch.device:
+    """Choose the device to train on.
+
+    Args:
+        name: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for a GPU if there is one.
+
+    Raises:
+        ConfigError: The device does not exist here, or cannot be used for training.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"There is no device {name!r}. Choose cpu, cuda or auto.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"Training runs on cpu and cuda, not on {str(name)!r}. Choose cpu, cuda or auto.")
+    return parse_device(device)

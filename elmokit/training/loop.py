@@ -1,11 +1,18 @@
-"""Training a biLM: windows in, one loss per direction, truncated BPTT with carried state."""
+"""The training loop of a biLM: truncated backpropagation through time (TBPTT) over a stream of windows.
+
+Each step reads the next window of every row, starting from the LSTM state at the end of the previous window. The state
+is passed on without its gradient, so gradients end at the window's edge while the context does not.
+
+A run that was interrupted and resumed ends with the same numbers as one that was not, on the CPU to the last bit. So
+everything that a step depends on is in the checkpoint, including the losses that are summed up for the next line of the
+log, and nothing in the loop draws random numbers at a time that depends on the clock.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +21,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
-from elmokit.errors import LockedError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.io.atomic import recover_interrupted
 from elmokit.nn.kernels.backends import is_available
 from elmokit.scoring.perplexity import Perplexity, perplexity
-from elmokit.text.shards import Part
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import TrainingConfig
+from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
-from elmokit.training.plan import Plan, Sizes, make_plan, optimizer_of, seconds_per_step, sizes_of
+from elmokit.training.plan import config_optimizer, model_sizes, seconds_per_step, training_plan
+from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import LOG, SETTINGS, RunSettings
 from elmokit.training.run_folder import MetricsLog, run_lock
 from elmokit.training.state import (
@@ -40,102 +47,75 @@ from elmokit.training.state import (
 from elmokit.training.throughput import ThroughputMeter
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import RUN_MODEL
 from elmokit.weights.softmaxes import build_softmax, softmax_config
 
-N_HELD_OUT_ROWS = 64
-LEAST_ADAGRAD_RATE = 0.05
+HELD_OUT_ROWS = 64  # the batch size of evaluations, which are stateful: each row reads its part of the text in order
+LOW_ADAGRAD_RATE = 0.05
 
 
-@dataclass(frozen=True)
-class Progress:
-    """One line of the training log."""
-
-    n_steps: int
-    n_predictions: int
-    """Per direction, of all processes, since the start of the run."""
-    share: float
-    """Of the whole training, from 0 to 1."""
-    n_passes: float
-    """Over the text."""
-    tokens_per_second: float
-    seconds_left: float
-    learning_rate: float
-    gradient_norm: float
-    """Before clipping."""
-    losses: tuple[float, ...]
-    """Mean training loss in nats since the last line (sampled, where the training samples): forward, then backward."""
-    held_out: tuple[float, ...] | None = None
-    """Held-out perplexity, full softmax, state carried: forward, then backward; where it was measured."""
-
-
-def train(
+def run_training(
     config: TrainingConfig,
     corpus: TrainingCorpus,
     run: Path,
     card: dict[str, Any],
-    report: Callable[[Progress], None],
-    tell: Callable[[str], None] = lambda _: None,
-    show_plan: Callable[[Sizes | Plan], None] = lambda _: None,
+    report: TrainingCallback = lambda _: None,
+    *,
     initial: PretrainedBiLM | None = None,
-    world: World = World(),  # noqa: B008 (frozen)
+    world: World = World(),  # noqa: B008 (immutable)
     device: torch.device | str = "cpu",
     hours_from_now: bool = False,
 ) -> Perplexity:
-    """Train a biLM, or go on with the run that stands in the folder.
+    """Train a biLM in a run folder, or resume the training that is there.
 
     Args:
-        run: the folder for checkpoints, settings, the log (``metrics.jsonl``) and the best model (``model``).
-        card: what the model card says beside the results.
-        report: is given each line of the log.
-        tell: is told what differs from what was asked for.
-        show_plan: is given the sizes, then the estimated time, before a new run or one with another budget starts.
-        initial: the model to start from; None for fresh weights. It must have a softmax and the corpus's vocabulary.
-            It is scored first, and stays the best model until training betters it.
-        world: the processes that train together; each calls this function.
-        hours_from_now: ``config.hours`` begin anew; else a run that goes on ends where it would have.
+        config: The settings. For a run that is resumed, they must be its own, apart from ``MAY_CHANGE``.
+        corpus: The text.
+        run: The folder for settings, log, checkpoints and the best model.
+        card: What the model card says besides the results.
+        report: Called in the main process with sizes and plan, with each line of the log, and with notices.
+        initial: The model to start from, with a softmax over the corpus's vocabulary; None for random weights. It is
+            evaluated first, and stays the best model until training improves on it.
+        world: The processes that train together. Each calls this function.
+        device: Where to train.
+        hours_from_now: Count ``config.hours`` from now; otherwise a resumed run ends when it would have ended.
 
     Returns:
-        the held-out perplexity at the end, in the leading process; in others that of the leading one too.
+        The held-out perplexity at the end.
 
     Raises:
-        TextError: there is no sentence to train on, or to judge by; or too few.
-        TrainingError: the folder's run has other settings, or another process is at it; the loss is no longer a
-            number, or the memory is too small (the last good checkpoint stays).
+        TextError: There is too little text.
+        TrainingError: The run has other settings; the loss is not a number; or memory is too small. The last
+            checkpoint stays.
+        LockedError: Another process is training there.
     """
     corpus.check(config, world.size)
+    if not world.is_main_process:
+        report = _ignore
     with contextlib.ExitStack() as stack:
-        locked: LockedError | None = None
-        if world.is_main_process:
-            try:
-                stack.enter_context(run_lock(run))
-            except LockedError as error:
-                locked = error
-        if (locked := world.broadcast(locked)) is not None:
-            raise locked
+        world.on_main_process(lambda: stack.enter_context(run_lock(run)))
         if world.is_main_process:
             recover_interrupted(run)
             recover_interrupted(run / CHECKPOINTS)
         found = world.broadcast(checkpoints(run))
         if found and not (run / SETTINGS).exists():
-            raise TrainingError(f"{run} holds checkpoints and no settings ({SETTINGS}). Start a new run elsewhere.")
+            raise TrainingError(f"{run} has checkpoints but no {SETTINGS}. Start a new run in another folder.")
         try:
-            with contextlib.closing(
-                _Training(config, corpus, run, initial, found, world, torch.device(device))
-            ) as training:
-                if training.notice:
-                    tell(training.notice)
-                training.agree_on_settings(tell, show_plan, hours_from_now)
-                return training.loop(card, report)
+            loop = _TrainingLoop(config, corpus, run, initial, found, world, torch.device(device), report)
+            with contextlib.closing(loop):
+                loop.prepare(hours_from_now)
+                return loop.run_to_end(card)
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
             raise TrainingError(
-                f"Out of memory with windows of {config.batch_size} x {config.n_steps}. Lower batch_size (accumulate "
-                f"keeps the step as large), n_samples or the model's sizes. {restart_advice(run)}"
+                f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size (and "
+                "raise gradient_accumulation_steps to keep the size of a step), n_samples or the model's sizes. "
+                f"{restart_advice(run)}"
             ) from error
 
 
-class _Training:
+class _TrainingLoop:
     """One process's part of a training."""
 
     def __init__(
@@ -147,170 +127,190 @@ class _Training:
         found: list[Path],
         world: World,
         device: torch.device,
+        report: TrainingCallback,
     ) -> None:
-        self.config, self.corpus, self.run, self.world = config, corpus, run, world
+        self.config, self.corpus, self.run, self.world, self.report = config, corpus, run, world, report
         torch.manual_seed(config.seed)
-        model = open_checkpoint(found[-1]) if found else initial or _fresh_model(config, corpus)
+        model = open_checkpoint(found[-1]) if found else initial or _new_model(config, corpus)
         self.state = _build_state(config, corpus, model, world, device)
-        if world.rank:  # the weights are drawn alike in all processes, dropout and samples are not
+        if world.rank:  # all processes draw the same initial weights, but different dropout and samples
             torch.manual_seed(config.seed * 100_003 + world.rank)
-        self.notice = restore_checkpoint(self.state, found[-1], world) if found else None
+        if found and (change := restore_checkpoint(self.state, found[-1], world)):
+            report(TrainingNotice(change))
         self.step_losses: nn.Module = self.state.losses
         if world.size > 1:
             self.step_losses = DistributedDataParallel(
                 self.state.losses,
                 device_ids=[device.index or world.local_rank] if device.type == "cuda" else None,
-                # A window may hold no word of an adaptive softmax's tail, which then gets no gradient.
+                # If a window has no word of a tail of an adaptive softmax, that tail gets no gradient.
                 find_unused_parameters=config.softmax.kind == "adaptive",
             )
-        self.is_given = initial is not None and not found
+        self.evaluates_first = initial is not None and not found
         self.log = MetricsLog(run / LOG)
         self.total = 0
+        """The length of the training in predictions per direction."""
 
     def close(self) -> None:
         self.state.stream.close()
 
-    def agree_on_settings(
-        self, tell: Callable[[str], None], show_plan: Callable[[Sizes | Plan], None], hours_from_now: bool
-    ) -> None:
-        """Note a new run's settings in its folder, or refuse to go on with a run of others; and set the budget."""
-        config, corpus, world = self.config, self.corpus, self.world
-        there_are = world.is_main_process and (self.run / SETTINGS).exists()
-        earlier = world.broadcast(RunSettings.open(self.run) if there_are else None)
-        now = RunSettings.of(config, corpus, 0)
+    def prepare(self, hours_from_now: bool) -> None:
+        """Check the settings against those of the run that is resumed, and compute the length of the training."""
+        config, world, counters = self.config, self.world, self.state.counters
+        earlier: RunSettings | None = world.on_main_process(
+            lambda: RunSettings.open(self.run) if (self.run / SETTINGS).exists() else None
+        )
+        settings = RunSettings.of(config, self.corpus, 0)
         if earlier is not None:
-            now.check_resumes(self.run, earlier)
-        n_words = len(corpus.vocabulary)
-        on_cpu = self.state.model.bilm.device.type == "cpu"
-        if config.precision == "bfloat16" and on_cpu and not is_available("torch-onednn-bfloat16"):
-            tell("This processor has no products of bfloat16: float32 is faster here, and exact.")
-        if config.optimizer == "adagrad" and config.learning_rate < LEAST_ADAGRAD_RATE:
-            tell(f"learning_rate is {config.learning_rate:g}, little for Adagrad as here: bilm-tf trained at 0.2.")
-        if config.n_samples > n_words:
-            tell(f"n_samples is {config.n_samples:,} and the vocabulary holds {n_words:,} words: all are drawn.")
-        is_set = earlier is not None and earlier.n_predictions and _budget(earlier.config) == _budget(config)
-        if is_set and not (hours_from_now and config.hours is not None):
-            assert earlier is not None
-            self.total = earlier.n_predictions
+            settings.check_resumes(self.run, earlier)
+        self._report_questionable_settings()
+        earlier_total = 0 if earlier is None else earlier.n_predictions
+        same_length = earlier is not None and _length(earlier.config) == _length(config)
+        if earlier_total and same_length and not (hours_from_now and config.hours is not None):
+            self.total = earlier_total
         else:
-            show_plan(sizes_of(config, self.state.losses))
+            self.report(model_sizes(config, self.state.losses))
             seconds = world.broadcast(self._seconds_per_step())
-            self.total = self._predictions_for(seconds)
-            done = self.state.counters.n_predictions
-            if earlier is not None and earlier.n_predictions and done < self.total:
-                before, after = (config.rate(done / total) for total in (earlier.n_predictions, self.total))
+            self.total = self._length_in_predictions(seconds)
+            if 0 < counters.n_predictions < self.total and earlier_total:
+                before, after = (
+                    config.learning_rate_at(counters.n_predictions / total) for total in (earlier_total, self.total)
+                )
                 if before != after:
-                    tell(
-                        f"The schedule follows the new length: the learning rate is {after:.3g} now, not {before:.3g}."
+                    self._notice(
+                        "The schedule now spans the new length: the learning rate changes from "
+                        f"{before:.3g} to {after:.3g}."
                     )
-            show_plan(make_plan(config, max(0, self.total - done), world.size, seconds))
-        if self._has_stopped():
-            tell(f"No look of the last {config.patience} was better: a larger --patience, or 0, trains on.")
-        elif self.state.counters.n_predictions >= self.total:
-            tell(f"The run has its {self.total:,} predictions already: give it more --epochs, --tokens or --hours.")
+            self.report(training_plan(config, max(0, self.total - counters.n_predictions), world.size, seconds))
+        if self._stopped_early():
+            self._notice(
+                f"The run stopped after {config.patience} evaluations without improvement. To train on, raise patience "
+                "or set it to 0."
+            )
+        elif counters.n_predictions >= self.total:
+            self._notice(
+                f"The run is complete with {self.total:,} predictions. Raise epochs, tokens or hours to train on."
+            )
         if world.is_main_process:
-            dataclasses.replace(now, n_predictions=self.total).save(self.run)
-            self.log.truncate(self.state.counters.n_steps)
+            dataclasses.replace(settings, n_predictions=self.total).save(self.run)
+            self.log.truncate(counters.n_steps)
+
+    def _notice(self, message: str) -> None:
+        self.report(TrainingNotice(message))
+
+    def _report_questionable_settings(self) -> None:
+        config, n_words = self.config, len(self.corpus.vocabulary)
+        on_cpu = self.state.device.type == "cpu"
+        if config.precision == "bfloat16" and on_cpu and not is_available("torch-onednn-bfloat16"):
+            self._notice("This processor has no bfloat16 instructions: float32 is faster here, and exact.")
+        if config.optimizer == "adagrad" and config.learning_rate < LOW_ADAGRAD_RATE:
+            self._notice(f"A learning rate of {config.learning_rate:g} is low for Adagrad: bilm-tf used 0.2.")
+        if config.n_samples > n_words:
+            self._notice(
+                f"n_samples is {config.n_samples:,}, but the vocabulary has only {n_words:,} words: all are used."
+            )
 
     def _seconds_per_step(self) -> float:
+        """Time a step on a stream of its own, so that the training's stream does not advance."""
         with contextlib.closing(_stream(self.config, self.corpus, self.state.model, self.world)) as stream:
-            is_fresh = not self.state.optimizer.state
-            return seconds_per_step(self.config, self.state.losses, next(stream), self.state.lstm_state, is_fresh)
+            is_new = not self.state.optimizer.state
+            return seconds_per_step(self.config, self.state.losses, next(stream), self.state.lstm_state, is_new)
 
-    def _predictions_for(self, seconds: float) -> int:
+    def _length_in_predictions(self, seconds_per_step: float) -> int:
         config = self.config
         if config.tokens is not None:
             return config.tokens
         if config.hours is not None:
-            per_step = config.n_positions * self.world.size
-            done = self.state.counters.n_predictions
-            return done + max(1, int(config.hours * 3600 / seconds)) * per_step
+            n_steps = max(1, int(config.hours * 3600 / seconds_per_step))
+            return self.state.counters.n_predictions + n_steps * config.predictions_per_step * self.world.size
         return max(1, round((config.epochs or 1.0) * self.corpus.n_predictions))
 
-    def loop(self, card: dict[str, Any], report: Callable[[Progress], None]) -> Perplexity:
-        """Step after step until the budget is spent, or the held-out text says stop."""
-        config, state, world = self.config, self.state, self.world
-        counters = state.counters
-        result: Perplexity | None = self._look(card) if self.is_given else None
+    def run_to_end(self, card: dict[str, Any]) -> Perplexity:
+        """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
+        config, state, counters = self.config, self.state, self.state.counters
+        result = self._evaluate_and_keep_best(card) if self.evaluates_first else None
         meter = ThroughputMeter(counters.n_predictions)
-        while counters.n_predictions < self.total and not self._has_stopped():
-            learning_rate = config.rate(counters.n_predictions / self.total)
+        while counters.n_predictions < self.total and not self._stopped_early():
+            learning_rate = config.learning_rate_at(counters.n_predictions / self.total)
             gradient_norm = self._step(learning_rate)
             is_last = counters.n_predictions >= self.total
-            evaluated = is_last or counters.n_steps % config.eval_every == 0
-            if evaluated:
+            evaluates = is_last or counters.n_steps % config.eval_every == 0
+            if evaluates:
                 with meter.paused():
-                    result = self._look(card)
-            if evaluated or counters.n_steps % config.log_every == 0:
-                sums = torch.tensor(counters.loss_sums, dtype=torch.float64, device=state.lstm_state.hidden.device)
-                losses = world.mean(sums / counters.n_summed).tolist()
-                progress = Progress(
-                    counters.n_steps,
-                    counters.n_predictions,
-                    min(1.0, counters.n_predictions / self.total),
-                    counters.n_predictions / self.corpus.n_predictions,
-                    meter.rate(counters.n_predictions),
-                    meter.seconds_left(counters.n_predictions, self.total),
-                    learning_rate,
-                    gradient_norm,
-                    tuple(losses),
-                    result.per_direction if evaluated and result is not None else None,
+                    result = self._evaluate_and_keep_best(card)
+            if evaluates or counters.n_steps % config.log_every == 0:
+                progress = TrainingProgress(
+                    n_steps=counters.n_steps,
+                    n_predictions=counters.n_predictions,
+                    fraction=min(1.0, counters.n_predictions / self.total),
+                    epoch=counters.n_predictions / self.corpus.n_predictions,
+                    tokens_per_second=meter.rate(counters.n_predictions),
+                    seconds_left=meter.seconds_left(counters.n_predictions, self.total),
+                    learning_rate=learning_rate,
+                    gradient_norm=gradient_norm,
+                    losses=self._mean_losses(),
+                    held_out=result.per_direction if evaluates and result is not None else None,
                 )
-                counters.loss_sums, counters.n_summed = [], 0
-                if world.is_main_process:
+                if self.world.is_main_process:
                     self.log.append(asdict(progress))
-                    report(progress)
-            if is_last or self._has_stopped() or counters.n_steps % config.save_every == 0:
+                self.report(progress)
+            # The log comes before the checkpoint: after an interruption between the two, the log is truncated to the
+            # checkpoint. The other way round, a line would be missing.
+            if is_last or self._stopped_early() or counters.n_steps % config.save_every == 0:
                 with meter.paused():
-                    save_checkpoint(state, self.run, world)
+                    save_checkpoint(state, self.run, self.world)
         return result if result is not None else self._evaluate()
 
-    def _has_stopped(self) -> bool:
+    def _stopped_early(self) -> bool:
         return 0 < self.config.patience <= self.state.counters.n_worse
 
     def _step(self, learning_rate: float) -> float:
-        """One step of the optimizer: the gradient's global norm before clipping."""
-        config, state = self.config, self.state
-        counters = state.counters
+        """Take one optimizer step and return the global norm of the gradient before clipping."""
+        config, state, counters = self.config, self.state, self.state.counters
         state.losses.train()
-        for index in range(config.accumulate):
-            is_last = index == config.accumulate - 1
-            apart = contextlib.nullcontext() if is_last else _unshared(self.step_losses)
-            with apart:
+        for index in range(config.gradient_accumulation_steps):
+            is_last = index == config.gradient_accumulation_steps - 1
+            with contextlib.nullcontext() if is_last else _without_sync(self.step_losses):
                 losses = self._window(next(state.stream))
             counters.loss_sums = [a + b for a, b in zip(counters.loss_sums or [0.0] * len(losses), losses, strict=True)]
             counters.n_summed += 1
-        parameters = list(state.trained_parameters().values())
-        norm = clip_gradients(parameters, config.max_grad_norm)
+        norm = clip_gradients(state.trained_parameters().values(), config.max_grad_norm)
         assert norm is not None
         if not torch.isfinite(torch.tensor([norm, *losses])).all():
-            shown = " / ".join(f"{loss:.4g}" for loss in losses)
+            formatted = " / ".join(f"{loss:.4g}" for loss in losses)
             raise TrainingError(
-                f"At step {counters.n_steps + 1} the loss is {shown} and the gradient's norm {norm:.4g}. Take a lower "
-                f"learning rate or a lower max_grad_norm. {restart_advice(self.run)}"
+                f"At step {counters.n_steps + 1} the loss is {formatted} and the norm of the gradient {norm:.4g}. "
+                f"Use a lower learning_rate or max_grad_norm. {restart_advice(self.run)}"
             )
         set_learning_rate(state.optimizer, learning_rate)
         state.optimizer.step()
         state.optimizer.zero_grad()
         counters.n_steps += 1
-        counters.n_predictions += config.n_positions * self.world.size
+        counters.n_predictions += config.predictions_per_step * self.world.size
         return norm
 
     def _window(self, window: Window) -> list[float]:
-        """Forward and backward over one window: the loss of each direction in nats."""
+        """Compute and back-propagate the loss of one window; return the loss of each direction in nats."""
         config, state = self.config, self.state
-        device = state.lstm_state.hidden.device
-        parts = [torch.from_numpy(part).to(device) for part in (window.tokens, window.inputs, window.targets)]
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-            losses, hidden, cell = self.step_losses(*parts, *state.lstm_state)
-        scale = (config.n_steps if config.scale_loss_by_steps else 1) / config.accumulate
+        tensors = [torch.from_numpy(array).to(state.device) for array in (window.tokens, window.inputs, window.targets)]
+        with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+            losses, hidden, cell = self.step_losses(*tensors, *state.lstm_state)
+        # bilm-tf multiplies the loss by the window's length. Only clipping and Adagrad's initial sums are affected.
+        scale = (config.window_length if config.scale_loss_by_steps else 1) / config.gradient_accumulation_steps
         (losses.mean() * scale).backward()
         state.lstm_state = BiLMState(hidden, cell)
         values: list[float] = losses.tolist()
         return values
 
-    def _look(self, card: dict[str, Any]) -> Perplexity:
-        """Score the held-out text, and keep the model if it is the best so far."""
+    def _mean_losses(self) -> tuple[float, ...]:
+        """Return the mean loss of each direction since the last call, over all processes."""
+        counters = self.state.counters
+        sums = torch.tensor(counters.loss_sums, dtype=torch.float64, device=self.state.device)
+        losses = self.world.mean(sums / counters.n_summed).tolist()
+        counters.loss_sums, counters.n_summed = [], 0
+        return tuple(losses)
+
+    def _evaluate_and_keep_best(self, card: dict[str, Any]) -> Perplexity:
+        """Evaluate on the held-out text, and save the model if it is the best so far."""
         state, counters = self.state, self.state.counters
         result = self._evaluate()
         counters.n_worse += 1
@@ -324,19 +324,23 @@ class _Training:
                     "held_out_perplexity": list(result.per_direction),
                 }
                 best = dataclasses.replace(state.model, card={**card, **results})
-                save_folder(best, self.run / "model", overwrite=True)
+                save_folder(best, self.run / RUN_MODEL, overwrite=True)
         return result
 
     def _evaluate(self) -> Perplexity:
-        result = None
-        if self.world.is_main_process:
-            held_out = self.corpus.held_out
-            result = perplexity(self.state.model, held_out, "stateful", n_rows=min(N_HELD_OUT_ROWS, len(held_out)))
-        told: Perplexity = self.world.broadcast(result)
-        return told
+        """Compute the held-out perplexity in the main process, for all processes."""
+        held_out = self.corpus.held_out
+        result: Perplexity = self.world.on_main_process(
+            lambda: perplexity(self.state.model, held_out, "stateful", n_rows=min(HELD_OUT_ROWS, len(held_out)))
+        )
+        return result
 
 
-def _fresh_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM:
+def _ignore(report: TrainingReport) -> None:
+    pass
+
+
+def _new_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM:
     bilm = BiLM(config.model)
     bilm.reset_parameters()
     softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm)
@@ -349,14 +353,14 @@ def _build_state(
 ) -> TrainingState:
     softmax, vocabulary = model.softmax, model.vocabulary
     if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
-        raise TrainingError("The model to start from needs a softmax over the words of the corpus's vocabulary.")
+        raise TrainingError("The initial model needs a softmax over the words of the corpus's vocabulary.")
     if (model.bilm.config, softmax_config(softmax)) != (config.model, config.softmax):
-        raise TrainingError("The model to start from has other sizes than the settings. Resume with the run's own.")
+        raise TrainingError("The initial model and the settings differ in size. Resume with the run's own settings.")
     model.bilm.to(device)
     softmax.to(device)
     losses = WindowLosses(model.bilm, softmax, min(config.n_samples, len(vocabulary)))
     _freeze(config, losses)
-    optimizer = optimizer_of(config, [value for value in losses.parameters() if value.requires_grad])
+    optimizer = config_optimizer(config, [value for value in losses.parameters() if value.requires_grad])
     lstm_state = model.bilm.zero_state(config.batch_size)
     return TrainingState(model, losses, optimizer, lstm_state, _stream(config, corpus, model, world))
 
@@ -367,12 +371,13 @@ def _stream(config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiL
         corpus.vocabulary,
         model.encode,
         config.batch_size,
-        config.n_steps,
+        config.window_length,
         config.model.n_directions,
         config.seed,
         config.shuffle,
-        config.same_text,
-        Part(world.rank, world.size),
+        config.same_order,
+        world.rank,
+        world.size,
     )
 
 
@@ -388,13 +393,13 @@ def _freeze(config: TrainingConfig, losses: WindowLosses) -> None:
         losses.softmax.requires_grad_(False)
 
 
-def _unshared(module: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Where gradients of several windows are added up, only the last one's are averaged over processes."""
+def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Accumulate gradients without averaging them over processes: once, with the last window, is enough."""
     if isinstance(module, DistributedDataParallel):
-        held_back: contextlib.AbstractContextManager[None] = module.no_sync()
-        return held_back
+        no_sync: contextlib.AbstractContextManager[None] = module.no_sync()
+        return no_sync
     return contextlib.nullcontext()
 
 
-def _budget(config: TrainingConfig) -> tuple[float | None, int | None, float | None]:
-    return config.epochs, config.tokens, config.hours
+def _length(config: TrainingConfig) -> tuple[float | None, ...]:
+    return tuple(getattr(config, name) for name in LENGTHS)

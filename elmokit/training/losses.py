@@ -1,4 +1,4 @@
-"""The training loss of one window, each direction apart."""
+"""The training loss of one window, for each direction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from elmokit.nn.softmax import AdaptiveSoftmax, Softmax
 
 
 class WindowLosses(nn.Module):
-    """A biLM and its softmax, from a window to the loss of each direction; what is trained, and wrapped to be shared.
+    """A biLM and its softmax as one module, which computes the loss of a window.
+
+    It is one module because ``DistributedDataParallel`` averages the gradients of the module that it wraps.
 
     Args:
-        n_samples: words sampled for each direction's loss; 0 for the whole softmax.
+        bilm: The biLM.
+        softmax: The softmax.
+        n_samples: Words to sample for each direction's loss; 0 for the full softmax.
     """
 
     def __init__(self, bilm: BiLM, softmax: Softmax, n_samples: int) -> None:
@@ -27,15 +31,18 @@ class WindowLosses(nn.Module):
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Read a window.
+        """Compute the losses of a window.
 
         Args:
-            tokens, inputs, targets: as in ``text.stream.Window``.
-            hidden, cell: the parts of a ``BiLMState``, one row for each of the window's.
+            tokens: Distinct tokens, as in ``text.windows.Window``.
+            inputs: Rows of ``tokens``, ``(directions, batch, window_length)``.
+            targets: Word ids, ``(directions, batch, window_length)``.
+            hidden: The hidden values of the ``BiLMState`` at the start of the window.
+            cell: The cell values of that state.
 
         Returns:
-            the mean loss of each direction in nats ``(directions,)``, and the state after the window's last step,
-            without gradient.
+            The mean loss of each direction in nats ``(directions,)``, and the state at the end of the window, without
+            gradient.
         """
         vectors = self.bilm.token_layer(tokens)
         state = BiLMState(hidden, cell)
@@ -47,8 +54,8 @@ class WindowLosses(nn.Module):
             top = F.dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
             losses.append(self._loss(top, targets[direction].flatten()))
             states.append(new_state)
-        after = stack_states(states).detach()
-        return torch.stack(losses), after.hidden, after.cell
+        end = stack_states(states).detach()
+        return torch.stack(losses), end.hidden, end.cell
 
     def _loss(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
         if not self.n_samples or isinstance(self.softmax, AdaptiveSoftmax):

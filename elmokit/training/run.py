@@ -18,18 +18,34 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from elmokit.bilm import BiLM
 from elmokit.config import from_dict, to_dict
 from elmokit.errors import ConfigError, ModelError, TrainingError
+from elmokit.io.atomic import atomic_write
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.run_folder import check_settings, write_json
+from elmokit.weights.folder import save_folder
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import RUN_MODEL
+from elmokit.weights.softmaxes import build_softmax
 
 SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
+HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
+RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
+PROGRAM = "elmokit"
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,7 @@ class RunSettings:
     vocabulary_crc32: int
     n_predictions: int
     """The length of the training, as it was last computed from epochs, tokens or hours."""
+    version: int = RUN_VERSION
 
     @classmethod
     def of(cls, config: TrainingConfig, corpus: TrainingCorpus, n_predictions: int) -> RunSettings:
@@ -64,11 +81,17 @@ class RunSettings:
         """Read a run's settings.
 
         Raises:
-            TrainingError: There is no run, or its settings are damaged.
+            TrainingError: There is no run, its settings are damaged, or another version of elmokit wrote them.
         """
         path = run / SETTINGS
         try:
-            return from_dict(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
+            table = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(table, dict) and table.get("version") != RUN_VERSION:
+                raise TrainingError(
+                    f"{run} was trained with another version of elmokit and cannot be resumed with this one. Start a "
+                    f"new run; elmokit finetune can start it from {run / RUN_MODEL}."
+                )
+            return from_dict(cls, table, str(path))
         except FileNotFoundError:
             raise TrainingError(f"{run} is not a run: it has no {SETTINGS}. Start one with --out {run}.") from None
         except (ValueError, ConfigError, ModelError) as error:
@@ -92,6 +115,74 @@ class RunSettings:
         # The corpus may have moved to another directory: names and sizes identify its files.
         table["shards"] = [[Path(name).name, size] for name, size in table["shards"]]
         return table
+
+
+def create_run(
+    run: Path,
+    config: TrainingConfig,
+    corpus: TrainingCorpus,
+    facts: Mapping[str, Any],
+    n_processes: int,
+    initial: PretrainedBiLM | None = None,
+    old_text: Sequence[Sequence[str]] = (),
+) -> None:
+    """Write the run folder of a new training.
+
+    Args:
+        run: The folder. It must not exist.
+        config: The settings.
+        corpus: The text.
+        facts: What the model card says about the text.
+        n_processes: Number of processes that will train.
+        initial: The model to start from. The run keeps a copy, and its model card says where it came from.
+        old_text: Sentences of the domain that ``initial`` was trained on, scored before and after.
+
+    Raises:
+        TextError: The corpus is too small for the settings.
+        ConfigError: The softmax does not fit the vocabulary.
+        OutputError: The folder exists already, or cannot be written.
+    """
+    corpus.check(config, n_processes)
+    with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
+        build_softmax(config.softmax, len(corpus.vocabulary), BiLM(config.model))
+    settings = {name: value for name, value in asdict(config).items() if name not in ("model", "softmax")}
+    card = {
+        "corpus": dict(facts),
+        "vocabulary_size": len(corpus.vocabulary),
+        "command": _command(),
+        "elmokit": _version(),
+        "train": settings,
+    }
+    if initial is not None:
+        card["initial"] = {"source": None if initial.source is None else initial.source.name, "card": initial.card}
+    with atomic_write(run, folder=True) as folder:
+        (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
+        for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, old_text)):
+            if sentences:
+                lines = [" ".join(sentence) + "\n" for sentence in sentences]
+                (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
+        write_json(folder / CARD, card)
+        RunSettings.of(config, corpus, 0).save(folder)
+        if initial is not None:
+            save_folder(initial, folder / INITIAL)
+
+
+def _command() -> str:
+    """Return how this process was started, for the model card."""
+    program = Path(sys.argv[0])
+    name = PROGRAM if program.stem in (PROGRAM, "__main__") else program.name
+    return shlex.join([name, *sys.argv[1:]])
+
+
+def _version() -> str:
+    """Return the version of the package, and the commit if it runs from a git checkout."""
+    package = Path(__file__).parents[1]
+    if (package.parent / ".git").exists():
+        command = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode == 0:
+            return f"{version(PROGRAM)} at commit {ran.stdout.strip()}"
+    return version(PROGRAM)
 
 
 def _crc32(text: str) -> int:

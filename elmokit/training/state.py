@@ -155,8 +155,8 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
         state.stream.restore(positions[world.rank])
         return None
     # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.
-    epoch = min(reader["place"][0] for position in positions for reader in position)
-    state.stream.begin_pass(epoch)
+    epoch = min(reader["block"][0] for position in positions for reader in position)
+    state.stream.start_epoch(epoch)
     return (
         f"The run was made by {n_processes} processes and is resumed with {world.size}: a step reads "
         f"{world.size * batch_size} rows instead of {all_rows.n_rows}, and the text is divided anew and read from the "

@@ -1,0 +1,320 @@
+"""Train, fine-tune and resume a biLM: the public functions, which the command line calls too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elmokit.errors import ConfigError, OutputError, TextError, TrainingError
+from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.config import LENGTHS, MAY_CHANGE
+from elmokit.training.corpus import (
+    HELD_OUT_SENTENCES,
+    TrainingCorpus,
+    check_vocabulary_choice,
+    count_corpus,
+    read_held_out,
+    word_order_notice,
+)
+from elmokit.training.curves import TensorBoardLog
+from elmokit.training.distributed import World, init_distributed, training_device
+from elmokit.training.loop import run_training
+from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.results import TrainingResult, finish_run
+from elmokit.training.run import CARD, HELD_OUT, INITIAL, VOCABULARY, RunSettings, create_run
+from elmokit.training.settings import finetuning_config, training_settings
+from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
+from elmokit.training.state import checkpoints
+from elmokit.weights.folder import load_folder
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
+
+Texts = str | Path | Iterable[str | Path]
+"""A text file, a directory or a glob pattern, or several of them."""
+N_WORDS_TO_TRY = 3  # a vocabulary size to check the settings with, before the text is counted
+
+
+def train(
+    texts: Texts = (),
+    *,
+    held_out: Texts = (),
+    out: str | Path,
+    recipe: str | None = None,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    vocabulary: Vocabulary | str | Path | None = None,
+    max_words: int | None = None,
+    held_out_sentences: int | None = None,
+    device: str | torch.device = "auto",
+    report: TrainingCallback | None = None,
+    **settings: Any,
+) -> TrainingResult:
+    """Pre-train a biLM on tokenized text.
+
+    The run folder ``out`` holds everything that is needed to resume an interrupted training with :func:`resume`. Under
+    ``torchrun``, each process calls this function, and all of them train one model.
+
+    Args:
+        texts: Text to train on, with one tokenized sentence per line: files (``.txt``, ``.gz``, ``.xz``, ``.zst``),
+            directories or glob patterns.
+        held_out: Text to evaluate on. Training keeps the model with the lowest perplexity on it.
+        out: The run folder. It must not exist.
+        recipe: Settings to start from: ``"modern"`` (default) or ``"bilm-tf"``.
+        preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
+            of the recipe.
+        config: A TOML file of settings. Keyword arguments override it.
+        vocabulary: The words of the softmax, or a file of them.
+        max_words: Instead: use that many of the most frequent words of ``texts`` (30,000 by default).
+        held_out_sentences: If ``held_out`` has more sentences, sample that many (2,000 by default).
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
+        **settings: Fields of ``TrainingConfig``, such as ``epochs`` or ``learning_rate``; sizes of the model
+            (``hidden_dim``, ``projection_dim``, ``n_layers``, ``dropout``, ``bidirectional``); ``input``
+            (``"characters"`` or ``"words"``); ``softmax`` (``"full"``, ``"tied"`` or ``"adaptive"``) and the
+            ``cutoffs`` of an adaptive one.
+
+    Returns:
+        The best model, its perplexities, and the run folder.
+
+    Raises:
+        ConfigError: A setting is unknown or cannot be used.
+        TextError: A text cannot be read, or there is too little of it.
+        OutputError: ``out`` exists already, or cannot be written.
+        TrainingError: The training cannot continue, for example because the loss is not a number.
+
+    Example:
+        >>> result = elmokit.train("corpus/", held_out="dev.txt", out="my-run", preset="small", epochs=3)
+        >>> forward, backward = result.best_perplexity
+        >>> elmo = elmokit.Elmo.from_pretrained("my-run")
+    """
+    run, report = Path(out), report or TrainingDisplay()
+
+    def create(world: World) -> None:
+        _check_new(run)
+        layers = training_settings(recipe, preset, config, settings)
+        data = layers.data
+        text_names = _paths(texts) or list(data.texts)
+        held_out_names = _paths(held_out) or list(data.held_out)
+        _check_texts(text_names, held_out_names)
+        words, size = (vocabulary, max_words) if _given(vocabulary, max_words) else (data.vocabulary, data.max_words)
+        layers.config(N_WORDS_TO_TRY)  # refuse impossible settings before counting, which can take long
+        evaluated = read_held_out(held_out_names, _or(held_out_sentences, data.held_out_sentences))
+        corpus, counts, word_counts = count_corpus(text_names, evaluated, words, size, report)
+        built = layers.config(len(corpus.vocabulary))
+        if notice := word_order_notice(built, corpus.vocabulary, word_counts):
+            report(notice)
+        create_run(run, built, corpus, dataclasses.asdict(counts), world.size)
+
+    place = training_device(device)
+    with init_distributed(place) as world:
+        world.on_main_process(lambda: create(world))
+        return _run_to_end(run, (), {}, world, place, report)
+
+
+def finetune(
+    model: PretrainedBiLM | str | Path | None,
+    texts: Texts,
+    *,
+    held_out: Texts = (),
+    out: str | Path,
+    old_text: Texts = (),
+    config: str | Path | None = None,
+    vocabulary: Vocabulary | str | Path | None = None,
+    max_words: int | None = None,
+    held_out_sentences: int = HELD_OUT_SENTENCES,
+    options: str | Path | None = None,
+    device: str | torch.device = "auto",
+    report: TrainingCallback | None = None,
+    **settings: Any,
+) -> TrainingResult:
+    """Continue the training of a biLM on your own text.
+
+    By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before each
+    task, and stops early after three evaluations without improvement. The best model includes the one you start from:
+    if training does not improve it, it is returned unchanged.
+
+    Args:
+        model: A model, or its path or published name; None for the small English model inside the package.
+        texts: Text to train on, as in :func:`train`.
+        held_out: Text of the same domain to evaluate on.
+        out: The run folder. It must not exist.
+        old_text: Text of the domain that the model was trained on. Its perplexity before and after shows what the model
+            forgets.
+        config: A TOML file of settings. Keyword arguments override it.
+        vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
+            without a softmax, the words of ``texts``. Weights are kept word by word.
+        max_words: Instead: use that many of the most frequent words of ``texts``.
+        held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
+        options: The options file of an HDF5 model, if it is not next to the weights.
+        device: As in :func:`train`.
+        report: As in :func:`train`.
+        **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax`` with ``cutoffs``.
+
+    Returns:
+        The best model, its perplexities before and after, and the run folder.
+
+    Raises:
+        ModelError: The model cannot be opened.
+        ConfigError, TextError, OutputError, TrainingError: As in :func:`train`.
+
+    Example:
+        >>> result = elmokit.finetune("en-mini", "notes/", held_out="dev.txt", out="clinical")
+        >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
+    """
+    run, report = Path(out), report or TrainingDisplay()
+
+    def create(world: World) -> None:
+        _check_new(run)
+        text_names, held_out_names = _paths(texts), _paths(held_out)
+        _check_texts(text_names, held_out_names)
+        words, size = vocabulary, max_words
+        check_vocabulary_choice(words, size)
+        stored = model if isinstance(model, PretrainedBiLM) else open_model(model, options=options)
+        built = finetuning_config(stored, config, settings)
+        if built.freeze_softmax and stored.softmax is None and built.softmax.kind != "tied":
+            raise ConfigError("The model has no softmax, and freeze_softmax would freeze random weights. Leave it out.")
+        if words is None and size is None:
+            words = softmax_words(stored)
+        old_sentences = read_held_out(_paths(old_text), held_out_sentences)
+        evaluated = read_held_out(held_out_names, held_out_sentences)
+        corpus, counts, word_counts = count_corpus(text_names, evaluated, words, size, report)
+        if notice := word_order_notice(built, corpus.vocabulary, word_counts):
+            report(notice)
+        initial = with_softmax_over(
+            stored, corpus.vocabulary, word_counts, corpus.n_sentences, built.softmax, built.seed
+        )
+        is_random, change = describe_transfer(stored, initial)
+        report(TrainingNotice(change))
+        if built.freeze_softmax and is_random:
+            raise ConfigError(f"freeze_softmax would freeze random weights: {change}. Leave it out.")
+        dropout = built.model.dropout
+        sizes = dataclasses.replace(initial.bilm.config, dropout=dropout)
+        # The fixed initial state was calibrated for the old weights; the best model gets a new one at the end.
+        initial = dataclasses.replace(with_dropout(initial, dropout), initial_state=None)
+        built = dataclasses.replace(built, model=sizes)
+        create_run(run, built, corpus, dataclasses.asdict(counts), world.size, initial, old_sentences)
+
+    place = training_device(device)
+    with init_distributed(place) as world:
+        world.on_main_process(lambda: create(world))
+        return _run_to_end(run, (), {}, world, place, report)
+
+
+def resume(
+    run: str | Path,
+    texts: Texts = (),
+    *,
+    device: str | torch.device = "auto",
+    report: TrainingCallback | None = None,
+    **changes: Any,
+) -> TrainingResult:
+    """Resume an interrupted training, or continue a finished one with another length.
+
+    On the CPU the result is bit-identical to that of a training that was not interrupted.
+
+    Args:
+        run: The run folder.
+        texts: The text, if it has moved since the run was started.
+        device: As in :func:`train`.
+        report: As in :func:`train`.
+        **changes: Settings that can change: ``epochs``, ``tokens`` or ``hours`` (``hours`` count from now),
+            ``patience``, ``log_every``, ``eval_every``, ``save_every``, ``tensorboard``.
+
+    Returns:
+        The best model, its perplexities, and the run folder.
+
+    Raises:
+        TrainingError: There is no such run, its text has changed, or a setting cannot change.
+        TextError: A text is missing.
+
+    Example:
+        >>> result = elmokit.training.api.resume("my-run", epochs=5)
+    """
+    place = training_device(device)
+    with init_distributed(place) as world:
+        return _run_to_end(Path(run), _paths(texts), changes, world, place, report or TrainingDisplay())
+
+
+def _run_to_end(
+    run: Path,
+    texts: Sequence[str | Path],
+    changes: dict[str, Any],
+    world: World,
+    device: torch.device,
+    report: TrainingCallback,
+) -> TrainingResult:
+    """Train from the last checkpoint, or from the start, and return the result."""
+    earlier = RunSettings.open(run)
+    if fixed := sorted(set(changes) - MAY_CHANGE):
+        raise TrainingError(
+            f"A run keeps its settings: {fixed[0]} cannot change. These can: {', '.join(sorted(MAY_CHANGE))}."
+        )
+    no_length = dict.fromkeys(LENGTHS) if set(LENGTHS) & set(changes) else {}
+    config = dataclasses.replace(earlier.config, **{**no_length, **changes})
+    shards = find_text_files(texts, reread=True) if texts else [Path(name) for name, _ in earlier.shards]
+    if missing := [shard for shard in shards if not shard.is_file()]:
+        raise TextError(f"{missing[0]}, which the run reads, is missing. If the text has moved, give its new path.")
+    corpus = TrainingCorpus(
+        shards,
+        list(read_sentences(run / HELD_OUT)),
+        Vocabulary.from_file(run / VOCABULARY),
+        earlier.n_sentences,
+        earlier.n_tokens,
+    )
+    card = json.loads((run / CARD).read_text(encoding="utf-8"))
+    found = checkpoints(run)
+    board = None
+    if config.tensorboard and world.is_main_process:
+        board = TensorBoardLog(run, int(found[-1].name.removeprefix("step-")) if found else 0)
+
+    def report_and_log(progress: TrainingReport) -> None:
+        report(progress)
+        if board is not None and isinstance(progress, TrainingProgress):
+            board.add(progress)
+
+    end = run_training(
+        config,
+        corpus,
+        run,
+        card,
+        report_and_log,
+        initial=load_folder(run / INITIAL) if (run / INITIAL).exists() and not found else None,
+        world=world,
+        device=device,
+        hours_from_now="hours" in changes,
+    )
+    if board is not None:
+        board.close()
+    if not world.is_main_process:
+        return TrainingResult(run, end, None, is_main_process=False)
+    return finish_run(run, config, corpus, end, report)
+
+
+def _check_new(run: Path) -> None:
+    if run.exists():
+        raise OutputError(
+            f"{run} already exists. Resume the run there (elmokit train --resume {run}), or choose another folder."
+        )
+
+
+def _check_texts(texts: Sequence[str | Path], held_out: Sequence[str | Path]) -> None:
+    if not texts or not held_out:
+        raise ConfigError("Give the text to train on, and held-out text to evaluate on (held_out).")
+
+
+def _paths(texts: Texts) -> list[str | Path]:
+    return [texts] if isinstance(texts, str | Path) else list(texts)
+
+
+def _given(*values: object) -> bool:
+    return any(value is not None for value in values)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,156 @@
+"""What a training reports while it runs, and the display that shows it.
+
+``train``, ``finetune`` and ``resume`` call ``report`` with one of the dataclasses below. ``str(report)`` is a line for
+people, so the shortest callback of your own is ``report=print``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from elmokit.io.progress import ProgressBar
+
+
+@dataclass(frozen=True)
+class CountingProgress:
+    """How much of the text has been counted."""
+
+    n_bytes: int
+    total_bytes: int
+
+    def __str__(self) -> str:
+        return f"counting: {self.n_bytes / max(1, self.total_bytes):.0%}"
+
+
+@dataclass(frozen=True)
+class CorpusCounts:
+    """The size of the text, counted before the training."""
+
+    files: tuple[str, ...]
+    """Names of the files, without directories."""
+    n_sentences: int
+    n_tokens: int
+    n_types: int
+    """Distinct words."""
+    unknown_ratio: float
+    """Fraction of the tokens that are not in the vocabulary."""
+    vocabulary_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_sentences:,} sentences, {self.n_tokens:,} tokens, {self.n_types:,} types; "
+            f"{self.unknown_ratio:.1%} of the tokens are outside the vocabulary of {self.vocabulary_size:,}"
+        )
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """What a training needs in memory, reported before it starts."""
+
+    n_parameters: int
+    """Of the biLM."""
+    n_softmax_parameters: int
+    """Of the softmax alone; a tied softmax has no weights of its own, only a bias."""
+    memory_bytes: int
+    """Estimate for one process: weights, gradients, optimizer state, activations of one window."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_parameters / 1e6:.1f} M parameters in the biLM and {self.n_softmax_parameters / 1e6:.1f} M in "
+            f"the softmax; about {max(1, round(self.memory_bytes / 2**20)):,} MiB per process"
+        )
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long the rest of a training will take, reported before it starts."""
+
+    n_predictions: int
+    """Per direction, of all processes."""
+    n_steps: int
+    predictions_per_step: int
+    """In one process."""
+    seconds: float
+    """Estimated from a few steps, without evaluations."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_predictions:,} predictions per direction in {self.n_steps:,} steps of "
+            f"{self.predictions_per_step:,} per process; about {format_hours(self.seconds)}"
+        )
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """One line of the training log (``metrics.jsonl``)."""
+
+    n_steps: int
+    n_predictions: int
+    """Per direction, of all processes, since the start of the run."""
+    fraction: float
+    """Of the whole training that is done, from 0 to 1."""
+    epoch: float
+    """Epochs that are done."""
+    tokens_per_second: float
+    """Predictions per direction and second, since the last line."""
+    seconds_left: float
+    learning_rate: float
+    gradient_norm: float
+    """Before clipping."""
+    losses: tuple[float, ...]
+    """Mean training loss in nats since the last line (that of the sampled softmax, if one is used): forward,
+    backward."""
+    held_out: tuple[float, ...] | None = None
+    """Held-out perplexity, if it was just evaluated (full softmax, stateful): forward, backward."""
+
+    def __str__(self) -> str:
+        losses = " / ".join(f"{loss:.3f}" for loss in self.losses)
+        line = (
+            f"step {self.n_steps:>6}  {self.fraction:6.1%}  epoch {self.epoch:.2f}  "
+            f"{self.tokens_per_second:6.0f} tokens/s  {format_hours(self.seconds_left)} left  training loss {losses}"
+        )
+        if self.held_out:
+            line += f"  held-out perplexity {format_perplexities(self.held_out)}"
+        return line
+
+
+@dataclass(frozen=True)
+class TrainingNotice:
+    """Something you should know: a setting that may not be what you meant, or what changes on resuming."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+TrainingReport = CountingProgress | CorpusCounts | ModelSizes | TrainingPlan | TrainingProgress | TrainingNotice
+TrainingCallback = Callable[[TrainingReport], None]
+
+
+class TrainingDisplay:
+    """The default callback: prints reports, on a terminal and in a notebook alike. Notices go to standard error."""
+
+    def __init__(self) -> None:
+        self._bar = ProgressBar("B")
+
+    def __call__(self, report: TrainingReport) -> None:
+        """Show one report."""
+        if isinstance(report, CountingProgress):
+            self._bar("counting", report.n_bytes, report.total_bytes)
+            return
+        self._bar.close()
+        print(report, file=sys.stderr if isinstance(report, TrainingNotice) else sys.stdout, flush=True)
+
+
+def format_perplexities(perplexities: Sequence[float]) -> str:
+    """Return the perplexities of both directions as text, such as ``96.31 / 94.80``."""
+    return " / ".join(f"{value:.2f}" for value in perplexities)
+
+
+def format_hours(seconds: float) -> str:
+    """Return a duration in hours and minutes, such as ``1:05 h``."""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours}:{minutes:02} h"

@@ -1,0 +1,198 @@
+"""Prepare a trained model for fine-tuning: give it a softmax over the words of another text.
+
+A softmax predicts the words of the text that it was trained on. For a new text the vocabulary usually changes, and
+published models come without their softmax. Drawing a new softmax at random would let its large first gradients
+damage the biLM, so as much as possible is kept:
+
+* words that the old softmax knew keep their weights and biases;
+* new words start as ``<UNK>``, which is what the old softmax predicted for them, and share its probability in
+  proportion to how often they occur;
+* without an old softmax, biases start as the logarithms of the words' frequencies, which is the best prediction that
+  does not look at the context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from elmokit.bilm import BiLM
+from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.nn.char_cnn import WordEmbedding
+from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, Softmax, TiedSoftmax
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
+
+NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
+
+
+def with_softmax_over(
+    model: PretrainedBiLM,
+    vocabulary: Vocabulary,
+    counts: Mapping[str, int],
+    n_sentences: int,
+    softmax: SoftmaxConfig | None = None,
+    seed: int = 0,
+) -> PretrainedBiLM:
+    """Return the model with a softmax over another vocabulary, as the module's docstring describes.
+
+    An adaptive softmax is always drawn anew (in its head, where alone it has biases), unless words and kind stay the
+    same. A word-input model gets a word table by the same rules as a softmax.
+
+    Args:
+        model: The model. Its biLM is used as it is, not copied.
+        vocabulary: The words of the new softmax.
+        counts: How often each word occurs in the new text.
+        n_sentences: Sentences of the new text; each ends once in every direction.
+        softmax: The kind of softmax; None for the kind that the model has, or a full one.
+        seed: Seeds what is drawn at random.
+
+    Raises:
+        ModelNotFoundError: A word-input model came without the words of its table.
+        ConfigError: That kind of softmax does not fit the vocabulary or the biLM.
+    """
+    old, bilm = model.softmax, model.bilm
+    if isinstance(bilm.token_layer, WordEmbedding) and model.vocabulary is None:
+        raise ModelNotFoundError(
+            f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
+        )
+    if softmax is None:
+        softmax = SoftmaxConfig() if old is None else softmax_config(old)
+    same_words = model.vocabulary is not None and model.vocabulary.words == vocabulary.words
+    if old is not None and same_words and softmax_config(old) == softmax:
+        return model
+    generator = torch.Generator().manual_seed(seed)
+    if model.vocabulary is not None and not same_words and isinstance(bilm.token_layer, WordEmbedding):
+        bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
+    new = build_softmax(softmax, len(vocabulary), bilm)
+    new.reset_parameters(generator)
+    frequencies = _frequencies(vocabulary, counts, n_sentences, bilm.config.n_directions)
+    with torch.no_grad():
+        if isinstance(new, AdaptiveSoftmax):
+            new.stages.head.bias.copy_(_head_frequencies(frequencies, new.stages.cutoffs).log())
+        else:
+            new.bias.copy_(frequencies.log())
+            if old is not None and not isinstance(old, AdaptiveSoftmax) and model.vocabulary is not None:
+                _transfer(old, model.vocabulary, new, vocabulary, frequencies, generator)
+    return dataclasses.replace(model, bilm=bilm, softmax=new, vocabulary=vocabulary)
+
+
+def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
+    """Say what :func:`with_softmax_over` did.
+
+    Returns:
+        Whether the softmax was drawn at random, and a line for the user.
+    """
+    assert new.vocabulary is not None
+    n_words = len(new.vocabulary)
+    if new.softmax is old.softmax:
+        return False, f"the softmax over {n_words:,} words is the model's own"
+    if isinstance(new.softmax, TiedSoftmax):
+        return False, f"the softmax over {n_words:,} words takes its weights from the word table"
+    if old.softmax is None or old.vocabulary is None:
+        return True, f"the model has no softmax: a new one over {n_words:,} words is initialized"
+    if isinstance(old.softmax, AdaptiveSoftmax) or isinstance(new.softmax, AdaptiveSoftmax):
+        return (
+            True,
+            f"an adaptive softmax cannot keep weights: a new one over {n_words:,} words is initialized",
+        )
+    n_kept = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
+    return False, f"the softmax keeps the weights of {n_kept:,} of {n_words:,} words; the others start as <UNK>"
+
+
+def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
+    """Return the words of a model's softmax or word table; None if it has neither.
+
+    Raises:
+        FormatError: Its list of words is not a valid vocabulary.
+    """
+    if model.vocabulary is None or (model.softmax is None and model.bilm.config.n_words is None):
+        return None
+    try:
+        return Vocabulary(model.vocabulary.words)
+    except FormatError as error:
+        raise FormatError(
+            f"The words of {model.source} are not a valid vocabulary: {error} Or give other words with vocabulary or "
+            "max_words: weights are kept word by word."
+        ) from None
+
+
+def _frequencies(vocabulary: Vocabulary, counts: Mapping[str, int], n_sentences: int, n_directions: int) -> Tensor:
+    """Estimate how often each word is predicted, over all directions, with one added to each count."""
+    listed = torch.tensor([counts.get(word, 0) for word in vocabulary.words], dtype=torch.float64)
+    listed[vocabulary.unknown_id] += sum(counts.values()) - float(listed.sum())
+    for boundary in (vocabulary.end_id, vocabulary.begin_id)[:n_directions]:  # each direction has its own end
+        listed[boundary] += n_sentences / n_directions
+    return ((listed + 1) / (listed + 1).sum()).float()
+
+
+def _head_frequencies(frequencies: Tensor, cutoffs: Sequence[int]) -> Tensor:
+    """Return the frequencies of an adaptive softmax's head: its words, then each tail as a whole."""
+    tails = [frequencies[first:last].sum() for first, last in pairwise(cutoffs)]
+    return torch.cat([frequencies[: cutoffs[0]], torch.stack(tails)])
+
+
+@torch.no_grad()
+def _transfer(
+    old: Softmax,
+    old_words: Vocabulary,
+    new: Softmax,
+    new_words: Vocabulary,
+    frequencies: Tensor,
+    generator: torch.Generator,
+) -> None:
+    """Copy weights and biases by word."""
+    assert not isinstance(old, AdaptiveSoftmax)
+    assert not isinstance(new, AdaptiveSoftmax)
+    old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
+    old_bias, old_unknown = old.bias.detach().cpu(), old_words.unknown_id
+    # The old <UNK> stood for the new words and for those that are still unknown. Split its probability among them:
+    # in logits, add the logarithm of each word's ratio.
+    shares_unknown = old_ids < 0
+    shares_unknown[new_words.unknown_id] = True
+    unknown_bias = old_bias[old_unknown] if old_unknown >= 0 else old_bias.mean()
+    shared_bias = unknown_bias + (frequencies / frequencies[shares_unknown].sum()).log()
+    new.bias.copy_(torch.where(shares_unknown, shared_bias, old_bias[old_ids.clamp(min=0)]))
+    if isinstance(new, FullSoftmax):
+        new.weight.copy_(_transferred_rows(old.weight.detach().cpu(), old_ids, old_unknown, generator))
+
+
+def _transferred_rows(table: Tensor, old_ids: Tensor, unknown: int, generator: torch.Generator) -> Tensor:
+    """Return the rows of known words; words with id -1 get the row of ``<UNK>`` plus noise.
+
+    A published list of words may lack ``<UNK>``. ``unknown`` is negative then, and the mean of all rows is used.
+    """
+    unknown_row = table[unknown] if unknown >= 0 else table.mean(dim=0)
+    noise = torch.randn(len(old_ids), table.shape[1], generator=generator) * NOISE * table.shape[1] ** -0.5
+    return torch.where(old_ids[:, None] >= 0, table[old_ids.clamp(min=0)], unknown_row + noise)
+
+
+def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, generator: torch.Generator) -> BiLM:
+    """Return a word-input model over another list of words."""
+    table = bilm.token_layer.get_submodule("embedding").get_parameter("weight").detach()
+    old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
+    rows = _transferred_rows(table[1:], old_ids, old_words.unknown_id, generator)  # row 0 means "no token"
+    with torch.device("meta"):
+        new = BiLM(dataclasses.replace(bilm.config, n_words=len(new_words)))
+    no_token = torch.zeros_like(table[:1])
+    tensors = {**bilm.state_dict(), "token_layer.embedding.weight": torch.cat([no_token, rows])}
+    new.load_state_dict(tensors, assign=True)
+    return new.requires_grad_()
+
+
+def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
+    """Return the model with another dropout; the weights are the same tensors."""
+    with torch.device("meta"):
+        bilm = BiLM(dataclasses.replace(model.bilm.config, dropout=dropout))
+    bilm.load_state_dict(model.bilm.state_dict(), assign=True)
+    softmax = model.softmax
+    if isinstance(softmax, TiedSoftmax):  # it refers to the word table, which is now another module's
+        bias = softmax.bias
+        softmax = build_softmax(SoftmaxConfig("tied"), len(bias), bilm)
+        softmax.load_state_dict({"bias": bias.detach()})
+    return dataclasses.replace(model, bilm=bilm.requires_grad_(), softmax=softmax)

@@ -1,0 +1,205 @@
+"""The Python calls that train: the same run as the command line's, results, callbacks, resuming, clear errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elmokit import Elmo
+from elmokit.errors import ConfigError, OutputError, TrainingError
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.api import finetune, resume, train
+from elmokit.training.distributed import World
+from elmokit.training.reports import (
+    CorpusCounts,
+    CountingProgress,
+    ModelSizes,
+    TrainingNotice,
+    TrainingPlan,
+    TrainingProgress,
+    TrainingReport,
+)
+from elmokit.training.run import RunSettings
+from elmokit.training.run_folder import MetricsLog
+from elmokit.weights.folder import load_folder
+from elmokit.weights.model import PretrainedBiLM
+from tests.conftest import random_model
+
+TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
+SETTINGS: dict[str, Any] = {
+    "preset": "tiny",
+    "max_words": 9,
+    "batch_size": 2,
+    "window_length": 5,
+    "tokens": 60,
+    "eval_every": 3,
+    "dropout": 0.1,
+    "device": "cpu",
+}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a text."""
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
+    return Path("corpus.txt")
+
+
+def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
+    assert model.softmax is not None
+    return {**model.bilm.state_dict(), **model.softmax.state_dict()}
+
+
+def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:
+    for name, tensor in weights(one).items():
+        assert torch.equal(tensor, weights(other)[name]), name
+
+
+def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
+    result = train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
+    assert result.run == Path("run")
+    assert_same_weights(result.model, load_folder("run/model"))
+    assert result.model.initial_state is not None
+    assert len(result.best_perplexity) == 2
+    assert result.best_step in (3, 6)
+    assert result.perplexity.n_sentences == 40
+    assert not result.before_and_after
+    assert Elmo.from_pretrained("run").embed([["the", "cat"]])[0].shape == (3, 2, 64)
+
+
+def test_train_in_python_and_in_the_shell_make_the_same_run(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from elmokit.cli.main import main
+
+    result = train("corpus.txt", held_out=["corpus.txt"], out=Path("python"), n_samples=4, **SETTINGS)
+    shown = capsys.readouterr()
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+    monkeypatch.setattr(
+        sys, "argv", ["elmokit", "train", "corpus.txt", "--held-out=corpus.txt", "--out=shell", "--n-samples=4", *flags]
+    )
+    with pytest.raises(SystemExit):
+        main()
+    assert_same_weights(result.model, load_folder("shell/model"))
+    assert RunSettings.open(Path("python")) == RunSettings.open(Path("shell"))
+    logs = [MetricsLog(Path(run, "metrics.jsonl")).records() for run in ("python", "shell")]
+    for ours, theirs in zip(*logs, strict=True):
+        assert ours["losses"] == theirs["losses"]
+        assert ours["held_out"] == theirs["held_out"]
+    printed = capsys.readouterr()
+    assert [line[:11] for line in shown.out.splitlines()] == [line[:11] for line in printed.out.splitlines()[:-3]]
+    assert "counting 1 file" in shown.err
+
+
+def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: Path) -> None:
+    reports: list[TrainingReport] = []
+    train(corpus, held_out=corpus, out="run", report=reports.append, log_every=2, **SETTINGS)
+    kinds = Counter(type(report) for report in reports)
+    assert kinds == {
+        TrainingNotice: 1,
+        CountingProgress: 1,
+        CorpusCounts: 1,
+        ModelSizes: 1,
+        TrainingPlan: 1,
+        TrainingProgress: 4,
+    }
+    lines = [report for report in reports if isinstance(report, TrainingProgress)]
+    assert [line.n_steps for line in lines] == [2, 3, 4, 6]
+    assert all(str(report) for report in reports)
+
+
+def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus: Path) -> None:
+    settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300}
+    del settings["preset"], settings["max_words"]
+    model = random_model()
+    result = finetune(model, corpus, held_out=corpus, out="run", old_text=corpus, report=lambda _: None, **settings)
+    assert set(result.before_and_after) == {"held-out", "old text"}
+    for values in result.before_and_after.values():
+        assert all(after < before for before, after in zip(values["before"], values["after"], strict=True))
+    assert "old text  perplexity before" in str(result)
+    again = finetune("run", corpus, held_out=corpus, out="again", report=lambda _: None, **settings)
+    assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
+
+
+def test_resume_ends_with_the_numbers_of_an_uninterrupted_run(corpus: Path) -> None:
+    straight = train(corpus, held_out=corpus, out="straight", report=lambda _: None, **SETTINGS)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(report: TrainingReport) -> None:
+        if isinstance(report, TrainingProgress):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(corpus, held_out=corpus, out="run", save_every=1, log_every=2, report=interrupt, **SETTINGS)
+    resumed = resume("run", log_every=50, device="cpu", report=lambda _: None)
+    assert resumed.perplexity.mean_nats == straight.perplexity.mean_nats
+    assert_same_weights(resumed.model, straight.model)
+    longer = resume("run", tokens=80, device="cpu", report=lambda _: None)
+    assert RunSettings.open(Path("run")).n_predictions == 80
+    assert longer.run == Path("run")
+
+
+def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the", "."])
+    settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
+    result = train(corpus, held_out=corpus, out="run", vocabulary=vocabulary, report=lambda _: None, **settings)
+    assert result.model.vocabulary is not None
+    assert result.model.vocabulary.words == vocabulary.words
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rat": 0.1}, "There is no setting 'learning_rat'. Did you mean 'learning_rate'?"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "many"}, "Expected `int`, got `str`"),
+        ({"preset": "huge"}, "There is no preset 'huge'"),
+        ({"recipe": "old"}, "There is no recipe 'old'"),
+        ({"input": "bytes"}, "There is no input 'bytes'"),
+        ({"held_out": ()}, "Give the text to train on, and held-out text"),
+        ({"device": "abacus"}, "There is no device 'abacus'"),
+    ],
+)
+def test_a_bad_setting_is_refused_before_anything_is_written(
+    corpus: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        train(corpus, out="run", **{"held_out": corpus, "report": lambda _: None, **SETTINGS, **settings})
+    assert message in str(error.value)
+    assert not Path("run").exists()
+
+
+def test_an_existing_directory_is_not_trained_in(corpus: Path) -> None:
+    Path("run").mkdir()
+    with pytest.raises(OutputError, match="run already exists"):
+        train(corpus, held_out=corpus, out="run", **SETTINGS)
+
+
+def test_resume_refuses_settings_that_cannot_change_and_runs_of_earlier_versions(corpus: Path) -> None:
+    train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
+    with pytest.raises(TrainingError, match="batch_size cannot change"):
+        resume("run", batch_size=3)
+    path = Path("run/settings.json")
+    settings = json.loads(path.read_text())
+    del settings["version"]
+    path.write_text(json.dumps(settings))
+    with pytest.raises(TrainingError, match="run was trained with another version of elmokit"):
+        resume("run")
+
+
+def test_an_error_in_the_main_process_is_raised_in_its_caller() -> None:
+    def fail() -> None:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError, match="no"):
+        World().on_main_process(fail)
+    assert World().on_main_process(lambda: 3) == 3
