@@ -1,17 +1,23 @@
-"""AllenNLP's ELMo under its old names, for scripts of AllenNLP 0.4 to 2.10.
+"""AllenNLP's ELMo under its old names, for programs written for AllenNLP 0.4 to 2.10.
 
-Change the import line and nothing else::
+Change only the import line::
 
     from elmokit.compat.allennlp import Elmo, batch_to_ids  # was: from allennlp.modules.elmo import Elmo, batch_to_ids
     from elmokit.compat.allennlp import ElmoEmbedder  # was: from allennlp.commands.elmo import ElmoEmbedder
 
-Names, arguments, defaults, shapes, ``state_dict`` and numbers are AllenNLP's; masks are bool, as in 2.10. State
-too behaves as there: row r of a batch goes on from where row r of the batch before ended, so that vectors depend
-on what was read before. ``stateful=False`` starts every batch afresh, and ``reset_states()`` forgets. (New work is
-better served by ``elmokit.Elmo``, whose sentences do not depend on each other and start warm.)
+or not even that, with :mod:`elmokit.compat.as_allennlp`.
 
-A ``weight_file`` may be whatever elmokit opens, with or without an ``options_file``. Where AllenNLP's behaviour was
-a defect, the docstring says what happens instead.
+Names, arguments, defaults, shapes, numbers and the contents of ``state_dict`` are AllenNLP's; masks are bool, as in
+2.10. The LSTM state is carried as in AllenNLP: row r of a batch starts where row r of the previous batch ended, so
+vectors depend on earlier batches. Pass ``stateful=False`` to start every batch from zero, or call ``reset_states()``.
+For new code use ``elmokit.Elmo``, whose vectors do not depend on other sentences.
+
+``weight_file`` may be any model that elmokit opens, with or without an ``options_file``. Where AllenNLP had a defect,
+the docstring says what happens instead.
+
+Like all of :mod:`elmokit.compat`, this module repeats names that other parts of elmokit use too (``Elmo``,
+``ScalarMix``, ``Vocabulary`` in :mod:`elmokit.compat.bilm`, ...). They are the names of the replaced programs and must
+stay as they are.
 """
 
 from __future__ import annotations

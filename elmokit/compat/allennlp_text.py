@@ -1,4 +1,4 @@
-"""AllenNLP's way from words to ELMo's character ids, for ``elmokit.compat.allennlp``."""
+"""AllenNLP's functions that turn words into ELMo's character ids."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ MAX_WORD_LENGTH = 50
 
 
 class ELMoCharacterMapper:
-    """Words to character ids; the class attributes are, as there, one below the ids on the wire.
+    """Maps words to character ids. As in AllenNLP, the class attributes are one below the ids that it returns.
 
     Args:
-        tokens_to_add: words with a character id of their own (one below the id on the wire, unused bytes 1 to 31).
+        tokens_to_add: Words with a character id of their own, given as one below the returned id; unused are 1 to 31.
     """
 
     max_word_length = MAX_WORD_LENGTH
@@ -54,10 +54,10 @@ class ELMoCharacterMapper:
         self.tokens_to_add = tokens_to_add or {}
 
     def convert_word_to_char_ids(self, word: str) -> list[int]:
-        """The 50 ids of a word.
+        """Return the 50 ids of a word.
 
         Raises:
-            TextError: the word is no string.
+            TextError: The word is not a string.
         """
         if word in self.tokens_to_add:
             ids = [BEGIN_TOKEN_CHAR, self.tokens_to_add[word] + 1, END_TOKEN_CHAR]
@@ -70,9 +70,9 @@ class ELMoCharacterMapper:
 
 
 class ELMoTokenCharactersIndexer:
-    """Tokens (strings, or anything with a ``text``) to lists of character ids, in the manner of 2.10 and of 0.9.
+    """Maps tokens (strings, or objects with ``text``) to lists of character ids; has the methods of 2.10 and of 0.9.
 
-    There is no vocabulary: the arguments of that name are taken and not looked at.
+    There is no vocabulary; arguments of that name are ignored.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class ELMoTokenCharactersIndexer:
         self._mapper = ELMoCharacterMapper(tokens_to_add)
 
     def count_vocab_items(self, token: Any, counter: Any) -> None:
-        """Nothing to count."""
+        """Do nothing: there is no vocabulary to count for."""
 
     def get_empty_token_list(self) -> dict[str, list[list[int]]]:
-        """What no tokens are turned into."""
+        """Return the result for no tokens."""
         return {"elmo_tokens": []}
 
     def tokens_to_indices(
         self, tokens: Sequence[Any], vocabulary: Any = None, index_name: str = "elmo_tokens"
     ) -> dict[str, list[list[int]]]:
-        """``{index_name: [50 ids of each token]}``.
+        """Return ``{index_name: [50 ids of each token]}``.
 
         Raises:
-            ConfigurationError: a token has no text.
+            ConfigurationError: A token has no text.
         """
         texts = [token if isinstance(token, str) else getattr(token, "text", None) for token in tokens]
         if None in texts:
@@ -106,7 +106,7 @@ class ELMoTokenCharactersIndexer:
         return {index_name: [self._mapper.convert_word_to_char_ids(str(text)) for text in texts]}
 
     def get_padding_lengths(self, indexed_tokens: dict[str, list[list[int]]] | list[int]) -> dict[str, int]:
-        """2.10: how many tokens there are, at least ``token_min_padding_length``. 0.9, of one token: nothing."""
+        """Return the number of tokens, at least ``token_min_padding_length`` (2.10); nothing for one token (0.9)."""
         if isinstance(indexed_tokens, list):
             return {}
         return {name: max(len(ids), self._token_min_padding_length) for name, ids in indexed_tokens.items()}
@@ -114,13 +114,13 @@ class ELMoTokenCharactersIndexer:
     def as_padded_tensor_dict(
         self, tokens: dict[str, list[list[int]]], padding_lengths: dict[str, int]
     ) -> dict[str, Tensor]:
-        """2.10: ``{"elmo_tokens": (tokens, 50)}``, cut or filled with rows of zeros to the length asked for."""
+        """Return ``{"elmo_tokens": (tokens, 50)}``, cut or padded with zeros to the requested length (2.10)."""
         return self.as_padded_tensor(tokens, padding_lengths, padding_lengths)
 
     def as_padded_tensor(
         self, tokens: dict[str, list[list[int]]], desired_num_tokens: dict[str, int], padding_lengths: dict[str, int]
     ) -> dict[str, Tensor]:
-        """0.9: the same for every index name."""
+        """As ``as_padded_tensor_dict``, for every index name (0.9)."""
         no_token = [0] * self._mapper.max_word_length
         padded = {
             name: list(itertools.islice(itertools.chain(ids, itertools.repeat(no_token)), desired_num_tokens[name]))
@@ -133,26 +133,27 @@ class ELMoTokenCharactersIndexer:
 
 
 def batch_to_ids(batch: Sequence[Sequence[str]], max_word_length: int = MAX_WORD_LENGTH) -> Tensor:
-    """Character ids of tokenised sentences.
+    """Return the character ids of tokenized sentences.
 
-    Unlike there, a batch of empty sentences, or of none, has the shape that one expects, and a string in the place
-    of a list of tokens is refused.
+    Unlike AllenNLP's function, it accepts a batch of empty sentences or of none, and rejects a string in place of a
+    list of tokens.
 
     Args:
-        max_word_length: of the model, where it is not the published 50.
+        batch: Lists of tokens.
+        max_word_length: Characters per token, if the model has not the published 50.
 
     Returns:
-        int64 ``(batch, time, max_word_length)``, all 0 on padding.
+        int64 ``(batch, time, max_word_length)``, 0 on padding.
 
     Raises:
-        TextError: a sentence is a string, or a token is none.
+        TextError: A sentence is a string, or a token is not one.
     """
     sentences = [list(check_sentence(sentence)) for sentence in batch]
-    places = {token: place for place, token in enumerate(dict.fromkeys(itertools.chain.from_iterable(sentences)))}
-    encoded = torch.from_numpy(encode_tokens(list(places), max_word_length))
+    numbers = {token: k for k, token in enumerate(dict.fromkeys(itertools.chain.from_iterable(sentences)))}
+    encoded = torch.from_numpy(encode_tokens(list(numbers), max_word_length))
     ids = torch.zeros(len(sentences), max(map(len, sentences), default=0), max_word_length, dtype=torch.long)
     for row, sentence in zip(ids, sentences, strict=True):
-        row[: len(sentence)] = encoded[[places[token] for token in sentence]]
+        row[: len(sentence)] = encoded[[numbers[token] for token in sentence]]
     return ids
 
 
@@ -166,46 +167,49 @@ def create_elmo_embeddings_from_vocab(
     device: int = -1,
     use_custom_oov_token: bool = False,
 ) -> None:
-    """Context-free vectors of a vocabulary, for use as a word embedding: AllenNLP's script of that name.
+    """Write the context-free vectors of a vocabulary, for use as word embeddings.
 
-    Writes into ``output_dir`` ``elmo_embeddings.txt.gz``, a line ``word x1 ... xD`` for each word, and the vocabulary
-    under its old name with ``<S>`` and ``</S>`` put in as lines 2 and 3. (The script itself was broken in 1.0 to 2.10.)
+    This is AllenNLP's script of that name, which was broken in 1.0 to 2.10. It writes ``elmo_embeddings.txt.gz``, with
+    a line ``word x1 ... xD`` for each word, and the vocabulary under its old name with ``<S>`` and ``</S>`` as lines 2
+    and 3.
 
     Args:
-        vocab_path: a word on each line, the first one for unknown words.
-        batch_size: in units of 50 words.
-        device: number of a CUDA device, or -1.
-        use_custom_oov_token: the first word need not be ``@@UNKNOWN@@``.
+        vocab_path: A file with one word per line, the first one for unknown words.
+        elmo_config_path, elmo_weights_path: The model's two files; or None and any other model that elmokit opens.
+        output_dir: Where to write the two files.
+        batch_size: Words per batch, in units of 50.
+        device: Number of a CUDA device, or -1 for the CPU.
+        use_custom_oov_token: Accept a first word other than ``@@UNKNOWN@@``.
 
     Raises:
-        ConfigurationError: the first word is another, a line is blank, ``batch_size`` is below 1, or there is no such
-            device.
-        TextError, ModelError: the vocabulary or the model cannot be opened.
-        OutputError: the files cannot be written, or the new vocabulary would replace the old one.
+        ConfigurationError: The first word is another one, a line is blank, ``batch_size`` is below 1, or the device
+            cannot be used.
+        TextError, ModelError: The vocabulary or the model cannot be opened.
+        OutputError: The files cannot be written, or the new vocabulary would replace the old one.
     """
     vocab_path, output_dir = Path(vocab_path), Path(output_dir)
     if batch_size < 1:
-        raise ConfigurationError(f"batch_size is {batch_size}; at least 1.")
+        raise ConfigurationError(f"batch_size is {batch_size}; pass at least 1.")
     words = [line.strip() for line in "\n".join(read_lines(vocab_path)).strip().split("\n")]
     if words[0] != DEFAULT_OOV_TOKEN and not use_custom_oov_token:
         raise ConfigurationError(
-            f"{vocab_path} begins with {words[0]!r}; its first line must be {DEFAULT_OOV_TOKEN}, the word for unknown "
-            "words. Put it there, or say use_custom_oov_token."
+            f"{vocab_path} begins with {words[0]!r}, but its first line must be {DEFAULT_OOV_TOKEN}, for unknown "
+            "words. Insert it, or pass use_custom_oov_token=True."
         )
     if "" in words:
-        raise ConfigurationError(f"Line {words.index('') + 1} of {vocab_path} is blank. Take it out.")
+        raise ConfigurationError(f"Line {words.index('') + 1} of {vocab_path} is blank. Remove it.")
     if (output_dir / vocab_path.name).resolve() == vocab_path.resolve():
-        raise OutputError(f"The new vocabulary would replace {vocab_path}. Choose another output folder.")
+        raise OutputError(f"The new vocabulary would replace {vocab_path}. Choose another output directory.")
     model = open_files(elmo_config_path, elmo_weights_path)
     char_cnn_of(model.bilm.config)
     bilm = on_cuda_device(model.bilm, device)
     words = [words[0], BEGIN_SENTENCE, END_SENTENCE, *words[1:]]
     with (
-        atomic_write(output_dir / "elmo_embeddings.txt.gz", overwrite=True) as beside,
-        atomic_write(output_dir / vocab_path.name, overwrite=True) as beside_vocabulary,
+        atomic_write(output_dir / "elmo_embeddings.txt.gz", overwrite=True) as partial,
+        atomic_write(output_dir / vocab_path.name, overwrite=True) as new_vocabulary,
     ):
-        beside_vocabulary.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-        with gzip.open(beside, "wt", encoding="utf-8") as file:
+        new_vocabulary.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+        with gzip.open(partial, "wt", encoding="utf-8") as file:
             for start in range(0, len(words), 50 * batch_size):
                 part = words[start : start + 50 * batch_size]
                 vectors = bilm.token_layer(torch.from_numpy(model.encode(part)).to(bilm.device)).cpu().numpy()

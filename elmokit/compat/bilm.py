@@ -1,16 +1,14 @@
-"""bilm-tf's names for bilm-tf's three flows: characters in, cached token vectors in, everything written to a file.
+"""bilm-tf's names for its three ways to ELMo: characters in, cached token vectors in, and vectors written to a file.
 
-Where a TensorFlow graph was built once and run often, a call here computes at once: what ``model(ids)``
-and ``weight_layers`` return are tensors. Names, arguments, defaults, shapes, id numbers and file layouts
-are bilm-tf's, and so is the carried LSTM state. What was a defect there is mended or refused, as each
-docstring says. Everywhere: files are read and written as UTF-8 whatever the locale, text is cut at blanks and
-tabs only, and whatever a user's file or text can cause is an ``ElmoError``.
+bilm-tf built a TensorFlow graph once and ran it often. Here a call computes at once: ``model(ids)`` and
+``weight_layers`` return tensors. Names, arguments, defaults, shapes, ids, file layouts and the carried LSTM state are
+those of bilm-tf. Its defects are fixed or raise an error, as each docstring says. Files are read and written as UTF-8
+whatever the locale, text is split at spaces and tabs only, and a problem with your files or text is an ``ElmoError``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import create_hdf5
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
 from elmokit.weights import bilm_tf
 from elmokit.weights.table import TensorRow, fill
@@ -44,14 +43,14 @@ __all__ = [
     "weight_layers",
 ]
 
-WORDS_AT_ONCE = 1024  # words whose vectors are dumped in one pass
-LINES_AT_ONCE = 64  # lines embedded in one pass where no state is carried
+WORDS_AT_ONCE = 1024  # words whose vectors are computed together
+LINES_AT_ONCE = 64  # lines embedded together if no state is carried
 
 
 class BilmOps(dict[str, Tensor]):
-    """What a model made of one batch: ``lm_embeddings``, ``lengths``, ``token_embeddings``, ``mask``.
+    """The output of a model for one batch: ``lm_embeddings``, ``lengths``, ``token_embeddings``, ``mask``.
 
-    ``mixes`` is its model's, where ``weight_layers`` keeps its variables.
+    ``mixes`` belongs to the model; ``weight_layers`` keeps its variables there.
     """
 
     def __init__(self, mixes: nn.ModuleDict, tensors: dict[str, Tensor]) -> None:
@@ -60,24 +59,24 @@ class BilmOps(dict[str, Tensor]):
 
 
 class BidirectionalLanguageModel(nn.Module):
-    """A biLM with fixed weights that answers ``model(ids)``, carrying its LSTM state from call to call.
+    """A biLM with fixed weights. ``model(ids)`` computes a batch and carries the LSTM state to the next call.
 
-    Row r of a batch goes on from row r of the batch before, in ``states[stream]``. As each placeholder had its own
-    state, so has each stream: ``model(context_ids, "context")``, ``model(question_ids, "question")``.
+    Row r of a batch continues from row r of the previous batch, in ``states[stream]``. In bilm-tf each placeholder had
+    its own state; here each stream has: ``model(context_ids, "context")``, ``model(question_ids, "question")``.
 
-    Mended: one-layer and one-direction exports and options without ``use_skip_connections`` open;
-    ``n_characters`` is read off the weights, so that options with 261 and with 262 both do; a model trained on
-    words needs no embedding file, its own table serves.
+    Fixed: one-layer and one-direction exports and options without ``use_skip_connections`` open; the number of
+    characters is taken from the weights, so options may say 261 or 262; a model trained on words uses its own
+    table and needs no embedding file.
 
     Args:
-        options_file, weight_file: as published.
-        use_character_inputs: ids are characters from ``Batcher``; else words from ``TokenBatcher``.
-        embedding_weight_file: the words' vectors from ``dump_token_embeddings``, for word ids.
-        max_batch_size: rows of state.
-        stateful: carry the state; else every sentence starts from zero.
+        options_file, weight_file: The published files.
+        use_character_inputs: Whether ids are characters from ``Batcher``, or words from ``TokenBatcher``.
+        embedding_weight_file: For word ids, the words' vectors as ``dump_token_embeddings`` writes them.
+        max_batch_size: Largest number of sentences in a batch whose state is carried.
+        stateful: Carry the state, or start every sentence from zero.
 
     Raises:
-        ModelError, ConfigError: a file cannot be opened, files do not fit together, or the model reads other ids.
+        ModelError, ConfigError: A file cannot be opened, files do not fit together, or the model reads other ids.
     """
 
     def __init__(
@@ -94,12 +93,13 @@ class BidirectionalLanguageModel(nn.Module):
         bilm = bilm_tf.load(options_file, weight_file).bilm
         has_characters = bilm.config.char_cnn is not None
         if use_character_inputs and not has_characters:
-            raise ConfigError(f"{options_file} describes a model that reads words; pass use_character_inputs=False.")
+            raise ConfigError(f"{options_file} describes a model of word ids; pass use_character_inputs=False.")
         if not use_character_inputs and embedding_weight_file is not None:
             bilm = _reading_words(bilm, embedding_weight_file)
         elif not use_character_inputs and has_characters:
             raise ConfigError(
-                "Reading words needs their vectors: pass embedding_weight_file, as dump_token_embeddings writes it."
+                "use_character_inputs=False needs the words' vectors: pass embedding_weight_file, a file written by "
+                "dump_token_embeddings."
             )
         self.bilm = bilm.requires_grad_(False)
         self.max_batch_size = max_batch_size
@@ -109,33 +109,35 @@ class BidirectionalLanguageModel(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> BidirectionalLanguageModel:
-        """As of any module, but the biLM's own dropout was for its training and stays off."""
+        """Set the training mode. The biLM's own dropout is for its pre-training and stays off."""
         super().train(mode)
         self.bilm.eval()
         return self
 
     def reset_states(self) -> None:
-        """Forget what was read, in every stream."""
+        """Reset the state of every stream."""
         self.states.clear()
 
     @torch.no_grad()
     def forward(self, ids: NDArray[np.integer[Any]] | Tensor, stream: str = "") -> BilmOps:
-        """All layers of one batch; the state goes on, whatever of the result is used.
+        """Compute all layers of one batch.
 
-        At padded positions layer 0 is the vector of no characters (not zero) and the others are 0, as there.
+        As in bilm-tf, layer 0 at padded positions is the vector of a token without characters (not zero), and the other
+        layers are 0 there.
 
         Args:
-            ids: ``(sentences, time, chars)``, or ``(sentences, time)`` for words, as the batchers give them.
+            ids: ``(sentences, time, chars)``, or ``(sentences, time)`` for words, as the batchers return them.
+            stream: Name of the state to continue from.
 
         Returns:
             ``lm_embeddings (sentences, layers, time - 2, dim)``, layer 0 first; ``lengths (sentences,)`` without
             boundaries; ``mask (sentences, time - 2)`` bool; ``token_embeddings (sentences, time, projection_dim)``.
 
         Raises:
-            ConfigError: there are more sentences than ``max_batch_size``, or tokens of another length than the model's.
-            TextError: an id is beyond the table.
-            ValueError: the ids are of another shape, lack boundaries, or have padding between tokens (which there
-                went through and spoiled the sentence).
+            ConfigError: There are more sentences than ``max_batch_size``, or tokens of the wrong length.
+            TextError: An id is outside the table.
+            ValueError: The ids have another shape, lack boundaries, or have padding between tokens (which bilm-tf
+                accepted, with wrong results).
         """
         ids = torch.as_tensor(ids, device=self.bilm.device)
         mask = self._checked_mask(ids)
@@ -147,43 +149,48 @@ class BidirectionalLanguageModel(nn.Module):
         if self.stateful:
             self.states[stream] = state.with_first_rows(after)
         layers[0] = torch.cat([vectors] * self.bilm.config.n_directions, dim=-1)  # at padded positions too
-        inside = mask[:, 2:]  # boundaries off: the first position, and the last real one
+        inside = mask[:, 2:]  # without the boundaries: the first position and the last real one
         layers = torch.where(inside[..., None], layers[:, :, 1:-1], layers[:, :, 2:])
         tensors = {"lm_embeddings": layers.transpose(0, 1), "lengths": inside.sum(dim=1), "mask": inside}
         return BilmOps(self.mixes, {**tensors, "token_embeddings": vectors})
 
     def _checked_mask(self, ids: Tensor) -> Tensor:
-        """``(sentences, time)`` bool, True on a real token, boundaries included."""
+        """Check the ids; return ``(sentences, time)`` bool, True on a real token, boundaries included."""
         cnn = self.bilm.config.char_cnn
         axes = "(sentences, time)" if cnn is None else "(sentences, time, chars)"
         if ids.ndim != (2 if cnn is None else 3) or ids.shape[0] == 0 or ids.shape[1] < 2:
-            raise ValueError(f"ids are {axes}, one sentence and its two boundaries at least; given {tuple(ids.shape)}.")
+            raise ValueError(
+                f"Expected ids of shape {axes}, with at least one sentence and its two boundaries, but got "
+                f"{tuple(ids.shape)}."
+            )
         if cnn is not None and ids.shape[2] != cnn.max_chars:
             raise ConfigError(
-                f"Tokens of {ids.shape[2]} characters, but this model reads {cnn.max_chars}. "
-                f"Build the batcher as Batcher(vocab_file, {cnn.max_chars})."
+                f"The ids have {ids.shape[2]} characters per token, but this model reads {cnn.max_chars}. "
+                f"Create the batcher with Batcher(vocab_file, {cnn.max_chars})."
             )
         if self.stateful and len(ids) > self.max_batch_size:
-            raise ConfigError(f"{len(ids)} sentences, but state for {self.max_batch_size}: raise max_batch_size.")
+            raise ConfigError(
+                f"The batch has {len(ids)} sentences, but max_batch_size is {self.max_batch_size}. Raise it."
+            )
         n_ids = self.bilm.config.n_words if cnn is None else cnn.n_chars
         if int(ids.max()) > (n_ids or 0) or int(ids.min()) < 0:
             raise TextError(
-                f"Ids run from {int(ids.min())} to {int(ids.max())}, but this model knows 0 to {n_ids}. "
-                "Use the vocabulary file that the embedding file was dumped from."
+                f"The ids range from {int(ids.min())} to {int(ids.max())}, but this model knows 0 to {n_ids}. "
+                "Use the vocabulary file that the embedding file was created from."
             )
         mask = ids > 0 if cnn is None else (ids > 0).any(dim=-1)
         if not bool(mask[:, :2].all()) or bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            raise ValueError("Each row is <S>, tokens, </S>, and then padding of 0; make ids with batch_sentences.")
+            raise ValueError("Each row must be <S>, tokens, </S> and then zeros. Create the ids with batch_sentences.")
         return mask
 
 
 class WeightLayers(nn.Module):
-    """The variables of one ``weight_layers`` name, for a model of your own to hold.
+    """The variables of one ``weight_layers`` name, as a module for your own model.
 
     Args:
-        n_layers: layers mixed, layer 0 included.
-        use_top_only: no weights, only gamma times the last layer, never normalised.
-        do_layer_norm: normalise each layer first, by one mean and one variance over all real positions.
+        n_layers: Number of layers to mix, layer 0 included.
+        use_top_only: Return gamma times the last layer, without weights and never normalized.
+        do_layer_norm: First normalize each layer, by one mean and one variance over all real positions.
     """
 
     def __init__(self, n_layers: int, use_top_only: bool = False, do_layer_norm: bool = False) -> None:
@@ -195,16 +202,16 @@ class WeightLayers(nn.Module):
 
     @property
     def W(self) -> nn.Parameter:
-        """``<name>_ELMo_W``: the weights before their softmax, ``(layers,)``, at first 0."""
+        """``<name>_ELMo_W``: the weights before the softmax, ``(layers,)``, initially 0."""
         return self.mix.weight
 
     @property
     def gamma(self) -> nn.Parameter:
-        """``<name>_ELMo_gamma``: the factor, a scalar, at first 1."""
+        """``<name>_ELMo_gamma``: the factor, a scalar, initially 1."""
         return self.mix.gamma
 
     def forward(self, bilm_ops: dict[str, Tensor], l2_coef: float | None = None) -> dict[str, Any]:
-        """As ``weight_layers``; of ``bilm_ops`` the ``lm_embeddings`` and the ``mask`` are read."""
+        """Mix ``bilm_ops["lm_embeddings"]``; see ``weight_layers``."""
         layers = bilm_ops["lm_embeddings"].transpose(0, 1)  # (layers, sentences, time, dim)
         weighted = self.mix(layers[-1:] if self.use_top_only else layers, bilm_ops["mask"])
         regularization = 0.0 if self.use_top_only else [(l2_coef or 0.0) * self.W.square().sum()]
@@ -220,33 +227,34 @@ def weight_layers(
     *,
     mixes: nn.ModuleDict | None = None,
 ) -> dict[str, Any]:
-    """A learned weighted sum of layers: ``gamma * sum_k softmax(W)_k * layer_k``.
+    """Compute a learned weighted sum of layers: ``gamma * sum_k softmax(W)_k * layer_k``.
 
-    The variables are made at a name's first call and used again at every later one: in the next
-    training step, and for the question after the context. They are the ``WeightLayers`` at ``mixes[name + "_ELMo"]``,
-    by default in the model's own ``mixes``: train ``model.mixes.parameters()``, save ``model.mixes.state_dict()``.
-    Make an optimiser after the first call, or fill ``mixes`` before it.
+    The first call with a name creates its variables, and every later call uses them again: in the next training step,
+    and for the question after the context. They are the ``WeightLayers`` at ``mixes[name + "_ELMo"]``, by default in
+    the model's own ``mixes``: train ``model.mixes.parameters()``, save ``model.mixes.state_dict()``. Create an
+    optimizer after the first call, or fill ``mixes`` before it.
 
-    Mended: ``l2_coef`` None is no penalty, and names may end alike.
+    Fixed: ``l2_coef=None`` means no penalty, and one name may end with another.
 
     Args:
-        bilm_ops: what ``BidirectionalLanguageModel`` returned, or any dict of ``lm_embeddings`` and ``mask``.
-        l2_coef: the penalty is this times the sum of the squared ``W``.
-        use_top_only, do_layer_norm: as in ``WeightLayers``.
-        mixes: where the variables live; must be given for a plain dict.
+        name: Name of the variables.
+        bilm_ops: The output of ``BidirectionalLanguageModel``, or any dict of ``lm_embeddings`` and ``mask``.
+        l2_coef: The penalty is this number times the sum of the squared ``W``.
+        use_top_only, do_layer_norm: As in ``WeightLayers``.
+        mixes: Where the variables are kept; required if ``bilm_ops`` is a plain dict.
 
     Returns:
         ``weighted_op (sentences, time, dim)``; ``regularization_op``, a list of one scalar, or 0.0 for the top only.
 
     Raises:
-        ConfigError: the name holds a dot, or was used before with other switches.
+        ConfigError: The name contains a dot, or was used before with other switches.
     """
     if mixes is None:
         if not isinstance(bilm_ops, BilmOps):
-            raise ValueError("A plain dict of tensors belongs to no model: pass mixes, a torch.nn.ModuleDict.")
+            raise ValueError("bilm_ops is a plain dict, which belongs to no model: pass mixes, a torch.nn.ModuleDict.")
         mixes = bilm_ops.mixes
     if "." in name:
-        raise ConfigError(f"The name {name!r} holds a dot, which would part it in a state dict. Choose another.")
+        raise ConfigError(f"The name {name!r} contains a dot, which PyTorch does not allow. Choose another name.")
     key = f"{name}_ELMo"
     embeddings = bilm_ops["lm_embeddings"]
     if key not in mixes:
@@ -263,22 +271,22 @@ def weight_layers(
 def dump_token_embeddings(
     vocab_file: str | Path, options_file: str | Path, weight_file: str | Path, outfile: str | Path
 ) -> None:
-    """Write the context-free vector of every word of a vocabulary, for the token flow.
+    """Write the context-free vector of every word of a vocabulary, for models of word ids.
 
-    The file: one dataset ``embedding``, ``(words, projection_dim)`` float32, in the order of the vocabulary.
-    Words go through the char CNN many at a time. The file appears when it is complete, over an old one.
+    The file has one dataset ``embedding``, ``(words, projection_dim)`` float32, in the order of the vocabulary. It
+    appears when it is complete, and replaces an old one.
 
     Raises:
-        ModelError, TextError, OutputError: a file cannot be opened or written.
-        ConfigError: the model reads words, so there is nothing to compute: its weight file is such a file itself.
+        ModelError, TextError, OutputError: A file cannot be opened or written.
+        ConfigError: The model reads word ids, so its weight file holds the vectors already.
     """
     bilm = bilm_tf.load(options_file, weight_file).bilm.eval()
     cnn = bilm.config.char_cnn
     if cnn is None:
-        raise ConfigError(f"{weight_file} holds its words' vectors already: pass it itself as embedding_weight_file.")
+        raise ConfigError(f"{weight_file} already holds its words' vectors: pass it itself as embedding_weight_file.")
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
-    with atomic_write(outfile, overwrite=True) as beside, create_hdf5(beside) as (file, check):
+    with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
         table = file.create_dataset("embedding", (len(words), bilm.config.projection_dim), dtype="float32")
         for start in range(0, len(words), WORDS_AT_ONCE):
             some = words[start : start + WORDS_AT_ONCE]
@@ -296,35 +304,40 @@ def dump_bilm_embeddings(
     *,
     stateful: bool = True,
 ) -> None:
-    """Write all layers of a file of one tokenised sentence per line, for the cached flow.
+    """Write all layers of a file with one tokenized sentence per line.
 
-    The file: one dataset per line, named by its number from 0, ``(layers, tokens, dim)`` float32; a blank line has
-    0 tokens. The file appears when it is complete, over an old one.
+    The output has one dataset per line, named by its number from 0, ``(layers, tokens, dim)`` float32; a blank line has
+    0 tokens. It appears when it is complete, and replaces an old one.
 
-    Mended: a model that reads words will do, with its vocabulary.
+    Fixed: models of word ids work too, with their vocabulary.
 
     Args:
-        stateful: every line goes on from the state after the line before, as there, so that results depend on the
-            order of lines; else each starts from zero, and lines go together in batches.
+        vocab_file: A list of words; only models of word ids need it.
+        dataset_file: The sentences.
+        options_file, weight_file: The model.
+        outfile: The HDF5 file to write.
+        stateful: Start every line from the state after the previous line, as in bilm-tf, so that results depend on the
+            order of lines. Otherwise every line starts from zero, and lines are computed in batches.
 
     Raises:
-        ModelError, ConfigError, TextError, OutputError: a file cannot be opened, read or written.
+        ModelError, ConfigError, TextError, OutputError: A file cannot be opened, read or written.
     """
     by_characters = "char_cnn" in bilm_tf.read_options(options_file)
     model = BidirectionalLanguageModel(options_file, weight_file, by_characters, max_batch_size=1, stateful=stateful)
     cnn = model.bilm.config.char_cnn
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
-    lines = enumerate(read_lines(dataset_file))
-    with atomic_write(outfile, overwrite=True) as beside, create_hdf5(beside) as (file, check):
-        while some := list(islice(lines, 1 if stateful else LINES_AT_ONCE)):
-            ops = model(batcher.batch_sentences([split_tokens(line) for _, line in some]))
-            for (number, _), layers, length in zip(some, ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
+    with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
+        number = 0
+        for lines in read_ahead(read_lines(dataset_file), max_items=1 if stateful else LINES_AT_ONCE):
+            ops = model(batcher.batch_sentences([split_tokens(line) for line in lines]))
+            for layers, length in zip(ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())
+                number += 1
             check()
 
 
 def _reading_words(bilm: BiLM, path: str | Path) -> BiLM:
-    """The same LSTMs over a table of word vectors from an HDF5 file."""
+    """Return a biLM with the same LSTMs over a table of word vectors from an HDF5 file."""
     table = torch.from_numpy(read_embeddings(path, bilm.config.projection_dim))
     with torch.device("meta"):
         reader = BiLM(dataclasses.replace(bilm.config, char_cnn=None, n_words=len(table)))

@@ -1,6 +1,6 @@
-"""bilm-tf's vocabularies and batchers: text to ids. ``elmokit.compat.bilm`` is where they are imported from.
+"""bilm-tf's vocabularies and batchers: text to ids. Import them from ``elmokit.compat.bilm``.
 
-Ids and shapes are bilm-tf's; what was a defect there is mended or refused, as each docstring says.
+Ids and shapes are those of bilm-tf. Its defects are fixed or raise an error, as each docstring says.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ Ids = NDArray[np.int32]
 
 
 class Vocabulary:
-    """Words by id: a text file, one word per line, counted from 0.
+    """A list of words from a text file, one word per line; ids count from 0.
 
-    Blank lines are the empty word, of a word that stands twice the later id counts, ``!!!MAXTERMID`` is
-    passed over, and ``bos``, ``eos``, ``unk`` are -1 where ``<S>``, ``</S>``, ``<UNK>`` are not listed.
+    A blank line is the empty word, a repeated word has its last id, ``!!!MAXTERMID`` is skipped, and ``bos``, ``eos``,
+    ``unk`` are -1 if ``<S>``, ``</S>``, ``<UNK>`` are not listed.
+
+    Args:
+        filename: The word list.
+        validate_file: Require the special words.
 
     Raises:
-        TextError: the file cannot be read.
-        FormatError: with ``validate_file``, a special word is missing.
+        TextError: The file cannot be read.
+        FormatError: With ``validate_file``, a special word is missing.
     """
 
     def __init__(self, filename: str | Path, validate_file: bool = False) -> None:
@@ -49,37 +53,40 @@ class Vocabulary:
         self._ids = {word: index for index, word in enumerate(self._words)}
         self.bos, self.eos, self.unk = (self._ids.get(word, -1) for word in (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN))
         if validate_file:
-            self.refuse_missing(filename, BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
+            self.require(filename, BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 
-    def refuse_missing(self, filename: str | Path, *words: str) -> None:
+    def require(self, filename: str | Path, *words: str) -> None:
         """Raise a FormatError unless all these words are listed."""
         missing = [word for word in words if word not in self._ids]
         if missing:
-            raise FormatError(f"The vocabulary {filename} lacks {', '.join(missing)}. Add each on a line of its own.")
+            raise FormatError(
+                f"The vocabulary {filename} lacks {', '.join(missing)}. Add each of them on its own line."
+            )
 
     @property
     def size(self) -> int:
-        """How many words, those that stand twice counted twice."""
+        """Number of words, repeated ones counted repeatedly."""
         return len(self._words)
 
     def word_to_id(self, word: str) -> int:
-        """The id of a word; ``unk`` for one not listed."""
+        """Return the id of a word, or ``unk`` if it is not listed."""
         return self._ids.get(word, self.unk)
 
     def id_to_word(self, cur_id: int) -> str:
-        """The word of an id."""
+        """Return the word of an id."""
         return self._words[cur_id]
 
     def decode(self, cur_ids: Sequence[int]) -> str:
-        """The words of ids, joined by blanks."""
+        """Return the words of ids, joined by spaces."""
         return " ".join(self._words[index] for index in cur_ids)
 
     def encode(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> Ids:
-        """Ids of a sentence between its boundaries, ``(tokens + 2,)``.
+        """Return the ids of a sentence with its boundaries, ``(tokens + 2,)``.
 
         Args:
-            reverse: the words came reversed already; swap the boundaries.
-            split: the sentence is a string, to be cut at blanks and tabs; else it is a list of tokens.
+            sentence: A string or a list of tokens.
+            reverse: The words are already reversed; swap the boundaries.
+            split: Split a string at spaces and tabs.
         """
         ids = [self.word_to_id(token) for token in _tokens(sentence, split)]
         first, last = (self.eos, self.bos) if reverse else (self.bos, self.eos)
@@ -87,10 +94,15 @@ class Vocabulary:
 
 
 class UnicodeCharsVocabulary(Vocabulary):
-    """A vocabulary that also gives words as characters, numbered as in training: bytes 0 to 255, five marks to 260.
+    """A vocabulary that also encodes words as characters, numbered as in training: bytes 0 to 255, five marks to 260.
 
-    Mended: where ``<S>`` or ``</S>`` is not listed the last word keeps its own characters, and both still
-    have the characters of boundaries (there, their literal letters).
+    Fixed: if ``<S>`` or ``</S>`` is not listed, the last word keeps its own characters, and both still have the
+    characters of boundaries instead of their literal letters.
+
+    Args:
+        filename: The word list.
+        max_word_length: Characters per word, with a begin and an end mark.
+        validate_file: Require the special words.
 
     Raises:
         ConfigError: ``max_word_length`` is below 3.
@@ -102,22 +114,24 @@ class UnicodeCharsVocabulary(Vocabulary):
     def __init__(self, filename: str | Path, max_word_length: int, validate_file: bool = False) -> None:
         super().__init__(filename, validate_file)
         if max_word_length < MIN_CHARS:
-            raise ConfigError(f"A word takes at least {MIN_CHARS} characters with its marks; given {max_word_length}.")
+            raise ConfigError(
+                f"max_word_length is {max_word_length}; a word with its marks needs at least {MIN_CHARS} characters."
+            )
         self.max_word_length = max_word_length
         self.bos_chars, self.eos_chars = self._chars([BEGIN_SENTENCE, END_SENTENCE])
 
     @cached_property
     def word_char_ids(self) -> Ids:
-        """The characters of every word listed, ``(words, max_word_length)``."""
+        """The characters of all listed words, ``(words, max_word_length)``."""
         return self._chars(self._words)
 
     def word_to_char_ids(self, word: str) -> Ids:
-        """The characters of any word, ``(max_word_length,)``."""
+        """Return the characters of any word, ``(max_word_length,)``."""
         chars: Ids = self._chars([word])[0]
         return chars
 
     def encode_chars(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> Ids:
-        """Characters of a sentence between its boundaries, ``(tokens + 2, max_word_length)``; as in ``encode``."""
+        """Return the characters of a sentence with its boundaries, ``(tokens + 2, max_word_length)``; as ``encode``."""
         first, last = (END_SENTENCE, BEGIN_SENTENCE) if reverse else (BEGIN_SENTENCE, END_SENTENCE)
         return self._chars([first, *_tokens(sentence, split), last])
 
@@ -126,48 +140,48 @@ class UnicodeCharsVocabulary(Vocabulary):
 
 
 class Batcher:
-    """Token lists to what the character flow reads. Any word will do; the vocabulary file is checked and not needed."""
+    """Encodes lists of tokens as characters. Any word works; the vocabulary file is checked, but not needed."""
 
     def __init__(self, lm_vocab_file: str | Path, max_token_length: int) -> None:
         UnicodeCharsVocabulary(lm_vocab_file, max_token_length)
         self._max_token_length = max_token_length
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.int64]:
-        """Characters, each one up from training's numbers, boundaries added.
+        """Return characters with boundaries; each id is one above that of training.
 
         Returns:
-            ``(sentences, longest + 2, max_token_length)``, 0 where there is no token.
+            ``(sentences, longest + 2, max_token_length)``, 0 on padding.
 
         Raises:
-            TextError: there is no sentence, or one is no list of strings.
+            TextError: There is no sentence, or one is not a list of strings.
         """
         batch = make_batch(_some(sentences), lambda tokens: encode_tokens(tokens, self._max_token_length))
         return batch.ids[batch.index] * batch.mask[..., None]
 
 
 class TokenBatcher:
-    """Token lists to what the token flow reads.
+    """Encodes lists of tokens as word ids.
 
-    Refused: a file without ``<S>`` or ``</S>``, and a word unlisted where there is no ``<UNK>``. There both
+    A file without ``<S>`` or ``</S>``, and an unlisted word if there is no ``<UNK>``, raise an error. In bilm-tf both
     became padding, and the sentence lost its end.
 
     Raises:
-        FormatError: a boundary is not listed.
+        FormatError: A boundary is not listed.
     """
 
     def __init__(self, lm_vocab_file: str | Path) -> None:
         self._vocab = Vocabulary(lm_vocab_file)
-        self._vocab.refuse_missing(lm_vocab_file, BEGIN_SENTENCE, END_SENTENCE)
+        self._vocab.require(lm_vocab_file, BEGIN_SENTENCE, END_SENTENCE)
         self._file = lm_vocab_file
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> NDArray[np.int64]:
-        """Ids, each one up from the vocabulary's, boundaries added.
+        """Return word ids with boundaries; each id is one above that of the vocabulary.
 
         Returns:
-            ``(sentences, longest + 2)``, 0 where there is no token.
+            ``(sentences, longest + 2)``, 0 on padding.
 
         Raises:
-            TextError: there is no sentence, one is no list of strings, or a word has no id.
+            TextError: There is no sentence, one is not a list of strings, or a word has no id.
         """
         batch = make_batch(_some(sentences), self._ids)
         return batch.ids[batch.index] * batch.mask
@@ -177,8 +191,8 @@ class TokenBatcher:
         if (ids < 0).any():
             word = tokens[int(ids.argmin())]
             raise TextError(
-                f"The word {word!r} is not in {self._file}, which has no {UNKNOWN} either. List every word of the "
-                "text and dump the token embeddings again, or read characters."
+                f"The word {word!r} is not in {self._file}, and neither is {UNKNOWN}. List every word of the text and "
+                "dump the token embeddings again, or use character inputs."
             )
         return ids + 1
 
@@ -191,5 +205,5 @@ def _tokens(sentence: str | Sequence[str], split: bool) -> Sequence[str]:
 
 def _some(sentences: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
     if not sentences:
-        raise TextError("There is no sentence to batch. Pass a list of token lists with at least one in it.")
+        raise TextError("There is no sentence to batch. Pass a list with at least one list of tokens.")
     return sentences

@@ -1,9 +1,13 @@
-"""The call of ELMoForManyLangs (``elmoformanylangs``) under its old names.
+"""ELMoForManyLangs (``elmoformanylangs``) under its old names.
 
-``from elmokit.compat.many_langs import Embedder`` in the place of ``from elmoformanylangs import Embedder``. What
-differs: the same call gives the same vectors, whatever stands beside a sentence, where the old class shuffled its
-batches and carried the LSTM's state from one to the next; an empty list and an empty sentence are welcome; no
-gradients are kept; a GPU is used where ``device`` says so; and every model that elmokit opens will do.
+Write ``from elmokit.compat.many_langs import Embedder`` in place of ``from elmoformanylangs import Embedder``. What
+differs:
+
+- The same call returns the same vectors, and a sentence's vectors do not depend on other sentences. The old class
+  shuffled its batches and carried the LSTM state from one to the next.
+- Empty lists and empty sentences work, and no gradients are kept.
+- A GPU is used only if ``device`` says so.
+- Every model that elmokit opens works.
 """
 
 from __future__ import annotations
@@ -19,22 +23,22 @@ from elmokit.errors import ConfigError
 
 AVERAGE = -1
 ALL = -2
-_POSITIONS_PER_SENTENCE = 32  # what ``batch_size`` is worth in the memory that a batch takes
+_TOKENS_PER_SENTENCE = 32  # converts ``batch_size`` into the tokens per batch that ``Elmo.embed`` counts
 
 
 class Embedder:
-    """A model and the size of its batches.
+    """Embeds tokenized sentences with one model.
 
     Args:
-        model_dir: the folder of a model, as it was downloaded or converted.
-        batch_size: sentences of usual length per batch; memory grows with it, vectors do not change.
-        start: what a sentence is read from, as for ``elmokit.Elmo``. "zero" gives the vectors of the old class's
-            first batch; "warm" suits a sentence that stands alone better; "stateful" continues from the same row of
-            the batch before, in the order given.
-        device: where to compute, such as "cuda"; the CPU if None.
+        model_dir: The directory of a model, as downloaded or converted, or any other model that elmokit opens.
+        batch_size: Sentences of typical length per batch. It changes the memory use, not the vectors.
+        start: The initial state of a sentence, as for ``elmokit.Elmo``. "zero" gives the vectors of the old class's
+            first batch; "warm" is better for single short sentences; "stateful" continues from the same row of the
+            previous batch, in the given order.
+        device: Where to compute, such as "cuda"; the CPU if None.
 
     Raises:
-        ModelError: nothing stands there, or it cannot be opened.
+        ModelError: The model does not exist or cannot be opened.
     """
 
     def __init__(
@@ -45,29 +49,30 @@ class Embedder:
         self.batch_size = batch_size
 
     def sents2elmo(self, sents: Iterable[Sequence[str]], output_layer: int = AVERAGE) -> list[NDArray[np.float32]]:
-        """Vectors of tokenised sentences, in their order.
+        """Embed tokenized sentences, in their order.
 
         Args:
-            sents: lists of tokens.
-            output_layer: -1 for the mean of all layers, -2 for all layers, else a layer's number, 0 the context-free.
+            sents: Lists of tokens.
+            output_layer: -1 for the mean of all layers, -2 for all layers, or the number of a layer. Layer 0 is the
+                context-free one.
 
         Returns:
-            for each sentence ``(tokens, dim)``; ``(layers, tokens, dim)`` for all layers.
+            For each sentence ``(tokens, dim)``, or ``(layers, tokens, dim)`` for all layers.
 
         Raises:
-            TextError: a sentence is no list of strings.
-            ConfigError: there is no such layer.
+            TextError: A sentence is not a list of strings.
+            ConfigError: The layer does not exist.
         """
         n_layers = self.elmo.n_layers
         if output_layer not in range(ALL, n_layers):
             raise ConfigError(
-                f"output_layer is {output_layer!r}; it is {AVERAGE} for the mean of all layers, {ALL} for all of them, "
-                f"or one from 0 to {n_layers - 1}."
+                f"output_layer is {output_layer!r}; pass {AVERAGE} for the mean of all layers, {ALL} for all layers, "
+                f"or a layer from 0 to {n_layers - 1}."
             )
         named: dict[int, Layers] = {AVERAGE: "average", ALL: "all"}
         return self.elmo.embed(
             list(sents),
             layers=named.get(output_layer, output_layer),
-            batch_tokens=self.batch_size * _POSITIONS_PER_SENTENCE,
+            batch_tokens=self.batch_size * _TOKENS_PER_SENTENCE,
             batch_size=self.batch_size,
         )

@@ -1,14 +1,14 @@
-"""The calls of TF-Hub's ELMo modules, with torch tensors in place of TensorFlow's.
+"""TF-Hub's ELMo modules under their old names, with PyTorch tensors in place of TensorFlow's.
 
-Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``, and the address to the path of a
-model, of any format that elmokit opens::
+Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``, and the URL to a path or name of
+any model that elmokit opens::
 
     elmo = hub.Module("path/of/a/model", trainable=True)
     vectors = elmo(["the cat is on the mat", "dogs are in the fog"], signature="default", as_dict=True)["elmo"]
     vectors = elmo(inputs={"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}, signature="tokens")
 
 or, as with TensorFlow 2, ``hub.load(path).signatures["default"](["the cat"])["elmo"]``. There is no session: a call
-returns its numbers.
+returns tensors with values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIGNATURES = ("default", "tokens")
 class Module(nn.Module):
     """An ELMo with the interface of ``google/elmo``.
 
-    What a call gives, ``T`` being the tokens of the longest sentence (under "tokens" the width of the matrix):
+    Outputs of a call, where ``T`` is the number of tokens of the longest sentence ("tokens": the width of the matrix):
 
     =========================  ====================  ====================================================
     ``word_emb``               ``(batch, T, 512)``   the context-free layer
@@ -43,21 +43,21 @@ class Module(nn.Module):
     ``default``                ``(batch, 1024)``     the mean of ``elmo`` over each sentence's own tokens
     =========================  ====================  ====================================================
 
-    (512 and 1024 for the published model.) Beyond a sentence's tokens everything is zero, and so is ``default`` of a
-    sentence without any. DeepPavlov's modules differ in two places: their ``word_emb`` is not zero there, and their
-    ``default`` leaves out the factor gamma.
+    512 and 1024 are the sizes of the published model. Padding is zero in all outputs, and so is ``default`` of a
+    sentence without tokens. DeepPavlov's modules differ in two ways: padding is not zero in their ``word_emb``, and
+    their ``default`` leaves out the factor gamma.
 
     Args:
-        spec: a path, or an opened model; None for the small model inside the package.
-        trainable: let the scalar mix learn, one weight for each layer and a factor, as in versions 2 and 3.
-        trainable_lstm: let the LSTMs learn as well, as in version 1.
-        start: the state from which a sentence is read. "zero": nothing read yet, as in the first call of a module;
-            every call then gives the same numbers, whatever came before. "warm": elmokit's own default, see ``Elmo``.
-            "stateful": row r goes on where row r of the call before stopped, as in bilm-tf's graph, of which
-            DeepPavlov's modules are copies; ``forget`` starts anew. Whether Google's carry is not known.
+        spec: A path, a name or an opened model; None for the small model inside the package.
+        trainable: Train the scalar mix, one weight per layer and a factor, as in versions 2 and 3.
+        trainable_lstm: Also train the LSTMs, as in version 1.
+        start: The initial state of a sentence. "zero": the zero state, as in the first call of a module; every call
+            then returns the same numbers. "warm": elmokit's own default, see ``Elmo``. "stateful": row r continues from
+            row r of the previous call, as in bilm-tf's graph, of which DeepPavlov's modules are copies; ``forget``
+            resets the state. It is unknown whether Google's modules carry state.
 
     Raises:
-        ModelError: nothing stands at the path, or it cannot be opened.
+        ModelError: The model does not exist or cannot be opened.
     """
 
     def __init__(
@@ -81,68 +81,68 @@ class Module(nn.Module):
 
     @property
     def mix(self) -> ScalarMix:
-        """The weighted sum: the module's own where it brought one, else the plain mean."""
+        """The weighted sum, initialized with the module's own weights if it has any, else with the plain mean."""
         mix = self.elmo.mixes[0]
         assert isinstance(mix, ScalarMix)
         return mix
 
     @property
     def signatures(self) -> dict[str, Callable[..., dict[str, Tensor]]]:
-        """The signatures as functions that return all outputs, as TensorFlow 2 has them."""
+        """The signatures as functions that return all outputs, as in TensorFlow 2."""
         return {"default": self._call_strings, "tokens": self._call_tokens}
 
     def get_signature_names(self) -> list[str]:
-        """The names that ``signature`` may have."""
+        """Return the valid values of ``signature``."""
         return list(SIGNATURES)
 
     def forget(self) -> None:
-        """Let the next call start from nothing; matters when ``start`` is "stateful"."""
+        """Reset the state, which is carried if ``start`` is "stateful"."""
         self._carried = None
 
     def forward(
         self, inputs: Any, signature: str | None = None, as_dict: bool | None = None
     ) -> Tensor | dict[str, Tensor]:
-        """Vectors of a batch.
+        """Compute the outputs of a batch.
 
         Args:
-            inputs: for "default" strings ``(batch,)``, cut at spaces, alone or as ``{"strings": ...}``; for "tokens"
+            inputs: For "default": strings ``(batch,)``, split at spaces, alone or as ``{"strings": ...}``. For "tokens":
                 ``{"tokens": (batch, T) strings, "sequence_len": (batch,) numbers}``. Lists or arrays; bytes are UTF-8.
             signature: "default" or "tokens".
-            as_dict: all outputs by name; else the output ``default`` alone.
+            as_dict: Return all outputs by name, or only the output ``default``.
 
         Raises:
-            ConfigError: there is no such signature.
-            TextError: the inputs are not what the signature takes.
+            ConfigError: The signature is unknown.
+            TextError: The inputs do not fit the signature.
         """
         signature = signature or "default"
         if signature not in SIGNATURES:
-            raise ConfigError(f"There is no signature {signature!r}; there are {', '.join(map(repr, SIGNATURES))}.")
+            raise ConfigError(f"Unknown signature {signature!r}; choose from {', '.join(map(repr, SIGNATURES))}.")
         wanted = {"default": {"strings"}, "tokens": {"tokens", "sequence_len"}}[signature]
         if signature == "default" and not isinstance(inputs, Mapping):
             inputs = {"strings": inputs}
         if not isinstance(inputs, Mapping) or set(inputs) != wanted:
             given = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
-            raise TextError(f"The signature {signature!r} takes a dictionary of {sorted(wanted)}; given {given}.")
+            raise TextError(f"The signature {signature!r} expects a dictionary of {sorted(wanted)}, but got {given}.")
         outputs = self.signatures[signature](**inputs)
         return outputs if as_dict else outputs["default"]
 
     def _call_strings(self, strings: Any) -> dict[str, Tensor]:
         if isinstance(strings, str | bytes):
-            raise TextError(f"The signature 'default' takes a list of strings; given one string, {strings[:40]!r}.")
+            raise TextError(f"The signature 'default' expects a list of strings, but got the string {strings[:40]!r}.")
         sentences = [[part for part in _text(string).split(" ") if part] for string in strings]
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _call_tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
         if any(isinstance(row, str | bytes) for row in tokens):
-            raise TextError("tokens is a matrix of strings, one row of tokens for each sentence; given plain strings.")
+            raise TextError("tokens must be a matrix of strings, one row per sentence, but its rows are strings.")
         rows = [list(row) for row in tokens]
         lengths = [int(length) for length in sequence_len]
         width = max(map(len, rows), default=0)
         if len(rows) != len(lengths) or any(len(row) != width for row in rows):
             raise TextError(
-                "tokens is a matrix of strings, shorter sentences padded with '', and sequence_len has one number for "
-                f"each row; given rows of {sorted({len(row) for row in rows})} tokens and {len(lengths)} lengths for "
-                f"{len(rows)} rows."
+                "tokens must be a matrix of strings, with shorter sentences padded with '', and sequence_len must have "
+                f"one number per row, but there are rows of {sorted({len(row) for row in rows})} tokens and "
+                f"{len(lengths)} lengths for {len(rows)} rows."
             )
         if any(not 0 <= length <= width for length in lengths):
             raise TextError(f"sequence_len is {lengths}, but tokens has {width} columns.")
@@ -150,9 +150,9 @@ class Module(nn.Module):
         return self._outputs(sentences, width)
 
     def _outputs(self, sentences: Sequence[Sequence[str]], width: int) -> dict[str, Tensor]:
-        """All outputs of a batch, padded to a width."""
+        """Compute all outputs of a batch, padded to a width."""
         if not sentences:
-            raise TextError("There is no sentence in the batch. Give at least one; it may be empty.")
+            raise TextError("The batch is empty. Pass at least one sentence; it may be empty.")
         bilm = self.elmo.bilm
         ids = self.elmo.ids(sentences)
         lengths = torch.tensor([len(sentence) for sentence in sentences], device=ids.device)
@@ -177,14 +177,14 @@ class Module(nn.Module):
 
 
 def load(path: str | Path, trainable: bool = False, *, trainable_lstm: bool = False, start: Start = "zero") -> Module:
-    """A module by its path, as ``hub.load`` of TensorFlow 2: call its ``signatures``."""
+    """Open a module, as ``hub.load`` of TensorFlow 2 does; call its ``signatures``."""
     return Module(path, trainable, trainable_lstm=trainable_lstm, start=start)
 
 
 def _text(value: Any) -> str:
-    """A string, from a string or from its bytes."""
+    """Return a string as it is, or bytes decoded."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
     if not isinstance(value, str):
-        raise TextError(f"A string was expected; given {value!r} of type {type(value).__name__}.")
+        raise TextError(f"Expected a string, but got {value!r} of type {type(value).__name__}.")
     return str(value)
