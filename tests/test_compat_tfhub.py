@@ -168,24 +168,24 @@ def test_carried_state_is_that_of_the_embedder_and_can_be_forgotten() -> None:
 @pytest.mark.parametrize(
     ("inputs", "signature", "message"),
     [
-        ("one string", "default", "given one string"),
-        ([["a", "list"]], "default", "A string was expected"),
-        ([], "default", "no sentence"),
-        (["a"], "tokens", "takes a dictionary"),
-        ({"tokens": [["a"]]}, "tokens", "takes a dictionary"),
-        ({"tokens": ["a b"], "sequence_len": [1]}, "tokens", "given plain strings"),
-        ({"tokens": [["a", "b"], ["c"]], "sequence_len": [2, 1]}, "tokens", "is a matrix"),
-        ({"tokens": [["a", "b"]], "sequence_len": [2, 1]}, "tokens", "is a matrix"),
+        ("one string", "default", "but got the string"),
+        ([["a", "list"]], "default", "Expected a string"),
+        ([], "default", "batch is empty"),
+        (["a"], "tokens", "expects a dictionary"),
+        ({"tokens": [["a"]]}, "tokens", "expects a dictionary"),
+        ({"tokens": ["a b"], "sequence_len": [1]}, "tokens", "its rows are strings"),
+        ({"tokens": [["a", "b"], ["c"]], "sequence_len": [2, 1]}, "tokens", "must be a matrix"),
+        ({"tokens": [["a", "b"]], "sequence_len": [2, 1]}, "tokens", "must be a matrix"),
         ({"tokens": [["a", "b"]], "sequence_len": [3]}, "tokens", "has 2 columns"),
     ],
 )
-def test_wrong_inputs_are_told(model: PretrainedBiLM, inputs: Any, signature: str, message: str) -> None:
+def test_wrong_inputs_raise_an_error(model: PretrainedBiLM, inputs: Any, signature: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
         hub.Module(model)(inputs, signature)
 
 
-def test_a_wrong_signature_and_a_wrong_path_are_told(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="no signature 'words'"):
+def test_a_wrong_signature_or_path_raises_an_error(model: PretrainedBiLM) -> None:
+    with pytest.raises(ConfigError, match="Unknown signature 'words'"):
         hub.Module(model)(STRINGS, signature="words")
     with pytest.raises(ModelNotFoundError):
         hub.Module("no/such/model")

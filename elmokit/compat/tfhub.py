@@ -105,7 +105,7 @@ class Module(nn.Module):
         """Compute the outputs of a batch.
 
         Args:
-            inputs: For "default": strings ``(batch,)``, split at spaces, alone or as ``{"strings": ...}``. For "tokens":
+            inputs: For "default", strings ``(batch,)``, split at spaces, or ``{"strings": ...}``. For "tokens",
                 ``{"tokens": (batch, T) strings, "sequence_len": (batch,) numbers}``. Lists or arrays; bytes are UTF-8.
             signature: "default" or "tokens".
             as_dict: Return all outputs by name, or only the output ``default``.
