@@ -379,7 +379,7 @@ def test_the_shell_prints_the_toml_and_tells_the_rest_apart(
     with pytest.raises(SystemExit) as exit_:
         main()
     assert exit_.value.code == 2
-    assert "--var takes NAME=VALUE" in capsys.readouterr().err
+    assert "expected NAME=VALUE" in capsys.readouterr().err
     assert set(ELMO) == {"options_file", "weight_file", "do_layer_norm"}
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit.cli.task_finetune import finetune_for_task
 from elmokit.errors import TextError
 from elmokit.scoring.perplexity import perplexity
 from elmokit.tasks.config import FinetuneConfig
+from elmokit.tasks.finetune import finetune_for_task
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
@@ -64,7 +64,7 @@ def test_the_biLM_is_trained_on_the_tasks_device(tmp_path: Path, monkeypatch: py
     assert reached.value.args == (elsewhere,)
 
 
-def test_too_little_text_is_told(tmp_path: Path) -> None:
+def test_too_little_text_is_an_error(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
     with pytest.raises(TextError, match=r"1 sentence is too little.*Remove elmo\.finetune"):
         finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned", CPU)

@@ -164,7 +164,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (ConfigError, "layers 0 to 2", {"elmo": {"model": bilm, "input": {"layers": [5]}}}),
         (ModelNotFoundError, "no/such", {"elmo": {"model": "./no/such"}}),
         (ConfigError, "have 2 numbers", {"words": {"vectors": str(tmp_path / "v.txt"), "lowercase": False}}),
-        (ConfigError, "no function that fine-tunes", {"elmo": {"model": bilm, "finetune": {}}}),
         (ConfigError, "names no file", {"data": {"dev": []}}),
         (TextError, "No file matches none.conll", {"data": {"dev": "none.conll"}}),
     ]
@@ -263,7 +262,9 @@ def test_the_best_seed_predicts(tmp_path: Path) -> None:
     assert open_run(run, seed=1).seed == 1
 
 
-def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(tmp_path: Path, bilm: str) -> None:
+def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(
+    tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[Any] = []
 
     def finetune(
@@ -272,34 +273,39 @@ def test_the_bilm_may_be_fine_tuned_on_the_training_text_first(tmp_path: Path, b
         config: FinetuneConfig,
         folder: Path,
         device: torch.device,
+        progress: Any,
     ) -> None:
         given.append((source, list(map(list, sentences)), config.epochs, device))
         save_model(random_model(seed=5), folder)
 
+    monkeypatch.setattr("elmokit.tasks.run.finetune_for_task", finetune)
     task, config = tiny("ner", tmp_path / "data", {"model": bilm, "finetune": {}}, train={"epochs": 1})
-    train_task(task, config, tmp_path / "run", finetune=finetune)
+    train_task(task, config, tmp_path / "run")
     ((source, sentences, epochs, device),) = given
     assert (source, epochs, sentences[0]) == (bilm, 1, ["Mira", "visits", "Oslo"])
     assert device == torch.device("cpu")
-    train_task(task, config, tmp_path / "run", finetune=finetune, resume=True)
+    train_task(task, config, tmp_path / "run", resume=True)
     assert len(given) == 1  # what is tuned stays in the run
     shutil.rmtree(bilm)
     assert open_run(tmp_path / "run").cache is not None
 
 
-def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(tmp_path: Path, bilm: str) -> None:
+def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(
+    tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Reached(Exception):
         pass
 
     def finetune(source: str | None, sentences: Sequence[Sequence[str]], *rest: Any) -> None:
         raise Reached([" ".join(sentence) for sentence in sentences])
 
+    monkeypatch.setattr("elmokit.tasks.run.finetune_for_task", finetune)
     task, config = tiny("sst", tmp_path / "data", {"model": bilm, "finetune": {}}, data={"phrases": "all"})
     whole = [" ".join(sentence.tokens) for sentence in task.read(str(tmp_path / "data"), config)]
-    for share, n_expected in ((1.0, 5), (0.5, 3)):
-        drawn = replace(config, data=replace(config.data, train_ratio=share))
+    for ratio, n_expected in ((1.0, 5), (0.5, 3)):
+        drawn = replace(config, data=replace(config.data, train_ratio=ratio))
         with pytest.raises(Reached) as reached:
-            train_task(task, drawn, tmp_path / f"run-{share}", finetune=finetune)
+            train_task(task, drawn, tmp_path / f"run-{ratio}")
         (sentences,) = reached.value.args
         assert len(sentences) == n_expected
         assert set(sentences) <= set(whole)
@@ -330,7 +336,7 @@ def test_a_model_without_input_is_refused_before_anything_is_read(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_empty_sides_of_pairs_are_no_sentences_to_fine_tune_on(tmp_path: Path) -> None:
+def test_empty_sides_of_pairs_are_no_sentences_to_fine_tune_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").write_text("gold_label\tsentence1\tsentence2\nx\t\tthe cat\ny\tthe dog\tran\n")
     save_model(random_model(), tmp_path / "bilm")
     elmo = {"model": str(tmp_path / "bilm"), "finetune": {"epochs": 1}}
@@ -344,6 +350,7 @@ def test_empty_sides_of_pairs_are_no_sentences_to_fine_tune_on(tmp_path: Path) -
         seen.extend(sentences)
         raise Seen
 
+    monkeypatch.setattr("elmokit.tasks.run.finetune_for_task", finetune)
     with pytest.raises(Seen):
-        train_task(task, config, tmp_path / "run", finetune=finetune)
+        train_task(task, config, tmp_path / "run")
     assert [" ".join(tokens) for tokens in seen] == ["the cat", "the dog", "ran"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from elmokit.errors import ConfigError
 from elmokit.tasks.config import CharsConfig, WordsConfig
-from elmokit.tasks.vocabulary import count_words, make_chars, make_table
+from elmokit.tasks.vocabulary import make_chars, make_table
 
 TRAIN = Counter({"the": 5, "The": 3, "cat": 1, "dog": 1})
 DEV = Counter({"cow": 2, "emu": 1})
@@ -71,8 +70,3 @@ def test_a_size_that_the_file_has_not_is_refused(vectors: str) -> None:
 def test_characters_are_counted_by_token() -> None:
     assert make_chars(CharsConfig(), Counter({"ab": 2, "c": 1})) == ["a", "b", "c"]
     assert make_chars(CharsConfig(min_count=2), Counter({"ab": 2, "c": 1})) == ["a", "b"]
-
-
-def test_counting() -> None:
-    assert count_words([["a", "b"], ["a"]]) == {"a": 2, "b": 1}
-    assert np.isclose(count_words([]).total(), 0)

@@ -31,16 +31,17 @@ def task() -> None:
     """Train, evaluate and use models for six NLP tasks, with or without ELMo."""
 
 
-@task.command(short_help="Train a model from a config file.")
+@task.command("train", short_help="Train a model from a config file.")
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--run", required=True, type=click.Path(path_type=Path), help="Directory for everything about the run.")
 @set_option
 @seeds_option
 @device_option
 @click.option("--resume", is_flag=True, help="Resume an interrupted run.")
-def train(config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None, device: str, resume: bool) -> None:
+def train_command(
+    config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None, device: str, resume: bool
+) -> None:
     """Train as CONFIG (TOML) says, keep the best model on dev, and print its scores."""
-    from elmokit.cli.task_finetune import finetune_for_task
     from elmokit.io.progress import ProgressBar
     from elmokit.tasks.run import train_task
 
@@ -54,14 +55,13 @@ def train(config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None
             progress=progress,
             on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
             on_coverage=lambda table, coverage: progress.write(format_coverage(table, coverage)),
-            finetune=finetune_for_task,
             resume=resume,
             facts=run_facts(),
         )
     echo_scores(results["dev"], len(results["seeds"]))
 
 
-@task.command(short_help="Compute the official scores of a run on labelled data.")
+@task.command("evaluate", short_help="Compute the official scores of a run on labelled data.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True)
 @click.option("--seed", type=int, help="Evaluate this training alone.  [default: all, mean and deviation]")
@@ -72,7 +72,7 @@ def train(config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None
 )
 @json_option
 @device_option
-def evaluate(
+def evaluate_command(
     run: Path, data: tuple[str, ...], seed: int | None, count_unknown_labels: bool, as_json: bool, device: str
 ) -> None:
     """Evaluate RUN on DATA, files in the format of its training data."""
@@ -91,14 +91,14 @@ def evaluate(
         echo_scores(scores, len(per_seed))
 
 
-@task.command(short_help="Label text with a trained model.")
+@task.command("predict", short_help="Label text with a trained model.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("text", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--seed", type=int, help="Use the model of this training.  [default: the best on dev]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--tokenize", is_flag=True, help="TEXT is raw text: split it into Penn Treebank tokens.")
 @device_option
-def predict(run: Path, text: Path, seed: int | None, as_json: bool, tokenize: bool, device: str) -> None:
+def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, tokenize: bool, device: str) -> None:
     """Label TEXT (- for standard input) with RUN's model. What a line holds depends on the task."""
     from elmokit.io.text_files import read_lines, split_tokens
     from elmokit.tasks.run import open_run

@@ -1,4 +1,4 @@
-"""``elmokit task import``: AllenNLP's configs."""
+"""The command ``elmokit task import``: convert configs of AllenNLP."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import click
 from elmokit.errors import ConfigError
 
 
-@click.command("import", short_help="An AllenNLP config to one of ours.")
+@click.command("import", short_help="Convert an AllenNLP config to TOML.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--var", "variables", multiple=True, metavar="NAME=VALUE", help="An external variable of a Jsonnet file.")
+@click.option(
+    "--var", "variables", multiple=True, metavar="NAME=VALUE", help="Set an external variable of a Jsonnet file."
+)
 def import_(file: Path, variables: tuple[str, ...]) -> None:
-    """Print the AllenNLP config FILE (JSON or Jsonnet) as TOML; what has no counterpart is told on standard error.
+    """Print the AllenNLP config FILE (JSON or Jsonnet) as TOML for `elmokit task train`.
 
-    FILE may also be a fragment: a text_field_embedder, its token_embedders, or the token_indexers.
+    Settings without a counterpart are listed on standard error. FILE can also be a fragment: a text_field_embedder, its
+    token_embedders, or the token_indexers.
     """
     from elmokit.tasks.allennlp import import_config
 
@@ -23,7 +26,7 @@ def import_(file: Path, variables: tuple[str, ...]) -> None:
     for variable in variables:
         name, sign, value = variable.partition("=")
         if not sign or not name:
-            raise ConfigError(f"--var takes NAME=VALUE; given {variable!r}.")
+            raise ConfigError(f"--var is {variable!r}; expected NAME=VALUE.")
         given[name] = value
     toml, findings = import_config(file, given)
     click.echo(toml, nl=False)

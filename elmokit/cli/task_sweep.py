@@ -56,7 +56,6 @@ def sweep(
     positions their Table 3. To continue after an interruption, run the same command again. You can also run it in
     several processes at once: they share the work.
     """
-    from elmokit.cli.task_finetune import finetune_for_task
     from elmokit.io.figures import styled_figure
     from elmokit.tasks.plots import plot_ratios
     from elmokit.tasks.sweep import (
@@ -89,7 +88,6 @@ def sweep(
             on_start=lambda start: progress.write(_format_start(start)),
             progress=progress,
             on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
-            finetune=finetune_for_task,
             facts=run_facts(),
         )
     _echo_table(rows, task.metric)

@@ -26,7 +26,8 @@ from elmokit.io.atomic import recover_interrupted
 from elmokit.io.progress import ProgressCallback
 from elmokit.nn.devices import parse_device
 from elmokit.tasks.batches import sample_texts
-from elmokit.tasks.config import ElmoConfig, FinetuneConfig, expand_paths
+from elmokit.tasks.config import ElmoConfig, expand_paths
+from elmokit.tasks.finetune import finetune_for_task
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import EvaluationCallback, train_seed
@@ -46,8 +47,6 @@ from elmokit.text.batching import read_ahead
 from elmokit.training.run_folder import run_lock, write_json
 from elmokit.weights.open import DEFAULT_MODEL
 
-Finetune = Callable[[str | None, Sequence[Sequence[str]], FinetuneConfig, Path, torch.device], None]
-"""Train a biLM (path or name) on sentences, on a device, and write the result to the folder."""
 READ_AHEAD_EXAMPLES = 256
 FINETUNED = "bilm"  # the directory in a run for the biLM that it has fine-tuned
 
@@ -61,7 +60,6 @@ def train_task(
     progress: ProgressCallback | None = None,
     on_evaluation: EvaluationCallback | None = None,
     on_coverage: Callable[[str, Coverage], None] | None = None,
-    finetune: Finetune | None = None,
     resume: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -74,11 +72,10 @@ def train_task(
             data.
         device: Where to compute.
         progress: Called with the stages ``"layers"`` (tokens through the biLM), ``"seed N"`` (training steps) and
-            ``"predict"`` (dev examples).
+            ``"predict"`` (dev examples); for a config with ``elmo.finetune`` also ``"fine-tune"``.
         on_evaluation: Called after each evaluation on dev.
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
             lack a vector.
-        finetune: Fine-tunes a biLM, for a config with ``elmo.finetune``.
         resume: Continue an interrupted run; start it if there is none.
         facts: Added to ``run.json``, such as the command.
 
@@ -100,8 +97,6 @@ def train_task(
     if run.exists() and not (resume and run.is_dir()):
         raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
     place = parse_device(device)
-    if config.elmo is not None and config.elmo.finetune is not None and finetune is None:
-        raise ConfigError("elmo.finetune is set, and no function that fine-tunes a biLM was given to train_task.")
     task.check_inputs(config)
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
@@ -127,7 +122,7 @@ def train_task(
         recover_interrupted(run)
         start_run(run, task, config, {**vocabulary.to_dict(), "labels": labels})
         if elmo is not None and config.elmo.finetune is not None:
-            elmo = _finetuned(task, config.elmo, run, train, place, finetune)
+            elmo = _finetuned(task, config.elmo, run, train, place, progress)
         write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(place)})
         if elmo is not None:
             cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
@@ -320,12 +315,17 @@ def _model_of(config: ElmoConfig, run: Path) -> str | None:
 
 
 def _finetuned(
-    task: AnyTask, config: ElmoConfig, run: Path, train: Sequence[Any], device: torch.device, finetune: Finetune | None
+    task: AnyTask,
+    config: ElmoConfig,
+    run: Path,
+    train: Sequence[Any],
+    device: torch.device,
+    progress: ProgressCallback | None,
 ) -> Elmo:
     """Fine-tune the biLM on the distinct sentences of the training examples, unless the run has done so already."""
     if not (run / FINETUNED).exists():
-        assert finetune is not None
         assert config.finetune is not None
         texts = (tuple(sentence) for example in train for sentence in task.texts(example) if sentence)
-        finetune(config.model, list(dict.fromkeys(texts)), config.finetune, run / FINETUNED, device)
+        sentences = list(dict.fromkeys(texts))
+        finetune_for_task(config.model, sentences, config.finetune, run / FINETUNED, device, progress)
     return _open_elmo(config, str(run / FINETUNED), device)

@@ -23,7 +23,7 @@ from elmokit.io.lock import file_lock
 from elmokit.io.progress import ProgressCallback
 from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import EvaluationCallback
-from elmokit.tasks.run import Finetune, train_task
+from elmokit.tasks.run import train_task
 from elmokit.tasks.run_folder import MAY_CHANGE, mean_and_deviation
 from elmokit.tasks.table import load_run_config
 from elmokit.tasks.task import AnyTask
@@ -143,7 +143,6 @@ def run_sweep(
     on_start: Callable[[TrainingStart], None] | None = None,
     progress: ProgressCallback | None = None,
     on_evaluation: EvaluationCallback | None = None,
-    finetune: Finetune | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> list[SweepRow]:
     """Train everything that is not trained yet, and collect the results in ``results.json``.
@@ -157,7 +156,6 @@ def run_sweep(
         on_start: Called when a training starts.
         progress: Called during each training, as in :func:`elmokit.tasks.run.train_task`.
         on_evaluation: Called after each evaluation.
-        finetune: As in :func:`elmokit.tasks.run.train_task`.
         facts: Added to each ``run.json``.
 
     Returns:
@@ -200,7 +198,6 @@ def run_sweep(
                 device=device,
                 progress=progress,
                 on_evaluation=on_evaluation,
-                finetune=finetune,
                 resume=True,
                 facts=facts,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -74,8 +74,8 @@ def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Se
         train: The training examples.
         others: Examples whose words are only taken if they have a pretrained vector: dev and test.
     """
-    training = count_words(sentence for example in train for sentence in task.sentences(example))
-    other = count_words(sentence for example in others for sentence in task.sentences(example))
+    training = Counter(word for example in train for sentence in task.sentences(example) for word in sentence)
+    other = Counter(word for example in others for sentence in task.sentences(example) for word in sentence)
     made = {name: make_table(name, words, training, other) for name, words in task.word_configs(config).items()}
     tables = {name: initial.table for name, initial in made.items()}
     chars = None if config.chars is None else make_chars(config.chars, training)
@@ -84,14 +84,6 @@ def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Se
         {name: initial.vectors for name, initial in made.items() if initial.vectors is not None},
         {name: initial.coverage for name, initial in made.items() if initial.coverage is not None},
     )
-
-
-def count_words(sentences: Iterable[Sequence[str]]) -> Counter[str]:
-    """Count how often each word occurs."""
-    counts: Counter[str] = Counter()
-    for sentence in sentences:
-        counts.update(sentence)
-    return counts
 
 
 def make_table(name: str, config: WordsConfig, training: Counter[str], others: Counter[str]) -> InitialTable:

@@ -1,4 +1,4 @@
-"""A task's ``elmo.finetune``: fine-tune the biLM on the task's text first, then freeze it (Peters et al. 2018, A.1)."""
+"""Fine-tune a biLM on a task's text before the task is trained (Peters et al. 2018, supplement A.1)."""
 
 from __future__ import annotations
 
@@ -9,38 +9,52 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.io.atomic import atomic_write
+from elmokit.io.progress import ProgressCallback
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.training import api
 from elmokit.training.config import FINETUNING
+from elmokit.training.reports import TrainingProgress, TrainingReport
 from elmokit.training.run import SETTINGS
 from elmokit.weights.folder import save_folder
 
 HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
+# A task's text is small: with the batches of a corpus, an epoch would have only a few steps.
 MAX_BATCH_SIZE, MAX_WINDOW_LENGTH = 16, 20
 
 
 def finetune_for_task(
-    name: str | None, sentences: Sequence[Sequence[str]], config: FinetuneConfig, folder: Path, device: torch.device
+    model: str | None,
+    sentences: Sequence[Sequence[str]],
+    config: FinetuneConfig,
+    folder: Path,
+    device: torch.device,
+    progress: ProgressCallback | None = None,
 ) -> None:
-    """Fine-tune a biLM on a task's sentences and write the best model, by held-out perplexity, to a folder.
+    """Fine-tune a biLM on a task's sentences, and write the model with the best held-out perplexity to a directory.
 
-    The training is a run of its own next to the folder, and is resumed if it was interrupted.
+    The training is a run of its own next to the directory, and is resumed if it was interrupted.
 
     Args:
-        name: The model's path or name; None for the one inside the package.
-        sentences: The distinct sentences of the task.
+        model: The model's path or name; None for the one inside the package.
+        sentences: The distinct sentences of the task's training data.
         config: The settings of ``elmo.finetune``.
         folder: Where to write the model.
         device: Where to train.
+        progress: Called with the stage ``"fine-tune"`` and the numbers of predictions.
 
     Raises:
         TextError: There are too few sentences.
         ModelError: The model cannot be opened.
     """
+
+    def report(message: TrainingReport) -> None:
+        if progress is not None and isinstance(message, TrainingProgress) and message.fraction:
+            progress("fine-tune", message.n_predictions, round(message.n_predictions / message.fraction))
+
     run = folder.with_name(folder.name + "-training")
     text, held_out = (folder.with_name(f"{folder.name}-{part}.txt") for part in ("text", "held-out"))
     if (run / SETTINGS).exists():
-        result = api.resume(run, text, device=device)
+        result = api.resume(run, text, device=device, report=report)
     else:
         training = [sentence for index, sentence in enumerate(sentences) if index % HELD_OUT_EVERY]
         if not training:
@@ -50,18 +64,18 @@ def finetune_for_task(
         n_predictions = sum(len(sentence) + 1 for sentence in training)
         batch_size = min(MAX_BATCH_SIZE, len(training))
         result = api.finetune(
-            name,
+            model,
             text,
             held_out=held_out,
             out=run,
             held_out_sentences=len(sentences),
             device=device,
+            report=report,
             epochs=config.epochs,
             batch_size=batch_size,
             window_length=min(MAX_WINDOW_LENGTH, n_predictions // batch_size),
             learning_rate=config.learning_rate or FINETUNING["learning_rate"],
         )
-    print(result)
     save_folder(result.model, folder)
 
 
