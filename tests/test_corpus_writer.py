@@ -188,5 +188,5 @@ def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write to"), open_resumable(tmp_path / "file" / "out.hdf5", SETTINGS):
         pass
-    with pytest.raises(OutputError, match="is a folder"), open_resumable(tmp_path, SETTINGS, overwrite=True):
+    with pytest.raises(OutputError, match="is a directory"), open_resumable(tmp_path, SETTINGS, overwrite=True):
         pass
