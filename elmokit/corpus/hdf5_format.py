@@ -1,13 +1,21 @@
-"""The bytes of an HDF5 file around vectors that were written before them.
+"""Write the index of an HDF5 file behind vectors that are already in it.
 
-An HDF5 file is data, and an index that says which dataset lies where. h5py grows both together: 0.3 ms a dataset with
-Python's lock held, and a kill in between leaves a file that nobody can open. Here the vectors come first, one after
-another behind ``DATA_START``; the index follows when all are there, and the first 96 bytes, which make it a file,
-come last.
+An HDF5 file is data, plus an index that says which dataset is where. h5py writes both together: that takes 0.3 ms per
+dataset while holding Python's lock, and an interruption leaves a file that cannot be opened. Here the vectors are
+written first, one after another from ``DATA_START``. The index follows when all are there, and the first 96 bytes,
+which make the file an HDF5 file, come last.
+
+The file then looks like this, each part at an address that is a multiple of 8::
+
+    superblock            96 bytes, then unused up to DATA_START
+    vectors               the data of all datasets
+    object headers        one per dataset: its shape, type, address and size
+    maps                  sentence_to_index: a text, and the header of its dataset
+    root group            names (the local heap), leaves (name -> object header), B-tree over the leaves, object header
 
 Source: HDF5 File Format Specification 3.0 (The HDF Group), in its oldest form, which h5py writes by default and every
-HDF5 library reads: superblock 0, object headers 1, groups as symbol tables. Numbers are little-endian, addresses and
-lengths 8 bytes.
+HDF5 library reads: superblock 0, object headers 1, groups as symbol tables. Numbers are little-endian; addresses and
+lengths take 8 bytes.
 """
 
 from __future__ import annotations
@@ -22,11 +30,11 @@ from numpy.typing import NDArray
 
 from elmokit.errors import OutputError
 
-DATA_START = 512
-MAX_TEXT_BYTES = 2**32 - 1  # a string's length is kept in four bytes
+DATA_START = 512  # room for the superblock; a multiple of the block size of disks
+MAX_TEXT_BYTES = 2**32 - 1  # the length of a string is stored in four bytes
 
 _UNDEFINED = 2**64 - 1
-_LEAF_K, _INTERNAL_K = 4, 16  # what h5py takes: nodes hold up to twice as many
+_LEAF_K, _INTERNAL_K = 4, 16  # the defaults of h5py; nodes hold up to twice as many entries
 _PER_LEAF, _PER_NODE = 2 * _LEAF_K, 2 * _INTERNAL_K
 _ENTRIES_AT_ONCE = 1024 * _PER_LEAF
 
@@ -52,7 +60,8 @@ _NODE = np.dtype(
     ]
 )
 _FLOATS = {
-    # class and version, sign's place, bytes; bits, exponent's place and size, mantissa's place and size, bias
+    # Version and class, flags, position of the sign bit, bytes; then: bit offset, bits, position and size of the
+    # exponent, position and size of the mantissa, bias of the exponent.
     "float32": struct.pack("<BBBBIHHBBBBI4x", 0x11, 0x20, 31, 0, 4, 0, 32, 23, 8, 0, 23, 127),
     "float16": struct.pack("<BBBBIHHBBBBI4x", 0x11, 0x20, 15, 0, 2, 0, 16, 10, 5, 0, 10, 15),
 }
@@ -62,33 +71,36 @@ _UTF8_STRING = struct.pack("<BBBBIBBBBI", 0x19, 1, 1, 0, 16, 0x10, 0, 0, 0, 1) +
 def dataset_headers(
     first_address: int, n_tokens: NDArray[np.int64], n_layers: int | None, dim: int, dtype: str
 ) -> tuple[bytes, int]:
-    """The object headers of datasets whose numbers lie one after another.
+    """Return the object headers of datasets whose data is consecutive.
 
     Args:
-        first_address: where the first one's numbers begin.
-        n_tokens: of each dataset.
-        n_layers: datasets are ``(n_layers, tokens, dim)``; None for ``(tokens, dim)``.
+        first_address: Where the data of the first dataset begins.
+        n_tokens: The number of tokens of each dataset.
+        n_layers: Datasets are ``(n_layers, tokens, dim)``; None for ``(tokens, dim)``.
+        dim: Size of a vector.
         dtype: "float32" or "float16".
 
     Returns:
-        the headers, ``header_bytes`` each, and where the last one's numbers end.
+        The headers, ``header_bytes`` each, and where the data of the last dataset ends.
     """
     token_bytes = (n_layers or 1) * dim * np.dtype(dtype).itemsize
     n_bytes = n_tokens * token_bytes
     ends = first_address + np.cumsum(n_bytes)
-    addresses = np.where(n_bytes > 0, ends - n_bytes, -1)  # all ones: an empty dataset lies nowhere
+    addresses = np.where(n_bytes > 0, ends - n_bytes, -1)  # -1, all bits set, is the undefined address: no data
+    # All headers are equal but for four numbers, so they are copies of one template with these filled in. That
+    # takes about a microsecond each.
     template = _dataset(*_shape_type(n_layers, dim, dtype), 0, 0)
     headers = np.tile(np.frombuffer(template, dtype=np.uint8), (len(n_tokens), 1))
-    place = len(template) - 24 + 2  # the layout message stands last
+    layout = len(template) - 24 + 2  # the layout message is the last one
     rank = 2 if n_layers is None else 3
-    length, most = (16 + 8 + 8 + 8 * (axis - 2) for axis in (rank, 2 * rank))  # in the shape, and in the greatest shape
-    for start, values in ((length, n_tokens), (most, n_tokens), (place, addresses), (place + 8, n_bytes)):
+    length, most = (16 + 8 + 8 + 8 * (axis - 2) for axis in (rank, 2 * rank))  # in the shape and the largest shape
+    for start, values in ((length, n_tokens), (most, n_tokens), (layout, addresses), (layout + 8, n_bytes)):
         headers[:, start : start + 8] = values.astype("<i8").view(np.uint8).reshape(-1, 8)
     return headers.tobytes(), int(ends[-1]) if len(ends) else first_address
 
 
 def header_bytes(n_layers: int | None) -> int:
-    """The size of a dataset's object header."""
+    """Return the size of the object header of a dataset."""
     return len(_dataset(*_shape_type(n_layers, 1, "float32"), 0, 0))
 
 
@@ -96,31 +108,34 @@ def write_text_dataset(file: BinaryIO, position: int, parts: Iterable[bytes]) ->
     """Write one long UTF-8 text as a dataset of shape ``(1,)``, as h5py writes a list of one string.
 
     Args:
-        position: where to write; a multiple of 8.
-        parts: the text.
+        file: The file.
+        position: Where to write; a multiple of 8.
+        parts: The text, in pieces.
 
     Returns:
-        the address of the dataset's object header, and where the writing ended.
+        The address of the object header of the dataset, and the position after it.
 
     Raises:
-        OutputError: the text is too long for HDF5.
+        OutputError: The text is too long for HDF5.
     """
-    # A global heap collection of one object, the text; what is left of the collection is object 0, free space.
+    # Strings of variable length are stored in a "global heap collection": here one object, the text. The rest of the
+    # collection is object 0, which means free space. Its size comes first but is known last, so the header is written
+    # after the text.
     file.seek(position + 32)
     n_bytes = 0
     for part in parts:
         n_bytes += file.write(part)
     if n_bytes > MAX_TEXT_BYTES:
         raise OutputError(
-            f"The map from sentences to numbers takes {n_bytes:,} bytes, and HDF5 keeps texts of at most "
-            f"{MAX_TEXT_BYTES:,}. Leave it out with --forget-sentences."
+            f"The map from sentences to numbers takes {n_bytes:,} bytes, but HDF5 stores texts of at most "
+            f"{MAX_TEXT_BYTES:,}. Omit it with --forget-sentences."
         )
     used = 32 + _up_to_8(n_bytes)
     size = max(4096, used + 16)
     file.write(bytes(used - 32 - n_bytes) + struct.pack("<HHIQ", 0, 0, 0, size - used) + bytes(size - used - 16))
     file.seek(position)
     file.write(struct.pack("<4sB3xQHH4xQ", b"GCOL", 1, size, 1, 0, n_bytes))
-    # The dataset's own 16 bytes say where the text is.
+    # The data of the dataset is a reference to the text: its length, the address of the collection, the object number.
     reference = position + size
     file.seek(reference)
     file.write(struct.pack("<IQI", n_bytes, position, 1))
@@ -133,31 +148,34 @@ def write_group(file: BinaryIO, position: int, entries: Iterable[tuple[bytes, in
     """Write the root group behind everything else, and the superblock that points to it.
 
     Args:
-        position: where to write; a multiple of 8.
-        entries: the name and the object header's address of every dataset, sorted by name.
-        n_name_bytes: what the names take, ``name_bytes`` each.
+        file: The file.
+        position: Where to write; a multiple of 8.
+        entries: The name of every dataset and the address of its object header, sorted by name.
+        n_name_bytes: The size of all names, ``name_bytes`` each.
     """
-    heap_size = 8 + n_name_bytes  # name 0 is empty
+    # Names and leaves are written side by side, block by block, so that memory does not grow with the number of
+    # datasets. That is why the size of all names must be known before.
+    heap_size = 8 + n_name_bytes  # the first name, at offset 0, is empty
     heap, nodes = position + heap_size, position + heap_size + 32
     file.seek(position)
     file.write(bytes(8))
-    name_place, n_leaves = 8, 0
+    name_offset, n_leaves = 8, 0
     last_names: list[NDArray[np.int64]] = []
     iterator = iter(entries)
     while block := list(islice(iterator, _ENTRIES_AT_ONCE)):
         sizes = np.array([name_bytes(name) for name, _ in block])
-        file.seek(position + name_place)
+        file.seek(position + name_offset)
         file.write(b"".join(name.ljust(size, b"\0") for (name, _), size in zip(block, sizes.tolist(), strict=True)))
-        places = name_place + np.cumsum(sizes) - sizes
-        leaves = _leaves(places, np.array([header for _, header in block], dtype=np.int64))
+        offsets = name_offset + np.cumsum(sizes) - sizes
+        leaves = _leaves(offsets, np.array([header for _, header in block], dtype=np.int64))
         file.seek(nodes + n_leaves * _LEAF.itemsize)
         file.write(leaves.tobytes())
-        last_names.append(places[np.minimum(np.arange(1, len(leaves) + 1) * _PER_LEAF, len(block)) - 1])
-        name_place, n_leaves = int(name_place + sizes.sum()), n_leaves + len(leaves)
-    if name_place != heap_size:
-        raise ValueError(f"Names take {name_place} bytes, {heap_size} were announced.")
+        last_names.append(offsets[np.minimum(np.arange(1, len(leaves) + 1) * _PER_LEAF, len(block)) - 1])
+        name_offset, n_leaves = int(name_offset + sizes.sum()), n_leaves + len(leaves)
+    if name_offset != heap_size:
+        raise ValueError(f"Names take {name_offset} bytes, but {heap_size} were announced.")
     file.seek(heap)
-    file.write(struct.pack("<4sB3xQQQ", b"HEAP", 0, heap_size, 1, position))  # 1: nothing in it is free
+    file.write(struct.pack("<4sB3xQQQ", b"HEAP", 0, heap_size, 1, position))  # 1: it has no free space
     end = nodes + n_leaves * _LEAF.itemsize
     file.seek(end)
     children = nodes + np.arange(n_leaves) * _LEAF.itemsize
@@ -165,17 +183,21 @@ def write_group(file: BinaryIO, position: int, entries: Iterable[tuple[bytes, in
     file.write(_header(_message(0x11, struct.pack("<QQ", tree, heap))))
     root, end = end, file.tell()
     file.truncate(end)
+    # Last of all: from here on this is an HDF5 file.
     file.seek(0)
     file.write(_superblock(root, tree, heap, end))
 
 
 def name_bytes(name: bytes) -> int:
-    """What a name takes: its bytes, a zero, and up to a multiple of 8."""
+    """Return the size of a name in the heap: its bytes and a zero, padded to a multiple of 8."""
     return _up_to_8(len(name) + 1)
 
 
 def numbers_by_name(n: int) -> Iterator[int]:
-    """0 to n - 1 in the order of their decimal names: 0, 1, 10, 100, ..., 2, 20, ..."""
+    """Yield 0 to n - 1 in the order of their decimal names: 0, 1, 10, 100, ..., 2, 20, ...
+
+    This avoids sorting millions of names in memory.
+    """
     if n:
         yield 0
     number = 1
@@ -190,7 +212,7 @@ def numbers_by_name(n: int) -> Iterator[int]:
 
 
 def number_name_bytes(n: int) -> int:
-    """What the decimal names of 0 to n - 1 take together."""
+    """Return the size of the decimal names of 0 to n - 1 together."""
     total, first, width = 0, 0, 1
     while first < n:
         last = min(n, 10**width)
@@ -200,7 +222,7 @@ def number_name_bytes(n: int) -> int:
 
 
 def group_bytes(n_entries: int, n_name_bytes: int) -> int:
-    """What ``write_group`` writes, the superblock left out."""
+    """Return how many bytes ``write_group`` writes, without the superblock."""
     n_nodes = n_leaves = -(-n_entries // _PER_LEAF)
     total = 8 + n_name_bytes + 32 + n_leaves * _LEAF.itemsize + 40
     while True:
@@ -211,7 +233,7 @@ def group_bytes(n_entries: int, n_name_bytes: int) -> int:
 
 
 def _leaves(names: NDArray[np.int64], headers: NDArray[np.int64]) -> NDArray[np.void]:
-    """Symbol table nodes, eight entries each but the last."""
+    """Return symbol table nodes of eight entries each; the last one may have fewer."""
     n_leaves = -(-len(names) // _PER_LEAF)
     leaves = np.zeros(n_leaves, dtype=_LEAF)
     leaves["signature"], leaves["version"], leaves["n_entries"] = b"SNOD", 1, _PER_LEAF
@@ -226,9 +248,18 @@ def _leaves(names: NDArray[np.int64], headers: NDArray[np.int64]) -> NDArray[np.
 def _write_tree(
     file: BinaryIO, position: int, children: NDArray[np.int64], last_names: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """The B-tree over leaves, level by level up to one root: its address, and where the writing ended.
+    """Write the B-tree over the leaves, level by level up to a single root.
 
-    Key i of a node is the last name before child i, so that a name above key i and not above key i + 1 is in child i.
+    Key i of a node is the last name before child i: a name above key i and up to key i + 1 is in child i.
+
+    Args:
+        file: The file.
+        position: Where to write.
+        children: The addresses of the leaves.
+        last_names: For each leaf, the offset of its last name.
+
+    Returns:
+        The address of the root, and the position after the tree.
     """
     level = 0
     while True:
@@ -268,7 +299,7 @@ def _shape_type(n_layers: int | None, dim: int, dtype: str) -> tuple[tuple[int, 
 
 
 def _dataset(shape: tuple[int, ...], kind: bytes, address: int, n_bytes: int) -> bytes:
-    """The object header of a dataset that lies in one piece."""
+    """Return the object header of a dataset whose data is contiguous."""
     dataspace = struct.pack(f"<BBB5x{len(shape)}Q{len(shape)}Q", 1, len(shape), 1, *shape, *shape)
     fill_value = struct.pack("<BBBBI", 2, 2, 2, 1, 0)
     layout = struct.pack("<BBQQ6x", 3, 1, address, n_bytes)

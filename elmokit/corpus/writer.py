@@ -10,9 +10,8 @@ Until ``OUT`` is complete, it grows in the directory ``OUT.partial``, a :class:`
 ``journal.json``   how much of these files is complete, and the settings of the run
 =================  =====================================================================================
 
-Why not write HDF5 directly? h5py needs 0.3 ms to create a small dataset, against 0.05 ms for the copy itself, and an
-HDF5 file whose process dies while it is open cannot be read again. So the index is written once, at the end, behind the
-data (``hdf5_format.py``).
+Why not write HDF5 directly? h5py needs 0.3 ms to create a small dataset, and an HDF5 file whose process dies while it
+is open cannot be read again. So the index is written once, at the end, behind the data (``hdf5_format.py``).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from elmokit.io.lock import file_lock
 
 JOURNAL = "journal.json"
 COMMIT_SECONDS = 2.0
-"""The least time between two timed commits: an fsync takes about 10 ms, a batch of sentences about 100 ms."""
+"""The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
 
 IfExists = Literal["resume", "restart", "refuse"]
 """What to do with a store that holds committed data: continue it, discard it, or raise an error."""

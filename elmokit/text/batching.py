@@ -34,8 +34,7 @@ READ_AHEAD_BATCHES = 8
 """How many batches' worth of sentences to read ahead. With fewer, sentences of similar length rarely meet; more cost
 memory and delay without saving much padding."""
 LONG_SENTENCE_TOKENS = 16_384
-"""Above this length a sentence is computed chunk by chunk. All activations of a sentence are otherwise in memory at
-once, about 100 kB per token in the original sizes."""
+"""Above this length a sentence is computed chunk by chunk, because all its activations would be in memory at once."""
 
 
 @dataclass(frozen=True)
