@@ -62,6 +62,11 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_speed("--batch-tokens", default=2048, show_default=True, help="Positions per batch (--state warm or zero).")
 @_speed("--batch-size", default=64, show_default=True, help="Sentences per batch (--state stateful).")
 @_speed("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
+@_speed(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16", "int8"]),
+    help="Lowest precision of the LSTM weights. Less is faster and less exact.  [default: float32]",
+)
 @_speed("--threads", type=click.IntRange(min=1), help="Number of CPU threads for computing.  [default: all cores]")
 @_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")
 @_run("--force", is_flag=True, help="Start even if OUT will not fit on its disk.")
@@ -80,6 +85,7 @@ def embed(
     batch_tokens: int,
     batch_size: int,
     device: str | None,
+    precision: Any,
     tokenize: bool,
     fasta: bool,
     strict: bool,
@@ -131,6 +137,7 @@ def embed(
         vocabulary=vocabulary,
         start=state,
         device=device,
+        precision=precision,
     )
     selected: Any = named_layers or "all"
     if layers is not None:
