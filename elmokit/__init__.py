@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from elmokit.nn.scalar_mix import ScalarMix
     from elmokit.scoring.language_model import LanguageModel
     from elmokit.text.vocabulary import Vocabulary
+    from elmokit.training.api import finetune, resume, train
+    from elmokit.training.results import TrainingResult
     from elmokit.weights.describe import describe
     from elmokit.weights.model import PretrainedBiLM
     from elmokit.weights.open import open_model, save_model
@@ -36,11 +38,15 @@ _MODULES = {
     "LanguageModel": "elmokit.scoring.language_model",
     "PretrainedBiLM": "elmokit.weights.model",
     "ScalarMix": "elmokit.nn.scalar_mix",
+    "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
     "describe": "elmokit.weights.describe",
     "embed_file": "elmokit.corpus.embed",
+    "finetune": "elmokit.training.api",
     "open_model": "elmokit.weights.open",
+    "resume": "elmokit.training.api",
     "save_model": "elmokit.weights.open",
+    "train": "elmokit.training.api",
 }
 """The module of each public name."""
 
@@ -57,11 +63,15 @@ __all__ = [
     "LanguageModel",
     "PretrainedBiLM",
     "ScalarMix",
+    "TrainingResult",
     "Vocabulary",
     "describe",
     "embed_file",
+    "finetune",
     "open_model",
+    "resume",
     "save_model",
+    "train",
 ]
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit import Elmo
+from elmokit import Elmo, finetune, resume, train
 from elmokit.errors import ConfigError, OutputError, TrainingError
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.api import finetune, resume, train
 from elmokit.training.distributed import World
 from elmokit.training.reports import (
     CorpusCounts,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import shutil
 import tempfile
 import time
@@ -137,16 +136,3 @@ def check_output_path(
                     f"{path} contains {name}, which overwriting would delete. Move it elsewhere, or choose another "
                     "name."
                 )
-
-
-def truncate_log(log: Path, n_steps: int) -> None:
-    """Remove the lines of a training log (JSON lines) that were written after step ``n_steps``, or only in part."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            if json.loads(line)["n_steps"] <= n_steps:
-                kept.append(line + "\n")
-    with atomic_write(log, overwrite=True) as temporary:
-        temporary.write_text("".join(kept), encoding="utf-8")

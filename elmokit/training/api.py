@@ -234,7 +234,7 @@ def resume(
         TextError: A text is missing.
 
     Example:
-        >>> result = elmokit.training.api.resume("my-run", epochs=5)
+        >>> result = elmokit.resume("my-run", epochs=5)
     """
     place = training_device(device)
     with init_distributed(place) as world:
