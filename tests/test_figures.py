@@ -53,7 +53,7 @@ def test_an_existing_figure_is_not_replaced_unless_allowed(tmp_path: Path) -> No
 
 
 def test_a_path_without_a_name_is_refused() -> None:
-    with pytest.raises(OutputError, match="names no file"):
+    with pytest.raises(OutputError, match="has no name"):
         check_figure_path("", overwrite=False)
 
 

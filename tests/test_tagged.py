@@ -75,7 +75,7 @@ def test_a_column_that_is_not_there_is_refused(write: Write) -> None:
         list(read_columns(path, tags=3))
     with pytest.raises(ConfigError, match="no column 0"):
         list(read_columns(path, words=0))
-    with pytest.raises(ConfigError, match="chosen by a number; given 'upos'"):
+    with pytest.raises(ConfigError, match="is a number, not 'upos'"):
         read_tagged(path, "upos")
 
 

@@ -1,13 +1,13 @@
-"""The house's figures: one look, made by matplotlib, saved as PNG and as SVG.
+"""Figures in one style, drawn with matplotlib and saved as PNG and SVG.
 
-A plot draws on what ``styled_figure`` hands out and saves it with ``save_figure``::
+Draw on the figure that :func:`styled_figure` yields, and save it with :func:`save_figure`::
 
     with styled_figure() as figure:
         axes = figure.subplots()
         axes.plot(steps, losses, **LINES[0])
         save_figure(figure, "loss")
 
-Nothing here touches ``pyplot``: no window, no current figure, no setting that outlives the block.
+This does not use ``pyplot``, so that no window opens and no global setting changes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.3, 6.9
-"""Width in inches of one column and of both, in a paper of two columns."""
+"""Width in inches of one column and of the page, in a two-column paper."""
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette: apart for colour-blind readers too."""
+"""The palette of Okabe and Ito, which color-blind readers can distinguish."""
 LINES: tuple[dict[str, Any], ...] = tuple(
     {"color": color, "marker": marker, "linestyle": dashes}
     for color, marker, dashes in zip(COLORS, "os^DvPX", ("-", "--", "-", "--", "-", "--", "-"), strict=True)
 )
-"""How the first, second ... line of a plot look: colour, marker and dashes all differ, so grey print works too."""
+"""Styles of the first, second, ... line of a plot. Color, marker and dashes all differ, so gray prints work."""
 INK = "#262626"
 STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # ships with matplotlib: the same figure on every machine
+    "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -69,11 +69,11 @@ STYLE: dict[str, Any] = {
 
 @contextlib.contextmanager
 def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure]:
-    """An empty figure in the house's look, for a ``with`` block that draws and saves it.
+    """Yield an empty figure in our style. Draw and save it inside the ``with`` block.
 
     Args:
-        width: in inches; ``COLUMN`` and ``PAGE`` are those of a paper.
-        height: in inches.
+        width: Width in inches, such as ``COLUMN`` or ``PAGE``.
+        height: Height in inches.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -84,46 +84,48 @@ def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure
     except ImportError:
         raise MissingExtraError("Drawing a figure", "plot") from None
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # what the user's own matplotlibrc says stays out
+        matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         settings: Any = matplotlib.rcParams
         settings.update(STYLE)
         yield Figure(figsize=(width, height))
 
 
 def figure_paths(path: str | Path) -> tuple[Path, Path]:
-    """The PNG and the SVG file that belong to a path, with or without one of these endings."""
+    """Return the PNG and the SVG path of a figure, given either path or the path without a suffix."""
     path = Path(path)
     stem = path.with_name(path.stem) if path.suffix.lower() in (".png", ".svg") else path
     return stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
 
 
 def check_figure_path(path: str | Path, overwrite: bool) -> None:
-    """Say before any work is done that a figure's place is taken.
+    """Check before any work is done that a figure can be written.
 
     Raises:
-        OutputError: its PNG or its SVG exists and may not be overwritten, or the path names no file.
+        OutputError: The PNG or SVG file exists and ``overwrite`` is False, or the path has no name.
     """
     if not Path(path).name:
-        raise OutputError(f"{path} names no file. Give a figure's path, such as figures/curve.png.")
+        raise OutputError(f"The figure path {str(path)!r} has no name. Give one such as figures/curve.png.")
     for file in figure_paths(path):
         check_output_path(file, overwrite)
 
 
 def save_figure(figure: Figure, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
-    """Write a figure as PNG (300 dots per inch) and as SVG, each whole or not at all; inside its ``with`` block.
+    """Write a figure as PNG (300 dots per inch) and SVG. Call it inside the ``with`` block of the figure.
 
     Args:
-        path: of either file, or without an ending; both stand side by side.
+        figure: The figure.
+        path: Path of either file, or without a suffix.
+        overwrite: Replace existing files.
 
     Returns:
-        the two files, PNG first.
+        The PNG and the SVG file.
 
     Raises:
-        OutputError: one of the files exists and may not be overwritten, or cannot be written.
+        OutputError: One of the files exists and ``overwrite`` is False, or it cannot be written.
     """
     check_figure_path(path, overwrite)
     for file in figure_paths(path):
-        with atomic_write(file, overwrite) as beside:
+        with atomic_write(file, overwrite) as temporary:
             dateless = {"Date": None} if file.suffix == ".svg" else {}
-            figure.savefig(beside, format=file.suffix[1:], metadata=dateless)
+            figure.savefig(temporary, format=file.suffix[1:], metadata=dateless)
     return figure_paths(path)

@@ -1,4 +1,4 @@
-"""Sentences with a tag on each word: CoNLL-U, CoNLL-U Plus, and files of columns."""
+"""Read sentences with a tag on each word: CoNLL-U, CoNLL-U Plus, and files of columns."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ NO_TAG = "_"  # CoNLL-U's word for "not given"
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """Words and their tags; None where the file gives none."""
+    """The words of a sentence and their tags; None for a word without a tag."""
 
     words: list[str]
     tags: list[str | None]
 
 
 def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> Iterator[TaggedSentence]:
-    """Sentences of a tagged file, told by its ending: ``.conllu`` and ``.conllup``, and columns otherwise.
+    """Read a tagged file: CoNLL-U if it is named ``.conllu`` or ``.conllup``, otherwise columns.
 
     Args:
-        path: the file; compressed ones too, as in ``read_lines``.
-        tags: CoNLL-U: a column's name in any case, UPOS if None. Columns: a number from 1, the second if None.
-        words: the column of the words, from 1; columns only.
+        path: The file. It can be compressed, as in ``read_lines``.
+        tags: The column of the tags. In CoNLL-U its name in any case (default UPOS), in columns its number from 1
+            (default 2).
+        words: The column of the words, from 1. Used for columns only.
 
     Raises:
-        ConfigError: there is no such column.
-        TextError: the file cannot be read, or a line has another number of columns.
+        ConfigError: There is no such column.
+        TextError: The file cannot be read, or a line has a different number of columns.
     """
     if unpacked_name(path).endswith((".conllu", ".conllup")):
         return read_conllu(path, tags or "UPOS")
@@ -41,20 +42,19 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
         number = int(tags or 2)
     except ValueError:
         raise ConfigError(
-            f"{path} is read as columns, whose tags are chosen by a number; given {tags!r}. "
-            "Give a number from 1, or name a CoNLL-U file .conllu."
+            f"{path} is read as columns, so the column of the tags is a number, not {tags!r}. "
+            "Give a number from 1, or rename a CoNLL-U file to .conllu."
         ) from None
     return read_columns(path, words, number)
 
 
 def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence]:
-    """Sentences of a CoNLL-U or CoNLL-U Plus file.
-
-    Multiword tokens (``1-2``) and empty nodes (``8.1``) are passed over.
+    """Read the sentences of a CoNLL-U or CoNLL-U Plus file. Multiword tokens (``1-2``) and empty nodes (``8.1``) are
+    skipped.
 
     Raises:
-        ConfigError: there is no column of that name.
-        TextError: the file cannot be read, or a line has another number of columns.
+        ConfigError: There is no column with that name.
+        TextError: The file cannot be read, or a line has a different number of columns.
     """
     names = list(CONLLU)
     sentence: list[tuple[str, str | None]] = []
@@ -63,7 +63,7 @@ def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence
             names = line.removeprefix(PLUS).split()
         if number == 1:
             form, tag = _column(path, names, "FORM"), _column(path, names, tags)
-        if line.startswith("#") and (not sentence or names[0] == "ID"):  # else it may be the word "#"
+        if line.startswith("#") and (not sentence or names[0] == "ID"):  # otherwise it can be the word "#"
             continue
         if not line.strip():
             yield from _sentence(sentence)
@@ -71,7 +71,7 @@ def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence
             continue
         columns = line.split("\t")
         if len(columns) != len(names):
-            raise TextError(f"{path}, line {number}: {len(columns)} columns, expected {len(names)} with tabs between.")
+            raise TextError(f"{path}, line {number}: {len(columns)} columns, expected {len(names)} separated by tabs.")
         if "ID" not in names or columns[names.index("ID")].isdigit():
             sentence.append((columns[form], None if columns[tag] == NO_TAG else columns[tag]))
     yield from _sentence(sentence)
@@ -98,7 +98,7 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
 
 
 def unpacked_name(path: str | Path) -> str:
-    """A file's name without the ending that says how it is compressed."""
+    """Return the name of a file without the suffix of its compression."""
     path = Path(path)
     return path.stem if path.suffix in (".gz", ".xz", ".zst") else path.name
 
@@ -109,7 +109,7 @@ def _sentence(rows: list[tuple[str, str | None]]) -> Iterator[TaggedSentence]:
 
 
 def _column(path: str | Path, names: list[str], wanted: str) -> int:
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if name.lower() == wanted.lower():
-            return place
+            return index
     raise ConfigError(f"{path} has no column {wanted!r}; its columns are {', '.join(names)}.")
