@@ -7,13 +7,13 @@ direction. The network reads no files and knows no strings: sentence boundaries 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import check_at_least
+from elmokit.config import check_at_least, check_at_most, setting
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.nn.kernels.backends import Precision, check_precision
@@ -26,23 +26,17 @@ MAX_CHARS, MAX_LAYERS, MAX_UNITS, MAX_ROWS = 10_000, 1_000, 1_000_000, 1_000_000
 
 @dataclass(frozen=True)
 class CharCNNConfig:
-    """Sizes of the char CNN. The defaults are those of the original English ELMo.
+    """Sizes of the char CNN. The defaults are those of the original English ELMo."""
 
-    Attributes:
-        filters: ``(width, count)`` of each convolution, the width in characters.
-        char_dim: Size of a character's vector.
-        n_highway: Number of highway layers.
-        activation: Applied to the maxima of the convolutions.
-        max_chars: Characters (UTF-8 bytes) per token, its begin and end marks included; longer tokens are cut.
-        n_chars: Number of different characters.
-    """
-
-    filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-    char_dim: int = 16
-    n_highway: int = 2
-    activation: Activation = "relu"
-    max_chars: int = 50
-    n_chars: int = 261
+    filters: tuple[tuple[int, int], ...] = setting(
+        ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
+        "Width in characters and number of filters of each convolution.",
+    )
+    char_dim: int = setting(16, "Size of a character's vector.")
+    n_highway: int = setting(2, "Number of highway layers.")
+    activation: Activation = setting("relu", "Activation function after the convolutions.")
+    max_chars: int = setting(50, "Characters (UTF-8 bytes) per token, including its begin and end marks.")
+    n_chars: int = setting(261, "Number of distinct characters.")
 
     def __post_init__(self) -> None:
         if not self.filters or any(len(spec) != 2 or min(spec) < 1 for spec in self.filters):
@@ -57,11 +51,11 @@ class CharCNNConfig:
             raise ConfigError(f"activation is {self.activation!r}. Use 'relu' or 'tanh'.")
         for name, least in (("char_dim", 1), ("n_chars", 1), ("n_highway", 0), ("max_chars", MIN_CHARS)):
             check_at_least(name, getattr(self, name), least)
-        _check_at_most("n_highway", self.n_highway, MAX_LAYERS)
-        _check_at_most("max_chars", self.max_chars, MAX_CHARS)
-        _check_at_most("char_dim", self.char_dim, MAX_UNITS)
-        _check_at_most("The number of all filters", self.n_features, MAX_UNITS)
-        _check_at_most("n_chars", self.n_chars, MAX_ROWS)
+        check_at_most("n_highway", self.n_highway, MAX_LAYERS)
+        check_at_most("max_chars", self.max_chars, MAX_CHARS)
+        check_at_most("char_dim", self.char_dim, MAX_UNITS)
+        check_at_most("The number of all filters", self.n_features, MAX_UNITS)
+        check_at_most("n_chars", self.n_chars, MAX_ROWS)
 
     @property
     def n_features(self) -> int:
@@ -74,12 +68,13 @@ class WordFeaturesConfig:
     """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs."""
 
     n_words: int
-    word_dim: int = 100
+    """Number of words."""
+    word_dim: int = setting(100, "Size of a word's vector.")
 
     def __post_init__(self) -> None:
         for name, most in (("n_words", MAX_ROWS), ("word_dim", MAX_UNITS)):
             check_at_least(name, getattr(self, name), 1)
-            _check_at_most(name, getattr(self, name), most)
+            check_at_most(name, getattr(self, name), most)
 
 
 @dataclass(frozen=True)
@@ -88,32 +83,23 @@ class BiLMConfig:
 
     A model reads tokens in one of three ways: as characters (``char_cnn``), as word ids (``n_words``), or as a word id
     together with characters (``word_features``, and ``char_cnn`` unless it is None).
-
-    Attributes:
-        char_cnn: Sizes of the char CNN, or None.
-        n_words: Size of the vocabulary of a model that reads word ids, or None.
-        word_features: Sizes of a word table used next to the characters, or None.
-        projection_dim: Size of each direction's outputs.
-        hidden_dim: Size of the LSTM cells. If it equals ``projection_dim``, there is no projection.
-        n_layers: LSTM layers per direction.
-        cell_clip: Bound on the magnitude of the cells, or None.
-        projection_clip: Bound on the magnitude of the projected outputs, or None.
-        skip_connections: Add a layer's input to its output, from the second layer on.
-        bidirectional: False for a forward language model alone.
-        dropout: Dropout probability on the inputs of LSTM layers in pre-training.
     """
 
-    char_cnn: CharCNNConfig | None = field(default_factory=CharCNNConfig)
-    n_words: int | None = None
-    word_features: WordFeaturesConfig | None = None
-    projection_dim: int = 512
-    hidden_dim: int = 4096
-    n_layers: int = 2
-    cell_clip: float | None = 3.0
-    projection_clip: float | None = 3.0
-    skip_connections: bool = True
-    bidirectional: bool = True
-    dropout: float = 0.1
+    char_cnn: CharCNNConfig | None = setting(
+        CharCNNConfig(), "Sizes of the char CNN; false for a model that reads no characters."
+    )
+    n_words: int | None = setting(None, "Size of the vocabulary of a model that reads word ids.")
+    word_features: WordFeaturesConfig | None = setting(
+        None, "Sizes of a word table that is used next to the characters."
+    )
+    projection_dim: int = setting(512, "Size of the outputs of each direction.")
+    hidden_dim: int = setting(4096, "Size of the LSTM cells. If it equals projection_dim, there is no projection.")
+    n_layers: int = setting(2, "LSTM layers per direction.")
+    cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; false for none.")
+    projection_clip: float | None = setting(3.0, "Bound on the magnitude of the projected outputs; false for none.")
+    skip_connections: bool = setting(True, "Add the input of a layer to its output, from the second layer on.")
+    bidirectional: bool = setting(True, "False for a forward language model alone.")
+    dropout: float = setting(0.1, "Dropout probability on the inputs of LSTM layers in pre-training.")
 
     def __post_init__(self) -> None:
         if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
@@ -123,11 +109,11 @@ class BiLMConfig:
             )
         if self.n_words is not None:
             check_at_least("n_words", self.n_words, 1)
-            _check_at_most("n_words", self.n_words, MAX_ROWS)
+            check_at_most("n_words", self.n_words, MAX_ROWS)
         for name in ("projection_dim", "hidden_dim", "n_layers"):
             check_at_least(name, getattr(self, name), 1)
-        _check_at_most("n_layers", self.n_layers, MAX_LAYERS)
-        _check_at_most("hidden_dim", self.hidden_dim, MAX_UNITS)
+        check_at_most("n_layers", self.n_layers, MAX_LAYERS)
+        check_at_most("hidden_dim", self.hidden_dim, MAX_UNITS)
         if self.projection_dim > self.hidden_dim:
             raise ConfigError(
                 f"projection_dim is {self.projection_dim}, more than hidden_dim, which is {self.hidden_dim}. "
@@ -149,11 +135,6 @@ class BiLMConfig:
     def output_dim(self) -> int:
         """Size of each layer's vectors: the outputs of all directions, concatenated."""
         return self.n_directions * self.projection_dim
-
-
-def _check_at_most(name: str, value: int, most: int) -> None:
-    if value > most:
-        raise ConfigError(f"{name} is {value:,}. It can be at most {most:,}.")
 
 
 _SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 128), (6, 128))

@@ -158,6 +158,12 @@ def check_at_least(name: str, value: int | None, minimum: int) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {minimum}.")
 
 
+def check_at_most(name: str, value: float, maximum: float) -> None:
+    """Raise a ConfigError if ``value`` is above ``maximum``."""
+    if value > maximum:
+        raise ConfigError(f"{name} is {value:,}. It can be at most {maximum:,}.")
+
+
 def check_positive(name: str, value: float | None) -> None:
     """Raise a ConfigError unless ``value`` is None or a finite number above 0."""
     if value is not None and not 0 < value < float("inf"):

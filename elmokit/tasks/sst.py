@@ -57,13 +57,17 @@ class SstModelConfig:
     input_dropout: float | None = None
     """Dropout on the inputs. None means 0.25 without ELMo and 0.5 with it."""
     projection_dim: int = 300
+    """Units of the layer that reduces each word vector."""
     projection_dropout: float = 0.25
+    """Dropout after that layer."""
     hidden: int = 300
     """Units per direction of both bidirectional LSTMs."""
     pooled_dropout: float = 0.1
+    """Dropout on the pooled vector."""
     output: Literal["maxout", "relu"] = "maxout"
     """Kind of the output layers. The paper used two ReLU layers with dropout instead of maxout."""
     output_hidden: tuple[int, ...] = (1200, 600)
+    """Units of each output layer."""
     output_dropout: tuple[float, ...] = (0.2, 0.3)
     """Dropout after each of these layers."""
     pool: int = 4

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from elmokit.bilm import BiLM
+from elmokit.config import setting
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import WordEmbedding
 from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, Softmax, TiedSoftmax
@@ -13,16 +14,11 @@ from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, Softmax, TiedSoftma
 
 @dataclass(frozen=True)
 class SoftmaxConfig:
-    """The output layer: ``full``, ``tied`` to the embedding of a word-input model, or ``adaptive``.
+    """The softmax: ``full`` as in bilm-tf, ``tied`` to the embedding of a word-input model, or ``adaptive``."""
 
-    The defaults are the plain one of bilm-tf.
-    """
-
-    kind: Literal["full", "tied", "adaptive"] = "full"
-    cutoffs: tuple[int, ...] = ()
-    """Of an adaptive softmax: the first word of each tail."""
-    shrink: float = 4.0
-    """Of an adaptive softmax: each tail is so many times narrower than the one before."""
+    kind: Literal["full", "tied", "adaptive"] = setting("full", "The kind of softmax.")
+    cutoffs: tuple[int, ...] = setting((), "The first word of each tail of an adaptive softmax, such as [2000, 10000].")
+    shrink: float = setting(4.0, "Each tail of an adaptive softmax is this many times narrower than the one before.")
 
     def __post_init__(self) -> None:
         if self.kind not in ("full", "tied", "adaptive"):

@@ -1,0 +1,162 @@
+"""Write docs/settings.md, the reference of all settings, from the dataclasses that declare them.
+
+python docs/make_settings.py > docs/settings.md
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from elmokit.bilm import PRESETS
+from elmokit.config import to_toml
+from elmokit.tasks.config import TaskDataConfig
+from elmokit.tasks.table import TASKS
+from elmokit.training.config import FINETUNING, RECIPES, TrainingConfig
+from elmokit.training.settings import DataConfig
+
+INTRODUCTION = """\
+# Settings
+
+This page lists all settings of config files. It is generated: do not edit it, run
+`python docs/make_settings.py > docs/settings.md`.
+
+A config file is TOML. In every file, `false` switches off a setting that can be absent (type "or none").
+"""
+TRAINING = """\
+## Training a biLM
+
+These are the settings of `elmokit train`, `elmokit finetune`, `elmokit.train` and `elmokit.finetune`. Settings without
+a table are at the top of the file. They are also options of the commands (`batch_size` is `--batch-size`) and keyword
+arguments of the functions. In a file, `recipe` and `preset` choose the values to start from.
+"""
+TASKS_INTRODUCTION = """\
+## Training a task model
+
+These are the settings of `elmokit task train`. A file starts with `task = "ner"` or another task. `preset` chooses the
+values to start from; without it, those of the preset `published` apply, which are listed for each task.
+"""
+
+
+def settings_page() -> str:
+    """Return the content of docs/settings.md."""
+    parts = [INTRODUCTION, TRAINING, "### Top level", _table(TrainingConfig), *_section("data", DataConfig)]
+    for name, cls in _tables(TrainingConfig):
+        parts += _section(name, cls)
+    for name, recipe in RECIPES.items():
+        sizes = next(preset for preset, model in PRESETS.items() if model == recipe.model)
+        parts += [f"### Recipe `{name}`", f"Sizes of the preset `{sizes}`, and these values:", *_changes(recipe, model=False)]
+    parts += [
+        "### Fine-tuning",
+        f"Fine-tuning starts from these values:\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```",
+    ]
+    parts += [TASKS_INTRODUCTION, *_section("data", TaskDataConfig)]
+    tables = {name: dict(_tables(type(task.presets["published"]))) for name, task in TASKS.items()}
+    first, *others = tables.values()
+    shared = {name: cls for name, cls in first.items() if all(other.get(name) is cls for other in others)}
+    seen: dict[type, str] = {}
+    for name, cls in shared.items():
+        parts += _section(name, cls) if cls not in seen else [f"### `[{name}]`", f"As `[{seen[cls]}]`."]
+        seen.setdefault(cls, name)
+    for task_name, task in TASKS.items():
+        parts.append(f"## Task `{task_name}`")
+        for name, cls in tables[task_name].items():
+            if cls in seen and name not in shared:
+                parts += [f"### `[{name}]`", f"As `[{seen[cls]}]`."]
+            elif name not in shared and cls is not TaskDataConfig:
+                parts += _section(name, cls, but=TaskDataConfig)
+        parts += ["### Preset `published`", *_changes(task.presets["published"])]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _section(name: str, cls: type, but: type | None = None) -> list[str]:
+    """Return the heading, summary and table of a config, without the settings that another one has too."""
+    summary = " ".join((cls.__doc__ or "").split("\n\n")[0].replace("``", "`").split())
+    return [f"### `[{name}]`", summary, _table(cls, but)]
+
+
+def _changes(config: Any, model: bool = True) -> list[str]:
+    """Return the values of a config that are not the defaults, as TOML."""
+    changes = _changed(config)
+    if not model:
+        changes.pop("model", None)
+    return [f"```toml\n{to_toml(changes).rstrip()}\n```"] if changes else ["The defaults listed above."]
+
+
+def _changed(config: Any) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            if inner := _changed(value):
+                changes[field.name] = inner
+        elif value != field.default and not (value is None and field.default is dataclasses.MISSING):
+            changes[field.name] = value
+    return changes
+
+
+def _tables(cls: type, prefix: str = "") -> Iterator[tuple[str, type]]:
+    """Yield the nested tables of a config with their names in a file."""
+    for name, hint in typing.get_type_hints(cls).items():
+        for inner in [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]:
+            yield f"{prefix}{name}", typing.cast(type, inner)
+            yield from _tables(typing.cast(type, inner), f"{prefix}{name}.")
+
+
+def _table(cls: type, but: type | None = None) -> str:
+    hints, described = typing.get_type_hints(cls), _attribute_docstrings(cls)
+    left_out = {field.name for field in dataclasses.fields(but)} if but is not None and issubclass(cls, but) else set()
+    lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
+            continue
+        text = field.metadata.get("help") or described.get(field.name, "")
+        default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
+        cells = (f"`{field.name}`", _type(hint), default, " ".join(text.replace("``", "`").split()))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _attribute_docstrings(cls: type) -> dict[str, str]:
+    """Return the strings that follow a field in the source, for fields that are not declared with a help text."""
+    found: dict[str, str] = {}
+    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(node, ast.ClassDef)
+        for field, after in zip(node.body, node.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+                found[field.target.id] = str(ast.literal_eval(after.value))
+    return found
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return to_toml({"x": value}).removeprefix("x = ").strip()
+
+
+def _type(hint: Any) -> str:
+    """Return a type in words."""
+    arguments = typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " or ".join("none" if part is types.NoneType else _type(part) for part in arguments)
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(f"`{json.dumps(value)}`" for value in arguments)
+    if typing.get_origin(hint) is tuple:
+        inner = [part for part in arguments if part is not ...]
+        return f"list of {_type(inner[0])}" if ... in arguments else f"[{', '.join(map(_type, inner))}]"
+    return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(hint, str(hint))
+
+
+if __name__ == "__main__":
+    print(settings_page(), end="")
