@@ -18,8 +18,8 @@ CPU = torch.device("cpu")
 
 
 def make_available(monkeypatch: pytest.MonkeyPatch, *available: str) -> None:
-    monkeypatch.setattr(compiler, "native_library", lambda: object() if "native" in available else None)
-    monkeypatch.setattr(torch_products, "is_available", lambda backend: backend in available)
+    monkeypatch.setattr(compiler, "load_library", lambda: object() if "native" in available else None)
+    monkeypatch.setattr(torch_products, "works", lambda backend: backend in available)
 
 
 def test_an_unavailable_backend_is_replaced_by_one_at_least_as_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() 
     assert bilm.precision == "bfloat16"
     with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use 'float32', 'bfloat16', 'int8' or None"):
         bilm.precision = "float16"  # type: ignore[assignment]
-    if not torch_products.is_available("torch-fbgemm-int8"):
+    if not torch_products.works("torch-fbgemm-int8"):
         pytest.skip("this machine has no int8 products")
     elmo = Elmo(random_model(scale=1.0))
     (exact,) = elmo.embed([["the", "cat"]])

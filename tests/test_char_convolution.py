@@ -18,7 +18,7 @@ from elmokit.nn.kernels.packed_weights import PackedWeights
 
 @pytest.fixture(scope="module")
 def library() -> NativeLibrary:
-    found = compiler.native_library()
+    found = compiler.load_library()
     if found is None:
         pytest.skip(compiler.why_unavailable())
     return found

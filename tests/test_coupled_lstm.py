@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.tasks.nn.coupled_kernel import read_coupled
-from elmokit.tasks.nn.coupled_lstm import CoupledLSTM, CoupledLSTMStack, read_coupled_plainly, turned_places
+from elmokit.tasks.nn.coupled_lstm import (
+    CoupledLSTM,
+    CoupledLSTMStack,
+    reversed_positions,
+    run_coupled,
+    run_coupled_reference,
+)
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_the_fast_path_equals_the_plain_one_with_gradients(dropped: bool) -> None:
+def test_the_written_out_gradient_equals_autograd(dropped: bool) -> None:
     torch.manual_seed(1)
     size = 4
     shapes = [(5, 2, 3, 3 * size), (2, 3 * size, size), (2, 3, size), (2, 3, size)]
@@ -21,11 +26,11 @@ def test_the_fast_path_equals_the_plain_one_with_gradients(dropped: bool) -> Non
     drop = torch.nn.functional.dropout(torch.ones(2, 3, size, dtype=torch.float64), 0.5) if dropped else None
     upstream = torch.randn(5, 2, 3, size, dtype=torch.float64)
     results = []
-    for read in (read_coupled, read_coupled_plainly):
-        output = read(*tensors, drop)
+    for run in (run_coupled, run_coupled_reference):
+        output = run(*tensors, drop)
         results.append([output, *torch.autograd.grad(output, tensors, upstream)])
-    for fast, plain in zip(*results, strict=True):
-        assert torch.allclose(fast, plain, atol=1e-12)
+    for ours, expected in zip(*results, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-12)
 
 
 def test_two_steps_follow_the_formula() -> None:
@@ -54,8 +59,8 @@ def test_padding_changes_nothing() -> None:
     assert not batched[~MASK].any()
 
 
-def test_rows_are_turned_at_their_own_length() -> None:
-    assert turned_places(MASK).tolist() == [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]]
+def test_rows_are_reversed_at_their_own_length() -> None:
+    assert reversed_positions(MASK).tolist() == [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]]
 
 
 def test_each_gate_starts_orthonormal_over_input_and_state() -> None:

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.tasks.nn.highway_kernel import read_highway
-from elmokit.tasks.nn.highway_lstm import AlternatingLSTM, HighwayLSTM, read_highway_plainly
+from elmokit.tasks.nn.highway_lstm import AlternatingLSTM, HighwayLSTM, run_highway, run_highway_reference
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
 
@@ -22,15 +21,15 @@ def random_case(size: int = 4, dropped: bool = True) -> tuple[Tensor, Tensor, Te
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_the_fast_path_equals_the_plain_one_with_gradients(reverse: bool, dropped: bool) -> None:
+def test_the_written_out_gradient_equals_autograd(reverse: bool, dropped: bool) -> None:
     from_input, weight, bias, drop = random_case(dropped=dropped)
     upstream = torch.randn(3, 5, 4, dtype=torch.float64)
     results = []
-    for read in (read_highway, read_highway_plainly):
-        output = read(from_input, weight, bias, MASK, drop, reverse)
+    for run in (run_highway, run_highway_reference):
+        output = run(from_input, weight, bias, MASK, drop, reverse)
         results.append([output, *torch.autograd.grad(output, (from_input, weight, bias), upstream)])
-    for fast, plain in zip(*results, strict=True):
-        assert torch.allclose(fast, plain, atol=1e-12)
+    for ours, expected in zip(*results, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-12)
     assert not results[0][0][~MASK].any()
 
 

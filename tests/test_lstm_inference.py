@@ -107,7 +107,7 @@ def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, backend)
-    if compiler.native_library() is None:  # only our own elementwise functions promise the same bits at every position
+    if compiler.load_library() is None:  # only our own elementwise functions promise the same bits at every position
         pytest.skip(compiler.why_unavailable())
     torch.manual_seed(0)
     stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
@@ -164,7 +164,7 @@ def test_reading_order_visits_each_real_token_once_and_rows_in_their_order(
 @settings(max_examples=25, deadline=None)
 @given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
 def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
-    functions = compiler.native_library()
+    functions = compiler.load_library()
     if functions is None:
         pytest.skip(compiler.why_unavailable())
     torch.manual_seed(seed)

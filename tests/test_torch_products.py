@@ -21,12 +21,12 @@ TOLERANCE = {
 def test_this_pytorch_still_has_the_private_calls(backend: str) -> None:
     """When this fails on a new PyTorch, elmokit still works, slower: see ``torch_products.pack`` for another way."""
     if torch.backends.mkldnn.is_available() and "fbgemm" in torch.backends.quantized.supported_engines:
-        assert torch_products.is_available(backend)
+        assert torch_products.works(backend)
 
 
 @pytest.mark.parametrize("backend", [*TOLERANCE, "torch-fbgemm-int8"])
 def test_a_packed_product_is_the_product(backend: str) -> None:
-    if not torch_products.is_available(backend):
+    if not torch_products.works(backend):
         pytest.skip(f"this machine lacks {backend}")
 
     @settings(max_examples=25, deadline=None)
@@ -48,11 +48,11 @@ def test_a_call_that_fails_is_not_offered(error: type[Exception], monkeypatch: p
         raise error("no such operator")
 
     monkeypatch.setitem(torch_products.PACKERS, "gone", gone)
-    assert not torch_products.is_available("gone")
+    assert not torch_products.works("gone")
 
 
 def test_a_call_that_gives_something_else_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         torch_products.PACKERS, "changed", lambda weight, bias: lambda inputs: F.linear(inputs, -weight, bias)
     )
-    assert not torch_products.is_available("changed")
+    assert not torch_products.works("changed")

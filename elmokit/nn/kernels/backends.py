@@ -93,7 +93,7 @@ def is_available(backend: Backend) -> bool:
     """Return whether this processor, this PyTorch and (for ``native``) the C compiler can run a backend."""
     if backend == "native":
         return native_library() is not None
-    return backend == "reference" or torch_products.is_available(backend)
+    return backend == "reference" or torch_products.works(backend)
 
 
 def native_library() -> NativeLibrary | None:
@@ -101,7 +101,7 @@ def native_library() -> NativeLibrary | None:
     # Imported here because the compiler needs the cache directory, and importing the network must not touch either.
     from elmokit.nn.kernels import compiler
 
-    return compiler.native_library()
+    return compiler.load_library()
 
 
 def native_library_for(tensor: Tensor) -> NativeLibrary | None:

@@ -31,14 +31,14 @@ BUILD_SECONDS = 60
 
 
 @functools.cache
-def native_library() -> NativeLibrary | None:
+def load_library() -> NativeLibrary | None:
     """Return the library, compiled if necessary; None if that is impossible (``why_unavailable`` has the reason)."""
     return _load()[0]
 
 
 def why_unavailable() -> str:
     """Return why there is no native library; an empty string if there is one."""
-    native_library()
+    load_library()
     return _load()[1]
 
 

@@ -49,7 +49,7 @@ class NativeLibrary:
     """The C functions of a compiled library, taking tensors.
 
     Args:
-        path: The shared library, from ``compiler.native_library``.
+        path: The shared library, from ``compiler.load_library``.
     """
 
     def __init__(self, path: Path) -> None:

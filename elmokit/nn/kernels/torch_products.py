@@ -32,13 +32,13 @@ def pack(backend: str, weight: Tensor, bias: Tensor | None = None) -> Product:
         bias: ``(outputs,)`` or None.
     """
     with warnings.catch_warnings():
-        # PyTorch's quantized tensors are deprecated. When they are removed, ``is_available`` returns False for them.
+        # PyTorch's quantized tensors are deprecated. When they are removed, ``works`` returns False for them.
         warnings.filterwarnings("ignore", category=UserWarning)
         return PACKERS[backend](weight.detach(), None if bias is None else bias.detach())
 
 
 @functools.cache
-def is_available(backend: str) -> bool:
+def works(backend: str) -> bool:
     """Return whether a backend works: the processor has the instructions, and a trial product is right."""
     if not _WORTHWHILE.get(backend, lambda: True)():
         return False

@@ -1,22 +1,24 @@
-"""The LSTM of end-to-end coreference: input and forget gate coupled, learned first state (Lee et al. 2017, 2018).
+"""The LSTM of end-to-end coreference: coupled input and forget gates, learned initial state (Lee et al. 2017, 2018).
 
-One step from input ``x`` and state ``(h, c)``, in each direction with weights of its own::
+One step from input ``x`` and state ``(h, c)``, with separate weights for each direction::
 
     i, o = sigmoid(W x + U (d * h) + b)      j = tanh(W x + U (d * h) + b)
     c' = (1 - i) * c + i * j
     h' = tanh(c') * o
 
-where ``d`` is one dropout mask for the whole sequence. Blocks stand in the order i, j, o. This is the plain path and
-the stack of layers; the fast path of a layer is in ``nn.coupled_kernel``.
+where ``d`` is one dropout mask for the whole sequence. Weight blocks have the order i, j, o.
+
+``run_coupled`` computes both directions at once with its gradient written out, which is several times faster than
+autograd over a loop; ``run_coupled_reference`` has the formulas as above, and the two are tested against each other.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from elmokit.tasks.nn.coupled_kernel import read_coupled
 
 N_BLOCKS = 3
 N_DIRECTIONS = 2  # forward, backward
@@ -26,9 +28,9 @@ class CoupledLSTM(nn.Module):
     """One layer in both directions.
 
     Args:
-        input_dim: size of the inputs.
-        hidden_dim: size of the state, in each direction.
-        dropout: on the state that is fed back; the output is not dropped.
+        input_dim: Size of the inputs.
+        hidden_dim: Size of the state in each direction.
+        dropout: Dropout probability on the recurrent state; the output is not dropped.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, dropout: float) -> None:
@@ -44,7 +46,7 @@ class CoupledLSTM(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw each gate's matrix over input and state orthonormal, the first states Glorot uniform; biases 0."""
+        """Draw each gate's matrix over input and state orthonormal, and the initial states Glorot uniform; biases 0."""
         input_dim = self.input_weight.shape[-1]
         block = torch.empty(self.hidden_dim, input_dim + self.hidden_dim)
         with torch.no_grad():
@@ -58,18 +60,19 @@ class CoupledLSTM(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Read a batch of sentences.
+        """Run both directions over a batch of sentences.
 
         Args:
             inputs: ``(batch, time, input_dim)``.
-            mask: ``(batch, time)`` bool, True on a real token; padding stands on the right.
+            mask: ``(batch, time)`` bool, True on a real token; padding is on the right.
 
         Returns:
-            ``(batch, time, 2 * hidden_dim)``, forward and backward, zero on padding.
+            ``(batch, time, 2 * hidden_dim)``, forward and backward concatenated, zero on padding.
         """
         n_rows, n_steps, _ = inputs.shape
-        turned = turned_places(mask)
-        both = torch.stack([inputs, _reordered(inputs, turned)])  # each row from its first token, and from its last
+        # The backward direction reads each row reversed, so that both directions are one loop from the first step.
+        positions = reversed_positions(mask)
+        both = torch.stack([inputs, _reorder(inputs, positions)])
         from_input = torch.baddbmm(self.bias[:, None], both.flatten(1, 2), self.input_weight.transpose(1, 2))
         shape = (N_DIRECTIONS, n_rows, n_steps, len(self.bias[0]))
         from_input = from_input.view(shape).permute(2, 0, 1, 3)  # (time, 2, batch, gates)
@@ -79,19 +82,95 @@ class CoupledLSTM(nn.Module):
         drop = None
         if self.training and self.dropout:
             drop = F.dropout(inputs.new_ones(N_DIRECTIONS, n_rows, self.hidden_dim), self.dropout)
-        outputs = read_coupled(from_input, self.state_weight, first_hidden, first_cell, drop)
+        outputs = run_coupled(from_input, self.state_weight, first_hidden, first_cell, drop)
         forward, backward = outputs.permute(1, 2, 0, 3).unbind(0)
-        return torch.cat([forward, _reordered(backward, turned)], dim=-1) * mask[..., None]
+        return torch.cat([forward, _reorder(backward, positions)], dim=-1) * mask[..., None]
 
 
-def read_coupled_plainly(
+def run_coupled(from_input: Tensor, state_weight: Tensor, hidden: Tensor, cell: Tensor, drop: Tensor | None) -> Tensor:
+    """Run all directions of a layer together.
+
+    Args:
+        from_input: ``(time, directions, batch, 3 * hidden_dim)``: the input's contribution to the gates i, j, o, with
+            the bias.
+        state_weight: ``(directions, 3 * hidden_dim, hidden_dim)``.
+        hidden: ``(directions, batch, hidden_dim)``, the initial hidden state.
+        cell: The initial cell, of the same shape.
+        drop: The dropout mask that multiplies the recurrent state, of the same shape; None for no dropout.
+
+    Returns:
+        ``(time, directions, batch, hidden_dim)``
+    """
+    outputs: Tensor = _CoupledLayer.apply(from_input, state_weight, hidden, cell, drop)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _CoupledLayer(torch.autograd.Function):
+    """The loop over steps. What the backward pass needs has one buffer per quantity, over all steps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, from_input: Tensor, state_weight: Tensor, hidden: Tensor, cell: Tensor, drop: Tensor | None
+    ) -> Tensor:
+        n_steps, size = len(from_input), hidden.shape[-1]
+        shape = (n_steps, *hidden.shape)
+        # The sums from the inputs; each step adds the recurrent product and replaces the sums by the activations.
+        gates = from_input.clone(memory_format=torch.contiguous_format)
+        cells = from_input.new_empty(n_steps + 1, *hidden.shape)
+        squashed, recurrent, outputs = (from_input.new_empty(shape) for _ in range(3))
+        cells[0] = cell
+        weight = state_weight.transpose(1, 2)
+        for step in range(n_steps):
+            recurrent[step] = outputs[step - 1] if step else hidden
+            if drop is not None:
+                recurrent[step].mul_(drop)
+            here = gates[step].baddbmm_(recurrent[step], weight)
+            i, j, o = here.chunk(3, dim=-1)
+            i.sigmoid_()
+            j.tanh_()
+            o.sigmoid_()
+            torch.lerp(cells[step], j, i, out=cells[step + 1])  # (1 - i) * cell + i * j
+            torch.tanh(cells[step + 1], out=squashed[step])
+            torch.mul(squashed[step], o, out=outputs[step])
+        ctx.save_for_backward(state_weight, drop, gates, cells, squashed, recurrent)
+        ctx.size = size
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        state_weight, drop, gates, cells, squashed, recurrent = ctx.saved_tensors
+        gradients = torch.empty_like(gates)
+        hidden_gradient = torch.zeros_like(cells[0])
+        cell_gradient = torch.zeros_like(cells[0])
+        for step in reversed(range(len(gates))):
+            i, j, o = gates[step].chunk(3, dim=-1)
+            to_i, to_j, to_o = gradients[step].chunk(3, dim=-1)
+            to_hidden = hidden_gradient.add_(upstream[0][step])
+            torch.mul(to_hidden, squashed[step], out=to_o)
+            to_cell = torch.ops.aten.tanh_backward(to_hidden * o, squashed[step]).add_(cell_gradient)
+            torch.mul(to_cell, j - cells[step], out=to_i)
+            torch.mul(to_cell, i, out=to_j)
+            torch.sub(to_cell, to_j, out=cell_gradient)
+            torch.ops.aten.sigmoid_backward.grad_input(to_i, i, grad_input=to_i)
+            torch.ops.aten.tanh_backward.grad_input(to_j, j, grad_input=to_j)
+            torch.ops.aten.sigmoid_backward.grad_input(to_o, o, grad_input=to_o)
+            torch.bmm(gradients[step], state_weight, out=hidden_gradient)
+            if drop is not None:
+                hidden_gradient.mul_(drop)
+        # The weight's gradient as one product over all steps.
+        by_direction = gradients.transpose(0, 1).flatten(1, 2)  # (directions, time * batch, 3 * hidden_dim)
+        to_weight = torch.bmm(by_direction.transpose(1, 2), recurrent.transpose(0, 1).flatten(1, 2))
+        return gradients, to_weight, hidden_gradient, cell_gradient, None
+
+
+def run_coupled_reference(
     from_input: Tensor, state_weight: Tensor, hidden: Tensor, cell: Tensor, drop: Tensor | None
 ) -> Tensor:
-    """The formulas step by step; what the fast path is tested against. Arguments as those of ``read_coupled``."""
+    """Compute the formulas step by step; arguments as in ``run_coupled``."""
     outputs = []
     for step in from_input:
-        fed_back = hidden if drop is None else hidden * drop
-        i, j, o = (step + torch.bmm(fed_back, state_weight.transpose(1, 2))).chunk(N_BLOCKS, dim=-1)
+        recurrent = hidden if drop is None else hidden * drop
+        i, j, o = (step + torch.bmm(recurrent, state_weight.transpose(1, 2))).chunk(N_BLOCKS, dim=-1)
         i = torch.sigmoid(i)
         cell = (1 - i) * cell + i * torch.tanh(j)
         hidden = torch.tanh(cell) * torch.sigmoid(o)
@@ -99,27 +178,27 @@ def read_coupled_plainly(
     return torch.stack(outputs) if outputs else from_input[..., : hidden.shape[-1]]
 
 
-def turned_places(mask: Tensor) -> Tensor:
-    """``(batch, time)``: from where each step reads if a row is read from its last token; padding stays in place."""
+def reversed_positions(mask: Tensor) -> Tensor:
+    """Return the positions ``(batch, time)`` of each row's tokens in reverse order; padding stays in place."""
     steps = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
     return torch.where(mask, mask.sum(dim=1, keepdim=True) - 1 - steps, steps)
 
 
-def _reordered(values: Tensor, places: Tensor) -> Tensor:
-    """Steps of ``(batch, time, dim)`` in another order."""
-    return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
+def _reorder(values: Tensor, positions: Tensor) -> Tensor:
+    """Return the steps of ``(batch, time, dim)`` in another order."""
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
 
 
 class CoupledLSTMStack(nn.Module):
-    """Layers with dropout on each one's output; from the second on, a gate mixes a layer's output with its input.
+    """A stack of coupled LSTM layers; from the second on, a gate mixes a layer's output with its input.
 
-    Lee et al. 2017 have one layer, Lee et al. 2018 three.
+    Lee et al. 2017 use one layer, Lee et al. 2018 three.
 
     Args:
-        input_dim: size of the inputs.
-        hidden_dim: size of each direction of each layer.
-        n_layers: how many.
-        dropout: on the fed-back states and on the outputs.
+        input_dim: Size of the inputs.
+        hidden_dim: Size of each direction of each layer.
+        n_layers: Number of layers.
+        dropout: Dropout probability on the recurrent states and on each layer's output.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, n_layers: int, dropout: float) -> None:
@@ -136,7 +215,7 @@ class CoupledLSTMStack(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Read a batch through all layers; shapes as in ``CoupledLSTM.forward``."""
+        """Run all layers over a batch; shapes as in ``CoupledLSTM.forward``."""
         for number, layer in enumerate(self.layers):
             outputs = self.dropout(layer(inputs, mask))
             if number:
