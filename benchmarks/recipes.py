@@ -23,7 +23,7 @@ from elmokit.training.corpus import count_corpus, read_held_out
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingReport
 from elmokit.weights.folder import load_folder
-from elmokit.weights.softmaxes import SoftmaxConfig
+from elmokit.nn.softmax_config import SoftmaxConfig
 
 N_SAMPLES = 1024
 N_WORDS = 10_000

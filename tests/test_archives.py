@@ -242,7 +242,7 @@ def test_a_name_that_stands_twice_is_refused(tmp_path: Path, files: Files) -> No
             member = tarfile.TarInfo("options.json")
             member.size = len(files["options.json"])
             archive.addfile(member, io.BytesIO(files["options.json"]))
-    with pytest.raises(FormatError, match="stands in it twice"):
+    with pytest.raises(FormatError, match="occurs twice"):
         open_model(path)
 
 

@@ -16,7 +16,7 @@ from elmokit.bilm import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights import bilm_tf
-from elmokit.weights.bilm_tf import stand_ins
+from elmokit.weights.bilm_tf import placeholders
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import fixture_sentences, random_model
 
@@ -97,7 +97,7 @@ def test_datasets_have_the_published_names_shapes_and_type(tmp_path: Path) -> No
 def test_names_that_bilm_tfs_dump_got_wrong_are_read(kind: str, regular: str, odd: str, tmp_path: Path) -> None:
     model = random_model(CONFIGS[kind])
     options, weights = saved(model, tmp_path)
-    content = {name: value for name, value in datasets(weights).items() if name not in stand_ins(model.bilm.config)}
+    content = {name: value for name, value in datasets(weights).items() if name not in placeholders(model.bilm.config)}
     for d in range(2):
         for k in range(2):
             for tensor, untranslated in (("W_0", "kernel"), ("B", "bias"), ("W_P_0", "projection/kernel")):
@@ -299,7 +299,7 @@ def test_a_huge_declared_shape_is_refused_before_anything_is_read(tmp_path: Path
 def test_a_truncated_weight_file_is_a_clear_error(n_bytes: int, tmp_path: Path) -> None:
     options, weights = saved(random_model(), tmp_path)
     weights.write_bytes(weights.read_bytes()[:n_bytes])
-    with pytest.raises(FormatError, match="no readable HDF5 file"):
+    with pytest.raises(FormatError, match="not a readable HDF5 file"):
         bilm_tf.load(options, weights)
 
 
@@ -315,10 +315,10 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     ("content", "error", "message"),
     [
         ("{not json", FormatError, "not a readable JSON"),
-        ('{"lstm": 3}', FormatError, "no ELMo options file"),
+        ('{"lstm": 3}', FormatError, "not an ELMo options file"),
         ('{"lstm": {}, "char_cnn": {}}', ConfigError, "there is no key 'filters'"),
-        ('{"lstm": {"dim": 4}, "char_cnn": {"filters": 3}}', ConfigError, "a value is of the wrong kind"),
-        ('{"lstm": {"dim": 64}}', TensorMismatchError, "nothing says how tokens come in"),
+        ('{"lstm": {"dim": 4}, "char_cnn": {"filters": 3}}', ConfigError, "a value has the wrong type"),
+        ('{"lstm": {"dim": 64}}', TensorMismatchError, "nothing says how tokens are read"),
     ],
 )
 def test_options_that_are_none_are_a_clear_error(

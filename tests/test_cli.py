@@ -196,7 +196,7 @@ BAD_CALLS = {
     "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
     "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],
     "is not a model that elmokit can open": ["info", "text.txt"],
-    "no readable HDF5 file": ["info", "broken.hdf5"],
+    "not a readable HDF5 file": ["info", "broken.hdf5"],
     "There is no options file": ["info", "lonely.hdf5"],
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
     "Missing argument 'TEXT'": ["embed"],

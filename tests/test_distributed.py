@@ -26,7 +26,7 @@ from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.softmaxes import build_softmax
+from elmokit.nn.softmax_config import build_softmax
 
 LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
 SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --window-length 5 --tokens 240 --dropout 0 --log-every 2"
@@ -69,7 +69,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
     vocabulary = Vocabulary.from_file(run / VOCABULARY)
     bilm = BiLM(config.model)
     bilm.reset_parameters()
-    softmax = build_softmax(config.softmax, len(vocabulary), bilm)
+    softmax = build_softmax(config.softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
     softmax.reset_parameters()
     model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
     losses = WindowLosses(bilm, softmax, 0).train()

@@ -12,6 +12,7 @@ from torch import Tensor
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
+from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training import softmax_transfer
 from elmokit.training.results import compare_models
@@ -19,7 +20,6 @@ from elmokit.training.softmax_transfer import with_dropout, with_softmax_over
 from elmokit.weights import many_langs
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
 from tests.conftest import WORDS, random_model
 from tests.helpers.many_langs_files import toy_model
 
@@ -31,7 +31,8 @@ WORD_INPUT = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(WOR
 def model_with(kind: str, config: BiLMConfig = WORD_INPUT) -> PretrainedBiLM:
     """A random word-input model with a softmax of that kind."""
     model = random_model(config)
-    softmax = build_softmax(SoftmaxConfig(kind, (5,) if kind == "adaptive" else ()), len(WORDS), model.bilm)  # type: ignore[arg-type]
+    config = SoftmaxConfig(kind, (5,) if kind == "adaptive" else ())  # type: ignore[arg-type]
+    softmax = build_softmax(config, len(WORDS), model.bilm.config.projection_dim, model.bilm.token_layer)
     generator = torch.Generator().manual_seed(1)
     softmax.reset_parameters(generator)
     with torch.no_grad():

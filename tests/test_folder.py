@@ -93,7 +93,7 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
     whole = weights.read_bytes()
     for damaged in (b"", whole[:50], whole[:-10], b"\xff" * 64):
         weights.write_bytes(damaged)
-        with pytest.raises(FormatError, match="no readable safetensors file"):
+        with pytest.raises(FormatError, match="not a readable safetensors file"):
             load_folder(folder)
     weights.unlink()
     with pytest.raises(ModelNotFoundError, match=r"model\.safetensors is missing"):
@@ -118,7 +118,7 @@ def test_a_configuration_that_is_no_table_is_a_clear_error(content: str, model: 
 def test_a_card_that_is_no_table_is_a_clear_error(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     edit_config(tmp_path / "model", card=card)
-    with pytest.raises(FormatError, match="the card is no table"):
+    with pytest.raises(FormatError, match="the card is not a table"):
         load_folder(tmp_path / "model")
 
 

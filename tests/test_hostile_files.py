@@ -149,11 +149,11 @@ def test_truncated_weights_are_one_clear_error(folder: Path, share: float) -> No
         ("max_characters_per_token", 10**9, "at most"),
         ("dim", 10**12, "at most"),
         ("filters", [[1, 10**12]], "at most"),
-        ("filters", "none", "wrong kind"),
-        ("filters", [[float("inf"), 4]], "wrong kind"),
-        pytest.param("cell_clip", 10**400, "wrong kind", id="a clip beyond float"),
+        ("filters", "none", "wrong type"),
+        ("filters", [[float("inf"), 4]], "wrong type"),
+        pytest.param("cell_clip", 10**400, "wrong type", id="a clip beyond float"),
         ("max_characters_per_token", float("nan"), "whole number"),
-        ("dim", "64", "whole number|wrong kind"),
+        ("dim", "64", "whole number|wrong type"),
     ],
 )
 def test_options_that_lie_are_refused(folder: Path, name: str, value: Any, message: str) -> None:

@@ -314,18 +314,18 @@ def test_other_networks_are_refused_with_the_reason(changes: dict[str, Any], wha
         ("encoder", {"dim": 4}, r"encoder\.dim equals projection_dim \(4\)"),
         ("encoder", {"dim": 8}, "misshapen: .*forward_layer_0"),
         ("encoder", {"dim": 2**31}, "hidden_dim is 2,147,483,648. It can be at most"),
-        ("encoder", {"n_layers": 10**9}, "n_layers says 1000000000, and the tensors are of 2"),
+        ("encoder", {"n_layers": 10**9}, "n_layers says 1000000000, and the tensors have 2"),
         ("encoder", {"dim": "7"}, "dim is '7'"),
         ("encoder", {"cell_clip": -1}, "cell_clip is -1"),
         ("token_embedder", {"max_characters_per_token": 10**12}, "max_characters_per_token is 1000000000000"),
-        pytest.param("encoder", {"cell_clip": 10**400}, "a value is of the wrong kind", id="a clip beyond float"),
+        pytest.param("encoder", {"cell_clip": 10**400}, "a value has the wrong type", id="a clip beyond float"),
         ("token_embedder", {"word_dim": 2**31}, "word_dim is 2,147,483,648. It can be at most"),
         ("token_embedder", {"word_dim": 0}, "unexpected: token_embedder.word_emb_layer"),
         ("token_embedder", {"word_dim": 0, "char_dim": 0}, "reads either characters or word ids"),
-        ("token_embedder", {"filters": [[1, 3]]}, "filters says 1, and the tensors are of 3"),
-        ("token_embedder", {"filters": [[1, 3], [2, 4], 3]}, "a value is of the wrong kind"),
-        ("token_embedder", {"filters": [[float("inf"), 3], [2, 4], [3, 2]]}, "a value is of the wrong kind"),
-        ("token_embedder", {"n_highway": 1}, "n_highway says 1, and the tensors are of 2"),
+        ("token_embedder", {"filters": [[1, 3]]}, "filters says 1, and the tensors have 3"),
+        ("token_embedder", {"filters": [[1, 3], [2, 4], 3]}, "a value has the wrong type"),
+        ("token_embedder", {"filters": [[float("inf"), 3], [2, 4], [3, 2]]}, "a value has the wrong type"),
+        ("token_embedder", {"n_highway": 1}, "n_highway says 1, and the tensors have 2"),
         ("token_embedder", {"activation": "gelu"}, "activation is 'gelu'"),
     ],
     ids=str,
@@ -349,7 +349,7 @@ def test_a_table_that_is_a_single_number_is_named(name: str, tmp_path: Path) -> 
 
 def test_characters_alone_need_filters_of_another_sum_than_the_projection(tmp_path: Path) -> None:
     toy = toy_model(word_dim=0, encoder={"projection_dim": 9, "dim": 12})
-    with pytest.raises(ConfigError, match="the sum of the filters, without words beside it, equals projection_dim"):
+    with pytest.raises(ConfigError, match="the sum of the filters, without words, equals projection_dim"):
         open_model(toy.write(tmp_path / "toy"))
 
 
@@ -400,7 +400,7 @@ def test_code_in_a_pickle_is_not_run(container: str, tmp_path: Path) -> None:
             pickle.dump(content, file, protocol=2)
         else:
             torch.save(content, file, _use_new_zipfile_serialization=container == "zip")
-    with pytest.raises(FormatError, match=r"encoder\.pkl .*(nothing of it was run|no readable state dict)"):
+    with pytest.raises(FormatError, match=r"encoder\.pkl .*(none of it was run|not a readable PyTorch state dict)"):
         open_model(folder)
     assert not (tmp_path / "touched").exists()
 
@@ -412,7 +412,7 @@ def test_a_truncated_pickle_is_named(share: float, zipped: bool, tmp_path: Path)
     file = folder / "encoder.pkl"
     data = file.read_bytes()
     file.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(FormatError, match=r"encoder\.pkl is no readable state dict"):
+    with pytest.raises(FormatError, match=r"encoder\.pkl is not a readable PyTorch state dict"):
         open_model(folder)
 
 
@@ -444,7 +444,7 @@ def test_a_storage_with_a_forged_size_is_refused_before_it_is_allocated(tmp_path
 def test_a_pickle_of_something_else_is_named(content: Any, tmp_path: Path) -> None:
     folder = toy_model().write(tmp_path / "toy")
     torch.save(content, folder / "encoder.pkl")
-    with pytest.raises(FormatError, match="no state dict: expected plain tensors by name"):
+    with pytest.raises(FormatError, match="not a state dict: expected plain tensors by name"):
         open_model(folder)
 
 

@@ -247,7 +247,7 @@ def test_a_compressed_vocabulary_is_read_beside_and_where_it_is_given(tmp_path: 
     [
         (WORDS[:-1], f"has {len(WORDS) - 1} words and softmax/b {len(WORDS)} rows|softmax/W {len(WORDS)} rows"),
         ([*WORDS, "more"], f"has {len(WORDS) + 1} words"),
-        ([*WORDS[:-1], "the"], "stands in it more than once"),
+        ([*WORDS[:-1], "the"], "occurs more than once"),
         (WORDS[3:], "remove the file"),
     ],
 )

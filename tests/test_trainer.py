@@ -16,6 +16,7 @@ from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMState
 from elmokit.errors import ConfigError, LockedError, TextError, TrainingError
 from elmokit.io.lock import file_lock
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training import loop
@@ -26,7 +27,6 @@ from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingR
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.softmaxes import SoftmaxConfig
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])

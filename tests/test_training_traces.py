@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.loop import run_training
@@ -18,7 +19,6 @@ from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
-from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
 from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
 
 # Losses of the directions, and the global norm of the gradient times n_steps before clipping.

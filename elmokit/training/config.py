@@ -9,7 +9,7 @@ from typing import Literal
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.config import check_at_least, check_not_negative, check_positive, setting
 from elmokit.errors import ConfigError
-from elmokit.weights.softmaxes import SoftmaxConfig
+from elmokit.nn.softmax_config import SoftmaxConfig
 
 FINAL_RATIO = 0.05  # a falling schedule ends at this ratio of the peak learning rate
 MAX_SEED = 2**32 - 1  # each process derives a larger one from it, which must fit into 64 bits

@@ -48,7 +48,7 @@ from elmokit.training.throughput import ThroughputMeter
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
-from elmokit.weights.softmaxes import build_softmax, softmax_config
+from elmokit.nn.softmax_config import build_softmax, softmax_config
 
 HELD_OUT_ROWS = 64  # the batch size of evaluations, which are stateful: each row reads its part of the text in order
 LOW_ADAGRAD_RATE = 0.05
@@ -343,7 +343,7 @@ def _ignore(report: TrainingReport) -> None:
 def _new_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM:
     bilm = BiLM(config.model)
     bilm.reset_parameters()
-    softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm)
+    softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm.config.projection_dim, bilm.token_layer)
     softmax.reset_parameters()
     return PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary)
 

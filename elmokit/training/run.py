@@ -40,7 +40,7 @@ from elmokit.training.run_folder import check_settings, write_json
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
-from elmokit.weights.softmaxes import build_softmax
+from elmokit.nn.softmax_config import build_softmax
 
 SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
@@ -144,7 +144,8 @@ def create_run(
     """
     corpus.check(config, n_processes)
     with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
-        build_softmax(config.softmax, len(corpus.vocabulary), BiLM(config.model))
+        token_layer = BiLM(config.model).token_layer
+        build_softmax(config.softmax, len(corpus.vocabulary), config.model.projection_dim, token_layer)
     settings = {name: value for name, value in asdict(config).items() if name not in ("model", "softmax")}
     card = {
         "corpus": dict(facts),

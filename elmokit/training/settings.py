@@ -19,7 +19,7 @@ from elmokit.errors import ConfigError
 from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, TrainingConfig
 from elmokit.training.corpus import HELD_OUT_SENTENCES
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.softmaxes import SoftmaxConfig, softmax_config
+from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 
 MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
 SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs"}

@@ -26,7 +26,7 @@ from elmokit.nn.char_cnn import WordEmbedding
 from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, Softmax, TiedSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
+from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 
 NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
 
@@ -69,7 +69,7 @@ def with_softmax_over(
     generator = torch.Generator().manual_seed(seed)
     if model.vocabulary is not None and not same_words and isinstance(bilm.token_layer, WordEmbedding):
         bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
-    new = build_softmax(softmax, len(vocabulary), bilm)
+    new = build_softmax(softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
     new.reset_parameters(generator)
     frequencies = _frequencies(vocabulary, counts, n_sentences, bilm.config.n_directions)
     with torch.no_grad():
@@ -193,6 +193,6 @@ def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
     softmax = model.softmax
     if isinstance(softmax, TiedSoftmax):  # it refers to the word table, which is now another module's
         bias = softmax.bias
-        softmax = build_softmax(SoftmaxConfig("tied"), len(bias), bilm)
+        softmax = build_softmax(SoftmaxConfig("tied"), len(bias), bilm.config.projection_dim, bilm.token_layer)
         softmax.load_state_dict({"bias": bias.detach()})
     return dataclasses.replace(model, bilm=bilm.requires_grad_(), softmax=softmax)

@@ -1,9 +1,9 @@
-"""AllenNLP's names and layouts for an ELMo's parameters: what its checkpoints (``weights.th``) hold.
+"""AllenNLP's names and layouts for an ELMo's parameters, as in its checkpoints (``weights.th``).
 
-Against ours: an LSTM cell's matrix is cut into ``input_linearity`` and ``state_linearity``, its gate blocks stand
-in the order i, f, g, o, and the 1 that TensorFlow adds to the forget gate is part of the stored bias; a highway
-layer is one matrix, first the transformed branch, then the gate of the *carried* branch (the negative of ours).
-A projection that our network leaves out because sizes are equal is the identity there.
+Differences from ours: an LSTM cell's matrix is split into ``input_linearity`` and ``state_linearity``, its gates are in
+the order i, f, g, o, and the stored bias includes the 1 that TensorFlow adds to the forget gate; a highway layer is one
+matrix, first the transformed branch, then the gate of the *carried* branch (the negative of ours). A projection between
+equal sizes, which our network does not have, is the identity there.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DIRECTIONS = ("forward", "backward")
 
 
 def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
-    """The sizes of the char CNN.
+    """Return the config of the char CNN.
 
     Raises:
-        ConfigError: AllenNLP's ELMo has no place for such a model.
+        ConfigError: AllenNLP's ELMo cannot represent the model.
     """
     if config.char_cnn is None:
         raise ConfigError("AllenNLP's ELMo reads characters, and this model reads words. Open it with elmokit.Elmo.")
@@ -36,10 +36,10 @@ def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
 
 
 def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
-    """The char CNN's tensors as AllenNLP's ``_ElmoCharacterEncoder`` names and lays them out.
+    """Convert the char CNN's tensors to those of AllenNLP's ``_ElmoCharacterEncoder``.
 
     Raises:
-        ConfigError: AllenNLP's ELMo has no place for such a model.
+        ConfigError: AllenNLP's ELMo cannot represent the model.
     """
     config = bilm.config
     cnn = char_cnn_of(config)
@@ -62,7 +62,7 @@ def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
 
 
 def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
-    """The LSTM layers' tensors as AllenNLP's ``ElmoLstm`` names and lays them out."""
+    """Convert the LSTM layers' tensors to those of AllenNLP's ``ElmoLstm``."""
     config = bilm.config
     ours = bilm.state_dict()
     theirs: dict[str, Tensor] = {}
@@ -79,11 +79,11 @@ def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
 
 
 def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
-    """A biLM from the tensors of AllenNLP's ``_ElmoBiLm``; the way back from the two above.
+    """Build a biLM from the tensors of AllenNLP's ``_ElmoBiLm``, the inverse of the two functions above.
 
     Raises:
-        ConfigError: AllenNLP's ELMo has no place for such a model.
-        TensorMismatchError: a projection between equal sizes is not the identity, as training may have made it.
+        ConfigError: AllenNLP's ELMo cannot represent the model.
+        TensorMismatchError: A projection between equal sizes is not the identity any more, because it was trained.
     """
     cnn = char_cnn_of(config)
     ours = {"token_layer.char_embedding.weight": theirs[f"{ENCODER}._char_embedding_weights"]}
@@ -116,7 +116,7 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
 
 
 def _cells(config: BiLMConfig) -> list[tuple[str, str]]:
-    """Each LSTM layer by their name and ours."""
+    """List the LSTM layers by their names and ours."""
     return [
         (f"{direction}_layer_{k}", f"directions.{d}.layers.{k}")
         for d, direction in enumerate(DIRECTIONS[: config.n_directions])

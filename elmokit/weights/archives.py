@@ -1,7 +1,7 @@
-"""Archives (zip, tar, tar.gz and its like) to a folder that lives for as long as a model is read from it.
+"""Unpack archives (zip, tar, tar.gz and similar) to a temporary folder from which a model is read.
 
-Only what a model needs is unpacked, after every name, kind and size was found sound; nothing is written outside the
-folder, and never more than an archive declares.
+An archive may come from anywhere. Only the files that a model needs are unpacked, after the name, type and size of
+every member were checked. Nothing is written outside the folder, and never more than the archive declares.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MODEL_FILES = (
     "*options_file",
     "*weight_file",
 )
-"""The names of files that a model of some family is read from; the rest of an archive stays where it is."""
+"""The names of the files that models are read from. The rest of an archive is not unpacked."""
 
 MAX_MEMBERS = 20_000
 MAX_BYTES = 64 * 2**30
-MAX_RATIO = 200  # of unpacked to packed: weights hardly shrink, word lists to a fifth
-_SMALL_BYTES = 1 << 20  # whatever its ratio
-_HEADER_BYTES = 1 << 14  # of text in one header of a tar
+MAX_RATIO = 200  # unpacked to packed: weights hardly compress, word lists to a fifth
+_SMALL_BYTES = 1 << 20  # allowed at any ratio
+_HEADER_BYTES = 1 << 14  # of text in one header of a tar file
 _BLOCK = 1 << 20
 
 _ROOTS = ("*.hdf5", "*.h5", "model.safetensors", "encoder.pkl", "*.index", "saved_model.pb", "*weight_file")
@@ -70,24 +70,24 @@ _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is a zip or a tar, compressed or not, by its first bytes."""
+    """Check by its first bytes whether a file is a zip or tar archive, compressed or not."""
     return _is_zip(path) or _is_tar(path)
 
 
 class Unpacked(NamedTuple):
-    """What an archive holds."""
+    """An unpacked archive."""
 
-    folder: Path  # where its one model stands, or where everything does if there is none
-    names: list[str]  # of all members, those that were not unpacked too
+    folder: Path  # the folder of its one model, or of everything if there is none
+    names: list[str]  # of all members, including those that were not unpacked
 
 
 @contextlib.contextmanager
 def unpacked(path: Path) -> Iterator[Unpacked]:
-    """The folder of the one model in an archive; it is gone after the block.
+    """Unpack an archive and yield the folder of the one model in it, which is deleted after the block.
 
     Raises:
-        FormatError: the archive is damaged, unsound, or holds no model, or several.
-        OutputError: there is no room to unpack it.
+        FormatError: The archive is damaged or unsafe, or holds no model or several.
+        OutputError: There is not enough room to unpack it.
     """
     with tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -95,10 +95,10 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
             names = _unpack_zip(path, folder) if _is_zip(path) else _unpack_tar(path, folder)
         except _DAMAGE as error:
             raise FormatError(
-                f"{path} is a damaged archive, or of a kind that cannot be read ({error}). Download or copy it again."
+                f"{path} is a damaged archive, or of a format that cannot be read ({error}). Download or copy it again."
             ) from None
         except OSError as error:
-            if error.errno is None:  # gzip, bz2 and lzma speak of damage by this
+            if error.errno is None:  # gzip, bz2 and lzma report damage this way
                 raise FormatError(f"{path} is a damaged archive ({error}). Download or copy it again.") from None
             raise OutputError(f"Unpacking {path} for reading failed: {error.strerror}.") from None
         yield Unpacked(_root(path, folder), names)
@@ -128,14 +128,14 @@ def _unpack_zip(path: Path, folder: Path) -> list[str]:
         members = archive.infolist()
         limit = _Limit(path, folder)
         for member in members:
-            name = _sound(path, member.filename)
+            name = _safe_path(path, member.filename)
             if stat.S_ISLNK(member.external_attr >> 16):
-                raise _unsound(path, member.filename, "is a link")
+                raise _unsafe(path, member.filename, "is a link")
             if member.flag_bits & 0x1:
-                raise _unsound(path, member.filename, "is encrypted; unpack the archive yourself and give the folder")
+                raise _unsafe(path, member.filename, "is encrypted; unpack the archive yourself and give the folder")
             limit.take(member.filename, member.file_size, member.compress_size)
         for member in members:
-            name = _sound(path, member.filename)
+            name = _safe_path(path, member.filename)
             if not member.is_dir() and _is_wanted(name):
                 with archive.open(member) as source:
                     _write(path, source, folder / name, member.file_size)
@@ -145,15 +145,15 @@ def _unpack_zip(path: Path, folder: Path) -> list[str]:
 def _unpack_tar(path: Path, folder: Path) -> list[str]:
     names: list[str] = []
     limit = _Limit(path, folder)
-    # A stream: each member is judged before the next is looked for.
+    # Read as a stream, so that each member is checked before the next one is searched for.
     with tarfile.open(path, "r|*", tarinfo=_Member) as archive:
         for member in archive:
-            name = _sound(path, member.name)
+            name = _safe_path(path, member.name)
             names.append(member.name)
             if member.isdir():
                 continue
             if not member.isreg():
-                raise _unsound(path, member.name, "is a link or a device")
+                raise _unsafe(path, member.name, "is a link or a device")
             limit.take(member.name, member.size, None)
             if _is_wanted(name):
                 source = archive.extractfile(member)
@@ -163,10 +163,10 @@ def _unpack_tar(path: Path, folder: Path) -> list[str]:
 
 
 class _Member(tarfile.TarInfo):
-    """A tar member that is refused while its header is read, before ``tarfile`` does what the header asks for.
+    """A tar member that is checked while its header is read, before ``tarfile`` does what the header asks for.
 
-    No header may carry more text than names and dates need, and none may list the holes of a sparse file: ``tarfile``
-    reads that list whole, in time that grows with its square. No program packs weights so unless it is told to.
+    No header may carry more text than names and dates need. Sparse files are refused, because ``tarfile`` reads the
+    whole list of their holes, in time that grows with its square. No program stores weights this way by default.
     """
 
     @classmethod
@@ -184,12 +184,12 @@ class _Member(tarfile.TarInfo):
             "archive yourself and give the folder."
         )
 
-    # What ``tarfile`` calls for the three ways in which a pax header lists holes.
+    # tarfile calls these for the three ways in which a pax header lists holes.
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 class _Limit:
-    """What an archive may declare in all: no more than is plausible for its size, nor than there is room for."""
+    """Limits the total size that an archive declares, by what is plausible for its size and by the free space."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.path = path
@@ -202,10 +202,10 @@ class _Limit:
         self.n_members += 1
         self.n_bytes += n_bytes
         if self.n_members > MAX_MEMBERS:
-            raise FormatError(f"{self.path} has more than {MAX_MEMBERS:,} members; it is no archive of a model.")
+            raise FormatError(f"{self.path} has more than {MAX_MEMBERS:,} members; it is not an archive of a model.")
         too_dense = packed is not None and n_bytes > max(_SMALL_BYTES, MAX_RATIO * packed)
         if too_dense or self.n_bytes > min(MAX_BYTES, self.plausible):
-            raise _unsound(
+            raise _unsafe(
                 self.path, name, f"makes it unpack to {self.n_bytes:,} bytes, more than an archive of weights can"
             )
         if self.n_bytes > self.room:
@@ -215,15 +215,15 @@ class _Limit:
             )
 
 
-def _sound(path: Path, name: str) -> PurePosixPath:
-    """A member's name as a path below the folder."""
+def _safe_path(path: Path, name: str) -> PurePosixPath:
+    """Return a member's name as a path inside the folder."""
     inside = PurePosixPath(name)
     if "\\" in name or "\0" in name or _DRIVE.match(name) or inside.is_absolute() or ".." in inside.parts:
-        raise _unsound(path, name, "would be written outside the folder")
+        raise _unsafe(path, name, "would be written outside the folder")
     return inside
 
 
-def _unsound(path: Path, name: str, why: str) -> FormatError:
+def _unsafe(path: Path, name: str, why: str) -> FormatError:
     return FormatError(f"{path} is not opened: its member {name!r} {why}.")
 
 
@@ -240,16 +240,16 @@ def _write(path: Path, source: IO[bytes], target: Path, declared: int) -> None:
             while block := source.read(min(_BLOCK, declared - written + 1)):
                 written += len(block)
                 if written > declared:
-                    raise _unsound(path, target.name, "is longer than it declares")
+                    raise _unsafe(path, target.name, "is longer than it declares")
                 file.write(block)
     except FileExistsError:
-        raise _unsound(path, target.name, "stands in it twice") from None
+        raise _unsafe(path, target.name, "occurs twice") from None
     if written < declared:
-        raise _unsound(path, target.name, f"is cut short: {written:,} of {declared:,} bytes")
+        raise _unsafe(path, target.name, f"is truncated: {written:,} of {declared:,} bytes")
 
 
 def _root(path: Path, folder: Path) -> Path:
-    """The one folder below in which a model stands."""
+    """Find the one folder that holds a model."""
     roots = {file.parent for file in folder.rglob("*") if any(fnmatch(file.name, pattern) for pattern in _ROOTS)}
     roots = {root.parent if root.name in ("variables", "fta") else root for root in roots}
     outer = [root for root in roots if not any(other in root.parents for other in roots)]

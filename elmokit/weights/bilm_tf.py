@@ -1,10 +1,12 @@
-"""The published format: ``options.json`` and ``weights.hdf5`` as bilm-tf wrote and AllenNLP read them.
+"""The published format: ``options.json`` and ``weights.hdf5``, as bilm-tf wrote and AllenNLP read them.
 
-Names and layouts: every matrix is stored input-major (``y = x @ W``), convolutions as ``(1, width,
-char_dim, count)``, tables without the zero row that stands for "no token". One-layer and one-direction
-models left bilm-tf's dump script under names that no old loader reads; they are read here as they are,
-and written under the regular names. What the old loaders ask for and a model has not (a backward direction, a
-projection) is written as a stand-in that changes nothing, and left out when it is read again.
+Layouts: every matrix is stored input-major (``y = x @ W``), convolutions as ``(1, width, char_dim, count)``, and tables
+without our zero row for "no token".
+
+bilm-tf's dump script gave one-layer and one-direction models names that no old loader can read. They are read under
+these names, and written under the regular ones. The old loaders require tensors that some models do not have (a
+backward direction, a projection): these are written as placeholders that change nothing, and dropped when the file is
+read again.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ WITHOUT_ZERO_ROW = Layout(
     lambda ours: ours[1:],
 )
 
-# What a whole training checkpoint may leave in a file beside the biLM.
+# What a training checkpoint may leave in a file besides the biLM.
 _LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
 _LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
 
 
 def table(config: BiLMConfig) -> list[TensorRow]:
-    """The tensors of a biLM by our names and theirs."""
+    """List the tensors of a biLM by our names and bilm-tf's."""
     rows: list[TensorRow] = []
     if config.char_cnn is None:
         rows.append(TensorRow("token_layer.embedding.weight", "embedding", WITHOUT_ZERO_ROW))
@@ -67,7 +69,7 @@ def table(config: BiLMConfig) -> list[TensorRow]:
 
 
 def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
-    """One layer in one direction: the regular names, and what bilm-tf's dump made of odd shapes."""
+    """List the tensors of one layer in one direction, with the irregular names of bilm-tf's dump script."""
     regular = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
     odd: list[str] = []
     if config.n_layers == 1:
@@ -87,8 +89,8 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
     return rows
 
 
-def stand_ins(config: BiLMConfig) -> dict[str, Shape]:
-    """What AllenNLP's and bilm-tf's loaders ask for beyond the model's own tensors, by their names."""
+def placeholders(config: BiLMConfig) -> dict[str, Shape]:
+    """List the placeholder tensors that AllenNLP's and bilm-tf's loaders require besides the model's own."""
     shapes: dict[str, Shape] = {}
     cnn, dim, hidden_dim = config.char_cnn, config.projection_dim, config.hidden_dim
     if cnn is not None and cnn.n_features == dim:
@@ -104,8 +106,8 @@ def stand_ins(config: BiLMConfig) -> dict[str, Shape]:
     return shapes
 
 
-def _stand_in(name: str, shape: Shape) -> Tensor:
-    """A unit matrix for a projection, which changes nothing; else zeros: an LSTM of zeros puts out zeros."""
+def _placeholder(name: str, shape: Shape) -> Tensor:
+    """Return a placeholder: the identity for a projection, otherwise zeros, because an LSTM of zeros outputs zeros."""
     is_square = len(shape) == 2 and shape[0] == shape[1]
     return torch.eye(shape[0]) if is_square and name.endswith(("W_P_0", "W_proj")) else torch.zeros(shape)
 
@@ -114,8 +116,8 @@ def load(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
     """Open a published model.
 
     Raises:
-        ModelNotFoundError: a file is missing.
-        FormatError, TensorMismatchError, ConfigError: a file is damaged or of another kind, or the two do not
+        ModelNotFoundError: A file is missing.
+        FormatError, TensorMismatchError, ConfigError: A file is damaged or of another format, or the two do not
             belong together.
     """
     options = read_options(options_path)
@@ -125,14 +127,14 @@ def load(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
         raise ModelNotFoundError(f"There is no weight file {weights_path}.") from None
     except OSError as error:
         raise FormatError(
-            f"{weights_path} is no readable HDF5 file ({error}). It may be cut short: download or copy it again."
+            f"{weights_path} is not a readable HDF5 file ({error}). It may be truncated: download or copy it again."
         ) from None
     with file:
         shapes = _shapes(file)
         config = config_from_options(options, shapes, str(options_path))
         read = _reader(file, weights_path)
-        extra = {name: shape for name, shape in stand_ins(config).items() if shapes.get(name) == shape}
-        if all(torch.equal(read(name), _stand_in(name, shape)) for name, shape in extra.items()):
+        extra = {name: shape for name, shape in placeholders(config).items() if shapes.get(name) == shape}
+        if all(torch.equal(read(name), _placeholder(name, shape)) for name, shape in extra.items()):
             shapes = {name: shape for name, shape in shapes.items() if name not in extra}
         with torch.device("meta"):
             bilm = BiLM(config)
@@ -142,48 +144,54 @@ def load(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
 
 
 def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Path, overwrite: bool = False) -> None:
-    """Write a model's biLM for AllenNLP's and bilm-tf's loaders, its card in the options; there is no place for more.
+    """Write a biLM for AllenNLP's and bilm-tf's loaders, with its model card in the options file.
+
+    The format cannot hold anything else: the softmax, its words and the initial state are left out.
 
     Raises:
-        OutputError: a file exists and may not be overwritten, or cannot be written; or the model has word and character
-            tables of its own, for which the format has no place.
+        OutputError: A file exists and may not be overwritten, or cannot be written; or the model has word and character
+            tables of its own, which the format cannot hold.
     """
     config = model.bilm.config
     if model.lexicon is not None or config.word_features is not None:
         raise OutputError(
-            f"{weights_path}: the HDF5 format holds no word or character lexicon, and this model needs one. "
+            f"{weights_path}: the HDF5 format cannot hold a word or character lexicon, and this model needs one. "
             "Write a folder instead: a path without .hdf5 or .h5."
         )
     with atomic_write(options_path, overwrite) as options, atomic_write(weights_path, overwrite) as weights:
-        card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # there is no place for it
+        card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # describes what is left out
         content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
         with create_hdf5(weights) as (file, _):
-            extra = {name: _stand_in(name, shape) for name, shape in stand_ins(config).items()}
+            extra = {name: _placeholder(name, shape) for name, shape in placeholders(config).items()}
             for name, tensor in (to_theirs(model.bilm, table(config)) | extra).items():
                 file.create_dataset(name, data=tensor.float().numpy())
 
 
 def read_options(path: str | Path) -> dict[str, Any]:
-    """The content of an options file.
+    """Read an options file.
 
     Raises:
-        ModelNotFoundError, FormatError: it is missing, or no options file.
+        ModelNotFoundError, FormatError: The file is missing, or not an options file.
     """
     options = read_json(path, f"There is no options file {path}.", max_bytes=1 << 24)
     if not isinstance(options.get("lstm"), dict):
-        raise FormatError(f"{path} is JSON but no ELMo options file: it has no table 'lstm'.")
+        raise FormatError(f"{path} is JSON but not an ELMo options file: it has no table 'lstm'.")
     return options
 
 
 def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where: str) -> BiLMConfig:
-    """Sizes and switches from an options file; training leftovers in it are ignored.
+    """Convert the content of an options file to a config. Training settings in it are ignored.
 
-    How many characters or words there are, and where the options are silent how many directions, is read off the
-    weights: both 261 and 262 characters occur in options files of the same weights.
+    The numbers of characters and words come from the weights: both 261 and 262 characters occur in options files of the
+    same weights. So does the number of directions if the options do not give it.
+
+    Args:
+        shapes: The shape of every tensor in the weights, by its name there.
+        where: The options file, for error messages.
 
     Raises:
-        ConfigError: a needed key is missing or its value cannot be.
+        ConfigError: A required key is missing or has an invalid value.
     """
     lstm = options["lstm"]
     try:
@@ -191,7 +199,9 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
         if "char_cnn" in options:
             cnn = options["char_cnn"]
             if (n_chars := n_rows(shapes, "char_embed", N_CHARS)) < N_CHARS:
-                raise ConfigError(f"char_embed has {n_chars} rows; the bytes of UTF-8 and the marks are {N_CHARS}.")
+                raise ConfigError(
+                    f"char_embed has {n_chars} rows; the bytes of UTF-8 and the special characters are {N_CHARS}."
+                )
             char_cnn = CharCNNConfig(
                 filters=filters_from(cnn["filters"]),
                 char_dim=cnn["embedding"]["dim"],
@@ -204,7 +214,7 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             n_words = n_rows(shapes, "embedding")
         else:
             raise TensorMismatchError(
-                f"{where} has no 'char_cnn' and the weights have no 'embedding': nothing says how tokens come in."
+                f"{where} has no 'char_cnn' and the weights have no 'embedding': nothing says how tokens are read."
             )
         return BiLMConfig(
             char_cnn=char_cnn,
@@ -222,14 +232,14 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
         raise ConfigError(
             f"{where}: there is no key {error}. Use the options file that came with the weights."
         ) from None
-    except WRONG_KINDS as error:
-        raise ConfigError(f"{where}: a value is of the wrong kind ({error}).") from None
+    except WRONG_TYPES as error:
+        raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
 def options_from_config(config: BiLMConfig) -> dict[str, Any]:
-    """An options file for inference, in bilm-tf's words."""
+    """Convert a config to the content of an options file for inference."""
     options: dict[str, Any] = {
         "bidirectional": config.bidirectional,
         "dropout": config.dropout,
@@ -238,14 +248,14 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
             "projection_dim": config.projection_dim,
             "n_layers": config.n_layers,
             "use_skip_connections": config.skip_connections,
-            # AllenNLP wants both keys; bilm-tf takes 0 for a bound, so that no clip is null.
+            # AllenNLP requires both keys. No clip is null, because bilm-tf clips to 0 if it reads 0.
             "cell_clip": config.cell_clip,
             "proj_clip": config.projection_clip,
         },
     }
     clip = config.projection_clip
     if config.hidden_dim == config.projection_dim and clip is not None and clip < 1:
-        options["lstm"]["proj_clip"] = None  # a stand-in for the projection must not be clipped; outputs are below 1
+        options["lstm"]["proj_clip"] = None  # a placeholder projection must not clip; LSTM outputs are below 1
     if config.char_cnn is not None:
         cnn = config.char_cnn
         options["char_cnn"] = {
@@ -259,34 +269,34 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
     return options
 
 
-WRONG_KINDS = (TypeError, ValueError, AttributeError, OverflowError)
-"""What reading sizes raises where a value is of the wrong kind."""
+WRONG_TYPES = (TypeError, ValueError, AttributeError, OverflowError)
+"""The exceptions that a value of the wrong type raises while sizes are read."""
 
 
 def filters_from(value: Any) -> tuple[tuple[int, int], ...]:
-    """The pairs ``(width, count)`` of a configuration; raises one of ``WRONG_KINDS`` where there are none."""
+    """Convert the pairs ``(width, count)`` of a configuration. Raises one of ``WRONG_TYPES`` for anything else."""
     return tuple((int(width), int(count)) for width, count in value)
 
 
 def clip_from(value: Any) -> float | None:
-    """0 and absent both mean no clip, as in AllenNLP; raises one of ``WRONG_KINDS`` where it is no number."""
+    """Convert a clip; 0 and None both mean none, as in AllenNLP. Raises one of ``WRONG_TYPES`` for anything else."""
     return float(value) if value else None
 
 
 def n_rows(shapes: Mapping[str, Shape], name: str, default: int = 1) -> int:
-    """The rows of a table of weights, or the default where there is no such table.
+    """Return the number of rows of a table, or the default if there is no such table.
 
     Raises:
-        ConfigError: it is a single number.
+        ConfigError: The tensor is a scalar.
     """
     shape = shapes.get(name, (default,))
     if not shape:
-        raise ConfigError(f"the tensor {name} is a single number, where a table with one row for each entry belongs.")
+        raise ConfigError(f"the tensor {name} is a single number; expected a table with one row per entry.")
     return shape[0]
 
 
 def _shapes(file: h5py.File) -> dict[str, Shape]:
-    """The shape of each dataset by its name, training leftovers apart; each must be stored as large as it says."""
+    """Return the shape of each dataset but training leftovers, and check that each is stored completely."""
     shapes: dict[str, Shape] = {}
 
     def note(name: str, item: Any) -> None:

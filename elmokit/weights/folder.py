@@ -1,13 +1,13 @@
-"""Our own format: a folder of JSON and safetensors.
+"""The elmokit format: a folder of JSON and safetensors files.
 
 =======================  ==============================================================================
 ``config.json``          format, sizes and switches of the biLM, whether there is a lexicon, model card
-``model.safetensors``    the biLM's tensors; ``warm_state.hidden`` and ``.cell`` where calibrated
-``softmax.safetensors``  the softmax, where there is one (apart: only training and perplexity need it)
-``vocab.txt``            the words of the softmax, one per line, where there are any
-``lexicon.json``         where the model has word or character tables of its own: ``words`` and ``chars``, each a
-                         list with the entry of each row (null: reached by no token) or null; ``max_chars``; and
-                         ``marks``, which says which entries mean begin, end, padding and unknown
+``model.safetensors``    the biLM's tensors; ``warm_state.hidden`` and ``.cell`` if calibrated
+``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
+``vocab.txt``            the words of the softmax, one per line, if there are any
+``lexicon.json``         if the model has word or character tables of its own: ``words`` and ``chars``, each null or
+                         a list with the entry of each row (null: no token has this row); ``max_chars``; and
+                         ``marks``, the entries that mean begin, end, padding and unknown
 =======================  ==============================================================================
 """
 
@@ -27,10 +27,10 @@ from elmokit.bilm import BiLM, BiLMConfig, BiLMState
 from elmokit.config import from_dict, read_json, to_dict
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
+from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.softmaxes import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.weights.table import fill, same_rows
 from elmokit.weights.words import row_vocabulary
 
@@ -38,12 +38,12 @@ FORMAT = "elmokit"
 FORMAT_VERSION = 1
 Storage = Literal["float32", "float16"]
 PARTS = ("config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "lexicon.json")
-"""What such a folder holds."""
+"""The files of an elmokit folder."""
 _WARM = "warm_state."
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a model of ours stands at the path."""
+    """Check for an elmokit folder."""
     try:
         return bool(read_json(path / "config.json").get("format") == FORMAT)
     except ModelError:
@@ -51,10 +51,10 @@ def is_folder(path: Path) -> bool:
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Write a model as a folder; whole or not at all.
+    """Save a model as an elmokit folder, atomically.
 
     Raises:
-        OutputError: the folder exists and may not be overwritten, or cannot be written.
+        OutputError: The folder exists and may not be overwritten, or cannot be written.
     """
     dtype = torch.float16 if storage == "float16" else torch.float32
     config = {
@@ -82,14 +82,14 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
 
 
 def load_folder(path: str | Path) -> PretrainedBiLM:
-    """Read a model from a folder of ours.
+    """Load a model from an elmokit folder.
 
     Raises:
-        ModelNotFoundError: a file is missing.
-        FormatError, TensorMismatchError, ConfigError: the folder is damaged or of another kind.
+        ModelNotFoundError: A file is missing.
+        FormatError, TensorMismatchError, ConfigError: The folder is damaged or of another format.
     """
     folder = Path(path)
-    content = read_json(folder / "config.json", f"{folder} has no config.json, so it is no elmokit model.")
+    content = read_json(folder / "config.json", f"{folder} has no config.json, so it is not an elmokit model.")
     known = {"format": FORMAT, "format_version": FORMAT_VERSION}
     if {name: content.get(name) for name in known} != known:
         raise FormatError(
@@ -98,7 +98,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         )
     card = content.get("card")
     if not isinstance(card, dict | None):
-        raise FormatError(f"{folder / 'config.json'}: the card is no table of named values. Take it out.")
+        raise FormatError(f"{folder / 'config.json'}: the card is not a table of named values. Remove it.")
     config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
     with torch.device("meta"):
         bilm = BiLM(config)
@@ -107,7 +107,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
-        # The list of a published word-input model may lack <UNK>.
+        # The word list of a published word-input model may lack <UNK>.
         n_words = config.n_words
         vocabulary = (
             Vocabulary.from_file(words) if n_words is None else row_vocabulary(words, n_words, f"the table of {folder}")
@@ -116,10 +116,10 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
-        # Folders of the first version do not say which softmax: theirs are full ones.
+        # Folders written before there was a choice of softmax have a full one and do not name it.
         kind = from_dict(SoftmaxConfig, content.get("softmax", {}), f"{folder / 'config.json'}, softmax")
         with torch.device("meta"):
-            softmax = build_softmax(kind, len(vocabulary), bilm)
+            softmax = build_softmax(kind, len(vocabulary), config.projection_dim, bilm.token_layer)
         _fill_from(folder / "softmax.safetensors", softmax)
     return PretrainedBiLM(
         bilm,
@@ -134,32 +134,32 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
 
 
 def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
-    """The lexicon of a model that has one, checked against the model's tables."""
-    missing = f"{path} is missing; without it nothing says which row is which word."
-    content = read_json(path, missing, MAX_BYTES)  # as large as a list of words may be
+    """Read a lexicon and check it against the model's tables."""
+    missing = f"{path} is missing; without it, the words of the rows are unknown."
+    content = read_json(path, missing, MAX_BYTES)  # it may be as large as a word list
     try:
         lexicon = from_dict(Lexicon, content, str(path))
     except FormatError as error:
-        raise FormatError(f"{path} is no readable lexicon: {error}") from None
+        raise FormatError(f"{path} is not a readable lexicon: {error}") from None
     words, cnn = config.word_features, config.char_cnn
     given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)
     expected = (words.n_words if words else 0, cnn.n_chars if cnn else 0, cnn.max_chars if cnn else lexicon.max_chars)
     if given != expected:
         raise TensorMismatchError(
-            f"{path} holds {given[0]} words and {given[1]} characters, tokens cut to {given[2]}; config.json beside it "
-            f"says {expected[0]}, {expected[1]} and {expected[2]}. Put back the lexicon that belongs to the model."
+            f"{path} holds {given[0]} words and {given[1]} characters, tokens cut to {given[2]}; config.json says "
+            f"{expected[0]}, {expected[1]} and {expected[2]}. Restore the lexicon that belongs to the model."
         )
     return lexicon
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a safetensors file, in another number type if one is given.
+    """Write a safetensors file, converted to a dtype if one is given.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
     path.touch()
-    mode = path.stat().st_mode  # safetensors replaces the file by one that only its owner may read
+    mode = path.stat().st_mode  # safetensors replaces the file with one that only its owner can read
     try:
         save_file({name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
@@ -168,7 +168,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype |
 
 
 class _Warm(nn.Module):
-    """The warm state as a module, so that it is filled and checked like any other."""
+    """The fixed initial state as a module, so that it is loaded and checked like any other tensor."""
 
     def __init__(self, state: BiLMState) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class _Warm(nn.Module):
 
 
 def _fill_from(path: Path, module: nn.Module, warm: _Warm | None = None) -> bool:
-    """Fill a module from a safetensors file, and the warm state where the file holds one: whether it does."""
+    """Load a module from a safetensors file, and the initial state if the file has one. Return whether it has."""
     with _opened(path) as tensors:
         shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (no dict)
         of_warm = {name: shapes.pop(name) for name in list(shapes) if warm is not None and name.startswith(_WARM)}
@@ -196,5 +196,5 @@ def _opened(path: Path) -> Any:
         raise ModelNotFoundError(f"{path} is missing.") from None
     except (SafetensorError, OSError) as error:
         raise FormatError(
-            f"{path} is no readable safetensors file ({error}). It may be cut short: copy it again."
+            f"{path} is not a readable safetensors file ({error}). It may be truncated: copy it again."
         ) from None

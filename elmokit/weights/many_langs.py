@@ -1,19 +1,20 @@
-"""ELMoForManyLangs (Che et al. 2018): a folder with two lexicons and two pickled state dicts.
+"""The format of ELMoForManyLangs (Che et al. 2018): a folder with two lexicons and two pickled state dicts.
 
 ======================  ==================================================================================
-``config.json``         the arguments of a training run; of use is ``config_path``, the model's sizes, which
-                        often names a file on the author's machine
-``word.dic``            ``word<TAB>row`` per line; absent where ``word_dim`` is 0
-``char.dic``            ``character<TAB>row`` per line; absent where ``char_dim`` is 0
+``config.json``         the arguments of a training run. Only ``config_path`` is used, the file with the sizes,
+                        which is often a path on the author's machine
+``word.dic``            ``word<TAB>row`` per line; absent if ``word_dim`` is 0
+``char.dic``            ``character<TAB>row`` per line; absent if ``char_dim`` is 0
 ``token_embedder.pkl``  word table, char CNN, projection
 ``encoder.pkl``         the LSTMs
-``classifier.pkl``      the softmax over the words seen in training; not read
-``meta.json``           in the NLPL repository: corpus and author; goes into the model card
+``classifier.pkl``      the softmax over the training words; not read
+``meta.json``           in the NLPL repository: corpus and author; copied to the model card
 ======================  ==================================================================================
 
-Against the network here: gates lie in the order i, f, g, o and the forget bias holds the 1 that the network
-adds; input and recurrent weights are two matrices, the highway's branches one; the highway's gate opens
-towards what is carried; the marks of a token's begin and end have each other's names.
+Differences from our network: gates are in the order i, f, g, o, and the forget bias includes the 1 that our network
+adds itself; input and recurrent weights are two matrices, and the two branches of a highway layer are one; the
+highway's gate opens for the carried branch instead of the transformed one; and the names of the marks for the begin and
+end of a token are swapped.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from elmokit.weights.pickles import read_state_dict
 from elmokit.weights.table import GATE_BIAS, GATES, Layout, TensorRow, fill
 from elmokit.weights.words import with_meta
 
-# The code that trained these models put the row of <eow> first and that of <bow> last, and so must a reader.
+# The code that trained these models put <eow> before a token and <bow> after it, so a reader must do the same.
 MARKS = Marks(
     unknown="<oov>",
     begin_sentence="<bos>",
@@ -45,26 +46,26 @@ MARKS = Marks(
     end_token="<bow>",
     padding="<pad>",
 )
-_NAMELESS = "\u3000"  # a .dic line without a token stands for the ideographic space
+_NAMELESS = "\u3000"  # a .dic line without a token means the ideographic space
 
 
 NEGATED = Layout(torch.neg, torch.neg)
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a model of this family stands at the path (a part of it may be missing)."""
+    """Check for a model of this format. Some of its files may be missing."""
     companions = ("token_embedder.pkl", "word.dic", "char.dic")
     return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
 
 
 def load(folder: Path) -> PretrainedBiLM:
-    """Open a model; nothing in the folder is run.
+    """Open a model. No code in the folder is run.
 
     Raises:
-        ModelNotFoundError: a file is missing.
-        FormatError: a file is damaged, holds code, or describes a network that is not supported.
-        TensorMismatchError: configuration, lexicons and tensors are not of one model.
-        ConfigError: a size is missing or cannot be.
+        ModelNotFoundError: A file is missing.
+        FormatError: A file is damaged, holds code, or describes a network that is not supported.
+        TensorMismatchError: Configuration, lexicons and tensors are of different models.
+        ConfigError: A size is missing or invalid.
     """
     settings = read_settings(folder)
     tensors = _parts_by_name(
@@ -90,27 +91,29 @@ def load(folder: Path) -> PretrainedBiLM:
     if settings.is_stock:
         card["sizes"] = settings.where
     if (folder / "classifier.pkl").is_file():
-        card["left out"] = "classifier.pkl, the softmax: its column for all unlisted words has no place here"
+        card["left out"] = (
+            "classifier.pkl, the softmax: it has a column for all unlisted words, which our softmax does not have"
+        )
     return with_meta(PretrainedBiLM(bilm, FAMILY, source=folder, card=card, lexicon=lexicon), folder)
 
 
 def table(config: BiLMConfig) -> list[TensorRow]:
-    """The tensors of a biLM by our names and theirs; for joined and split ones see ``_parts_by_name``."""
+    """List the tensors of a biLM by our names and theirs. See ``_parts_by_name`` for joined and split tensors."""
     rows: list[TensorRow] = []
-    cnn, place = config.char_cnn, "token_layer"
+    cnn, prefix = config.char_cnn, "token_layer"
     if config.word_features is not None:
         rows.append(TensorRow("token_layer.word_embedding.weight", WORD_TABLE, WITHOUT_ZERO_ROW))
-        place = "token_layer.chars"
+        prefix = "token_layer.chars"
     if cnn is not None:
-        rows.append(TensorRow(f"{place}.char_embedding.weight", CHAR_TABLE, WITHOUT_ZERO_ROW))
+        rows.append(TensorRow(f"{prefix}.char_embedding.weight", CHAR_TABLE, WITHOUT_ZERO_ROW))
         for k in range(len(cnn.filters)):
             for kind in ("weight", "bias"):
-                rows.append(TensorRow(f"{place}.convolutions.{k}.{kind}", f"token_embedder.convolutions.{k}.{kind}"))
+                rows.append(TensorRow(f"{prefix}.convolutions.{k}.{kind}", f"token_embedder.convolutions.{k}.{kind}"))
         for k in range(cnn.n_highway):
             theirs = f"token_embedder.highways._layers.{k}"
             for kind in ("weight", "bias"):
-                rows.append(TensorRow(f"{place}.highways.{k}.transform.{kind}", f"{theirs}.{kind}[first half]"))
-                rows.append(TensorRow(f"{place}.highways.{k}.gate.{kind}", f"{theirs}.{kind}[second half]", NEGATED))
+                rows.append(TensorRow(f"{prefix}.highways.{k}.transform.{kind}", f"{theirs}.{kind}[first half]"))
+                rows.append(TensorRow(f"{prefix}.highways.{k}.gate.{kind}", f"{theirs}.{kind}[second half]", NEGATED))
     for kind in ("weight", "bias"):
         rows.append(TensorRow(f"token_layer.projection.{kind}", f"token_embedder.projection.{kind}"))
     for d, direction in enumerate(("forward", "backward")):
@@ -123,9 +126,9 @@ def table(config: BiLMConfig) -> list[TensorRow]:
 
 
 def _parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their tensors cut and joined as ours are: ``x[first half]``, ``[input|state]_linearity``.
+    """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``.
 
-    What does not fit together keeps its name, so that it is reported as unexpected.
+    Tensors that do not fit together keep their names, so that they are reported as unexpected.
     """
     parts = dict(tensors)
     for name, tensor in tensors.items():
@@ -141,19 +144,19 @@ def _parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
-    """The entry of each row of a table, from a .dic file, which must name every row.
+    """Read the entry of each row of a table from a .dic file, which must name every row.
 
-    A line is stripped and split at tabs as in the code that trained the models, so that several tokens with spaces
-    in them may become one; the last of them counts, and the rows of the others are reached by none.
+    A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
+    surrounding white space become one; the last of them counts, and no token has the rows of the others.
     """
     rows: dict[str, int] = {}
     named: set[int] = set()
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing: nothing says which row of the table is which.") from None
+        raise ModelNotFoundError(f"{path} is missing: without it, the words of the rows are unknown.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} is no readable text in UTF-8 ({error}).") from None
+        raise FormatError(f"{path} is not readable UTF-8 text ({error}).") from None
     if not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, 1):
@@ -165,7 +168,7 @@ def _entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
     if named != set(range(n_rows)):
         raise TensorMismatchError(
             f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in "
-            f"token_embedder.pkl has {n_rows}, from 0 to {n_rows - 1}. The two are of different models: take all files "
+            f"token_embedder.pkl has {n_rows}, from 0 to {n_rows - 1}. They are of different models: take all files "
             "from one download."
         )
     by_row = {row: token for token, row in rows.items()}

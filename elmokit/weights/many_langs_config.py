@@ -1,4 +1,4 @@
-"""The configuration of an ELMoForManyLangs model: found, checked, and in our words."""
+"""Find and check the configuration of an ELMoForManyLangs model, and convert it to a ``BiLMConfig``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 from elmokit.bilm import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
-from elmokit.weights.bilm_tf import WRONG_KINDS, clip_from, filters_from, n_rows
+from elmokit.weights.bilm_tf import WRONG_TYPES, clip_from, filters_from, n_rows
 from elmokit.weights.table import Shape
 
 FAMILY = "ELMoForManyLangs"
 WORD_TABLE = "token_embedder.word_emb_layer.embedding.weight"
 CHAR_TABLE = "token_embedder.char_emb_layer.embedding.weight"
-_MAX_CHARS = 10_000  # published: 50; a forged size must not make every token a huge row
+_MAX_CHARS = 10_000  # 50 in published models; a forged size must not make every token a huge row
 
 
-class Settings(NamedTuple):
-    """The configuration of the network as it stands in a file."""
+class ManyLangsSettings(NamedTuple):
+    """The configuration of the network as it is in the file."""
 
     encoder: dict[str, Any]
     token_embedder: dict[str, Any]
@@ -30,46 +30,46 @@ class Settings(NamedTuple):
 
     @property
     def max_chars(self) -> int:
-        """Characters in a token's row, its begin and end marks included."""
+        """Characters per token, including its begin and end marks."""
         return _count(self.token_embedder, "max_characters_per_token", self.where, most=_MAX_CHARS)
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> ManyLangsSettings:
     """Find the configuration of the network.
 
-    ``config.json`` names it in ``config_path``, often by a path on the author's machine. It is looked for in the
-    folder alone, under that path where it leads nowhere else, and under its bare name; else it is the stock
-    configuration of the published models.
+    ``config.json`` names it in ``config_path``, often by a path on the author's machine. It is only searched for inside
+    the model's folder, under that path and under its file name. If it is not there, it is the configuration that the
+    published models share.
 
     Raises:
-        ModelNotFoundError: there is no ``config.json``.
-        FormatError: a file is damaged, or describes a network that is not supported.
+        ModelNotFoundError: There is no ``config.json``.
+        FormatError: A file is damaged, or describes a network that is not supported.
     """
     run = read_json(folder / "config.json")
     named = run.get("config_path")
     if not isinstance(named, str) or not named:
-        raise FormatError(f"{folder / 'config.json'} has no 'config_path': it is no configuration of {FAMILY}.")
-    windows = PureWindowsPath(named)  # parts end at slashes of either kind
+        raise FormatError(f"{folder / 'config.json'} has no 'config_path': it is not a configuration of {FAMILY}.")
+    windows = PureWindowsPath(named)  # splits at either kind of slash
     is_inside = not windows.anchor and ".." not in windows.parts
-    places = [folder / named, folder / windows.name] if is_inside else [folder / windows.name]
-    place = next((place for place in places if _is_file(place)), None)
-    content = stock_settings(windows.name) if place is None else read_json(place)
-    where = f"the stock configuration, as {folder} holds no {windows.name!r}" if place is None else str(place)
+    candidates = [folder / named, folder / windows.name] if is_inside else [folder / windows.name]
+    path = next((path for path in candidates if _is_file(path)), None)
+    content = stock_settings(windows.name) if path is None else read_json(path)
+    where = f"the stock configuration, as {folder} holds no {windows.name!r}" if path is None else str(path)
     for part in ("encoder", "token_embedder"):
         if not isinstance(content.get(part), dict):
-            raise FormatError(f"{where} has no table {part!r}: it is no configuration of {FAMILY}.")
-    settings = Settings(
-        content["encoder"], content["token_embedder"], content.get("dropout", 0.0), where, place is None
+            raise FormatError(f"{where} has no table {part!r}: it is not a configuration of {FAMILY}.")
+    settings = ManyLangsSettings(
+        content["encoder"], content["token_embedder"], content.get("dropout", 0.0), where, path is None
     )
     _refuse_other_networks(settings)
     return settings
 
 
 def stock_settings(name: str) -> dict[str, Any]:
-    """The configuration that the published models share.
+    """Return the configuration that the published models share.
 
-    A name such as ``cnn_50_100_512_4096_sample.json`` tells the sizes of characters, words, projection and cell;
-    those are also the sizes where a name tells none.
+    A name such as ``cnn_50_100_512_4096_sample.json`` gives the sizes of characters, words, projection and cell. The
+    sizes in this example are the default for a name that gives none.
     """
     match = re.match(r"cnn_(\d{1,9})_(\d{1,9})_(\d{1,9})_(\d{1,9})", name)
     char_dim, word_dim, projection_dim, dim = (int(size) for size in match.groups()) if match else (50, 100, 512, 4096)
@@ -95,13 +95,13 @@ def stock_settings(name: str) -> dict[str, Any]:
     }
 
 
-def _refuse_other_networks(settings: Settings) -> None:
+def _refuse_other_networks(settings: ManyLangsSettings) -> None:
     for part, given, known, reason in (
         (
             "encoder",
             settings.encoder,
             "elmo",
-            "its second layer reads both directions of the first, so that they are no two independent language models",
+            "its second layer reads both directions of the first, so they are not two independent language models",
         ),
         ("token_embedder", settings.token_embedder, "cnn", "it reads characters with an LSTM, not with a char CNN"),
     ):
@@ -113,15 +113,15 @@ def _refuse_other_networks(settings: Settings) -> None:
             )
 
 
-def bilm_config(settings: Settings, shapes: Mapping[str, Shape]) -> BiLMConfig:
-    """Sizes and switches of the network; how many words and characters there are is read off the tables.
+def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiLMConfig:
+    """Convert the settings to a config. The numbers of words and characters come from the tables.
 
     Args:
-        shapes: the shape of every tensor by its name, the file's stem in front.
+        shapes: The shape of every tensor by its name, with the file's stem in front.
 
     Raises:
-        ConfigError: a key is missing, a value cannot be, or our network has no such projection.
-        TensorMismatchError: layers in the tensors and in the configuration differ in number.
+        ConfigError: A key is missing, a value is invalid, or our network has no such projection.
+        TensorMismatchError: The tensors and the configuration have different numbers of layers.
     """
     where, encoder, tokens = settings.where, settings.encoder, settings.token_embedder
     word_dim, char_dim = (_count(tokens, name, where, least=0) for name in ("word_dim", "char_dim"))
@@ -156,8 +156,8 @@ def bilm_config(settings: Settings, shapes: Mapping[str, Shape]) -> BiLMConfig:
         )
     except KeyError as error:
         raise ConfigError(f"{where}: there is no key {error}.") from None
-    except WRONG_KINDS as error:
-        raise ConfigError(f"{where}: a value is of the wrong kind ({error}).") from None
+    except WRONG_TYPES as error:
+        raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
     except ConfigError as error:
         raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
     _refuse_equal_sizes(config, where)
@@ -165,17 +165,17 @@ def bilm_config(settings: Settings, shapes: Mapping[str, Shape]) -> BiLMConfig:
 
 
 def _refuse_equal_sizes(config: BiLMConfig, where: str) -> None:
-    """There every projection is a tensor of its own; here there is none between equal sizes."""
+    """Refuse equal sizes: ELMoForManyLangs always has a projection there, and our network has none."""
     cnn = config.char_cnn
     if config.hidden_dim == config.projection_dim:
         equal = "encoder.dim"
     elif cnn is not None and config.word_features is None and cnn.n_features == config.projection_dim:
-        equal = "the sum of the filters, without words beside it,"
+        equal = "the sum of the filters, without words,"
     else:
         return
     raise ConfigError(
-        f"{where}: {equal} equals projection_dim ({config.projection_dim}). {FAMILY} projects there all the same and "
-        "this network does not, so that such a model is not supported."
+        f"{where}: {equal} equals projection_dim ({config.projection_dim}). {FAMILY} has a projection there and "
+        "elmokit's network has none, so such a model is not supported."
     )
 
 
@@ -186,17 +186,18 @@ def _count(settings: Mapping[str, Any], name: str, where: str, least: int = 1, m
     return value
 
 
-def _is_file(place: Path) -> bool:
+def _is_file(path: Path) -> bool:
     try:
-        return place.is_file()
-    except OSError:  # a name that no file can have
+        return path.is_file()
+    except OSError:  # an invalid file name
         return False
 
 
 def _check_number(shapes: Mapping[str, Shape], pattern: str, given: int, name: str) -> None:
-    """So many layers as the tensors have: an absurd number is refused before a network of it is built."""
+    """Compare with the number of layers in the tensors, so that a huge number is refused before a network is built."""
     found = {match[1] for tensor in shapes if (match := re.fullmatch(pattern, tensor))}
     if len(found) != given:
         raise TensorMismatchError(
-            f"{name} says {given}, and the tensors are of {len(found)}. Configuration and weights are not of one model."
+            f"{name} says {given}, and the tensors have {len(found)}. Configuration and weights are of "
+            "different models."
         )

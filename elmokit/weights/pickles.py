@@ -1,8 +1,8 @@
-"""Tensors out of a pickled PyTorch state dict, without running what a pickle may hold.
+"""Read tensors from a pickled PyTorch state dict without running code from the pickle.
 
-Only torch's own ``weights_only`` reading is used, which knows tensors and plain containers and refuses all
-else, and always onto the CPU: old files were saved from a GPU. Both of PyTorch's containers are read, the
-zip archive of today and the bare pickle of PyTorch 0.4 to 1.5.
+A pickle can run any code when it is loaded. Only torch's ``weights_only`` mode is used, which knows tensors and plain
+containers and refuses everything else. Tensors are always read onto the CPU, because old files were saved from a GPU.
+Both containers of PyTorch are read: today's zip archive, and the bare pickle of PyTorch 0.4 to 1.5.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _ZIP_MAGIC = b"PK\x03\x04"
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict by their names, on the CPU.
+    """Read the tensors of a state dict by name, onto the CPU.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        FormatError: it is damaged, holds anything but named tensors, or declares more numbers than it holds.
+        ModelNotFoundError: There is no such file.
+        FormatError: The file is damaged, holds anything but named tensors, or declares more numbers than it holds.
     """
     try:
         with path.open("rb") as file:
@@ -41,7 +41,7 @@ def _read(file: IO[bytes], path: Path) -> dict[str, Tensor]:
     n_bytes = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
-        _checked(_loaded(file, "meta", path), n_bytes, path)  # sizes alone, before anything is allocated
+        _checked(_loaded(file, "meta", path), n_bytes, path)  # check the sizes before anything is allocated
     return _checked(_loaded(file, "cpu", path), n_bytes, path)
 
 
@@ -52,25 +52,25 @@ def _loaded(file: IO[bytes], device: str, path: Path) -> Any:
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             raise FormatError(
-                f"{path} asks for {found[1]}, which is no tensor: it holds code or objects, and nothing of it was run. "
-                "Take the file from its first source, or save the model's state_dict() alone."
+                f"{path} asks for {found[1]}, which is not a tensor: it holds code or objects, and none of it was run. "
+                "Get the file from its original source, or save the model's state_dict() alone."
             ) from None
-        raise FormatError(f"{path} is no readable state dict of PyTorch. {_MEND}") from None
-    except Exception as error:  # what a reader raises on damaged bytes has no common kind
+        raise FormatError(f"{path} is not a readable PyTorch state dict. {_ADVICE}") from None
+    except Exception as error:  # damaged bytes raise exceptions of any type
         reason = str(error).splitlines()[0].split(". ")[0] if str(error) else type(error).__name__
-        raise FormatError(f"{path} is no readable state dict of PyTorch ({reason}). {_MEND}") from None
+        raise FormatError(f"{path} is not a readable PyTorch state dict ({reason}). {_ADVICE}") from None
 
 
-_MEND = "It may be cut short: download or copy it again."
+_ADVICE = "It may be cut short: download or copy it again."
 
 
 def _checked(content: Any, n_bytes: int, path: Path) -> dict[str, Tensor]:
-    """The content, if it is named tensors and no more of them than a file of ``n_bytes`` holds."""
+    """Return the content if it is named tensors, and no more of them than fit in a file of ``n_bytes``."""
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
         for name, tensor in content.items()
     ):
-        raise FormatError(f"{path} is a pickle, but no state dict: expected plain tensors by name.")
+        raise FormatError(f"{path} is a pickle, but not a state dict: expected plain tensors by name.")
     declared = sum(tensor.numel() * tensor.element_size() for tensor in content.values())
     if declared > n_bytes:
         raise FormatError(

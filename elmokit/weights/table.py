@@ -1,4 +1,8 @@
-"""Which tensor of a file is which tensor of ours: one row per tensor, layout both ways."""
+"""Map the tensors of a file to ours: one row per tensor, with the conversion of its layout in both directions.
+
+Each format is a list of ``TensorRow``. ``fill`` reads a model through it and ``to_theirs`` writes one, so names and
+layouts are written down once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in a file, and how it lies here."""
+    """How to convert a tensor between the layout of a file and ours."""
 
     to_ours: Callable[[Tensor], Tensor]
     to_theirs: Callable[[Tensor], Tensor]
@@ -26,39 +30,39 @@ SAME = Layout(lambda theirs: theirs, lambda ours: ours)
 
 
 def _swapped(tensor: Tensor) -> Tensor:
-    """The gate blocks i, f, g, o as i, g, f, o, and the other way round."""
+    """Swap the second and third gate block: i, f, g, o becomes i, g, f, o, and the other way round."""
     first, second, third, fourth = tensor.chunk(4)
     return torch.cat([first, third, second, fourth])
 
 
 def _raised_forget(bias: Tensor, offset: float) -> Tensor:
-    """A bias of blocks i, g, f, o with the forget block raised."""
+    """Add an offset to the forget block of a bias with blocks i, g, f, o."""
     i, g, f, o = bias.chunk(4)
     return torch.cat([i, g, f + offset, o])
 
 
 GATES = Layout(_swapped, _swapped)
-"""Rows of gates in PyTorch's order i, f, g, o, as AllenNLP and ELMoForManyLangs keep them."""
+"""Gates in PyTorch's order i, f, g, o, as in AllenNLP and ELMoForManyLangs. Ours is TensorFlow's: i, g, f, o."""
 GATE_BIAS = Layout(
     lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
     lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
 )
-"""A bias in that order which holds the 1 that the network adds to the forget gate."""
+"""A bias in that order, which includes the 1 that our network adds to the forget gate itself."""
 
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One tensor by both names."""
+    """One tensor, by our name and by the name in the file."""
 
     ours: str
     theirs: str
     layout: Layout = SAME
     also: tuple[str, ...] = ()
-    """Further names that the same tensor has in files in the wild; never written."""
+    """Other names that the tensor has in existing files. Read, but never written."""
 
 
 def same_rows(module: nn.Module, prefix: str = "") -> list[TensorRow]:
-    """The rows of a file that holds a module's tensors under their own names."""
+    """List the rows of a file that holds a module's tensors under our names."""
     return [TensorRow(name, prefix + name) for name in module.state_dict()]
 
 
@@ -70,18 +74,19 @@ def fill(
     what: str,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Give a module that was built on the meta device the tensors of a file.
+    """Load the tensors of a file into a module that was built on the meta device.
 
-    Nothing is read before every shape was found right.
+    All names and shapes are checked before anything is read.
 
     Args:
-        shapes: the shape of every tensor in the file, by its name there.
-        read: a tensor by its name in the file.
-        what: the file, for the error.
+        shapes: The shape of every tensor in the file, by its name there.
+        read: Reads a tensor by its name in the file.
+        what: The file, for the error message.
 
     Raises:
-        TensorMismatchError: tensors are missing, unexpected or misshapen; all of them, by both names.
-        FormatError: tensors hold NaN or infinity.
+        TensorMismatchError: Tensors are missing, unexpected or have the wrong shape. The message lists them all, by
+            both names.
+        FormatError: Tensors contain NaN or infinity.
     """
     wanted = module.state_dict()
     missing: list[str] = []
@@ -114,15 +119,18 @@ def fill(
             "or copy it again."
         )
     module.load_state_dict(tensors, assign=True)
-    module.eval()  # what comes from a file is for use; training switches dropout on itself
+    module.eval()  # a loaded model is used as it is; training turns dropout on itself
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are; by the least and the greatest, which are NaN where any is, in one pass."""
+    """Check that a tensor has no NaN and no infinity.
+
+    Minimum and maximum take one pass without a temporary array, and are NaN if any number is.
+    """
     return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
 def to_theirs(module: nn.Module, rows: Iterable[TensorRow]) -> dict[str, Tensor]:
-    """A module's tensors under the names and in the layout of a file."""
+    """Convert a module's tensors to the names and the layout of a file."""
     ours = module.state_dict()
     return {row.theirs: row.layout.to_theirs(ours[row.ours].detach().cpu()).contiguous() for row in rows}

@@ -1,14 +1,18 @@
-"""TensorFlow's TensorBundle, read without TensorFlow.
+"""Read TensorFlow's TensorBundle format without TensorFlow.
 
-A bundle ``X`` is ``X.index`` and data files ``X.data-0000i-of-0000n``. The index is a sorted table of strings
-as LevelDB writes them: blocks of entries whose keys leave out what they share with the key before; after each block
-a byte for its compression and a CRC-32C; at the end of the file the places of two more blocks and a magic number.
-Its entries are protocol buffers: under the empty key the header, under each variable's name the type, shape, place
-and CRC-32C of its bytes, which stand row-major and little-endian in a data file. Field numbers as in TensorFlow's
-``tensor_bundle.proto``.
+A bundle ``X`` consists of ``X.index`` and data files ``X.data-0000i-of-0000n``. The index is a LevelDB table:
 
-Everything that a file declares is checked against the sizes of the files before any tensor is touched, and a
-tensor's bytes stay mapped until they are asked for.
+- blocks of entries sorted by key. A key omits the prefix that it shares with the key before;
+- after each block one byte for its compression and a CRC-32C;
+- at the end of the file, the positions of a filter block (always empty here) and of the block that lists the other
+  blocks, and a magic number.
+
+The values are protocol buffers, with the field numbers of TensorFlow's ``tensor_bundle.proto``. The empty key has the
+header. Each variable's name has its dtype, shape, position in a data file and CRC-32C. Tensors are row-major and
+little-endian.
+
+A checkpoint may come from anywhere, so nothing that the index declares is trusted: it is checked against the sizes of
+the files before any tensor is touched. Tensors are memory-mapped and only read when they are requested.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5  # compression byte and CRC
 
-# Generous for an ELMo (some dozens of variables, some kilobytes of index), and what a hostile index may cost.
+# An ELMo has a few dozen variables and a few kilobytes of index. The limits bound what a malicious index can cost.
 _MAX_INDEX_SIZE = 16 << 20
 _MAX_ENTRIES = 50_000
 _MAX_KEY_SIZE = 1024
@@ -46,12 +50,12 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
         22: "<u4", 23: "<u8",
     }.items()
 }  # fmt: skip
-"""TensorFlow's numbers of the plain types."""
+"""TensorFlow's numbers of the plain dtypes (``DataType`` in ``types.proto``)."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the index says of one variable."""
+    """What the index says about one variable."""
 
     dtype: int
     shape: Shape
@@ -66,11 +70,11 @@ class TensorBundle:
     """The variables of one bundle.
 
     Args:
-        prefix: what stands before ``.index``.
+        prefix: Path of the files, without ``.index``.
 
     Raises:
-        ModelNotFoundError: the index or a data file is missing.
-        FormatError: a file is damaged or of another kind, or they do not belong together.
+        ModelNotFoundError: The index or a data file is missing.
+        FormatError: A file is damaged or of another format, or the files do not belong together.
     """
 
     def __init__(self, prefix: str | Path) -> None:
@@ -91,11 +95,11 @@ class TensorBundle:
         return {name: entry.shape for name, entry in self.entries.items()}
 
     def read(self, name: str) -> NDArray[np.generic]:
-        """A variable, mapped from the file and not to be written to; its checksum was found right.
+        """Return a variable, memory-mapped and read-only, after checking its checksum.
 
         Raises:
-            FormatError: the checksum is wrong, or the variable is of a type that has no plain array (text), or is
-                stored in slices.
+            FormatError: The checksum is wrong, the variable has a dtype without a plain array (text), or it is stored
+                in slices.
         """
         entry = self.entries[name]
         dtype = DTYPES.get(entry.dtype)
@@ -110,7 +114,7 @@ class TensorBundle:
             )
         try:
             return octets.view(dtype).reshape(entry.shape)
-        except ValueError:  # no bytes at all, beside sizes that no array can have
+        except ValueError:  # no bytes, but dimensions that no array can have
             raise FormatError(f"{self.prefix}: variable {name} is said to have shape {entry.shape}.") from None
 
     def _octets(self, entry: Entry) -> NDArray[np.uint8]:
@@ -119,9 +123,9 @@ class TensorBundle:
         return np.memmap(self._shard_path(entry.shard), np.uint8, "r", entry.offset, (entry.size,))
 
     def _entry(self, name: str, value: bytes) -> Entry:
-        """One entry, checked against the data file that it points into."""
+        """Parse one entry and check it against the data file that it points into."""
         where = f"{self.index_path}: variable {name}"
-        numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)
+        numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)  # dtype, shard, offset, size, CRC; absent fields are 0
         shape: Shape = ()
         sliced = False
         for field, content in _fields(value, where):
@@ -140,7 +144,7 @@ class TensorBundle:
                 "damaged: download or copy it again."
             )
         if entry.shard >= self._n_shards:
-            raise FormatError(f"{where} is said to stand in data file {entry.shard} of {self._n_shards}.")
+            raise FormatError(f"{where} is said to be in data file {entry.shard} of {self._n_shards}.")
         if entry.offset + entry.size > self._shard_size(entry.shard):
             raise FormatError(
                 f"{where} is said to end at byte {entry.offset + entry.size} of {self._shard_path(entry.shard)}, which "
@@ -162,7 +166,7 @@ class TensorBundle:
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file is a sorted table of strings, as the index of a bundle is."""
+    """Check whether a file ends like a LevelDB table, the format of a bundle's index."""
     try:
         with path.open("rb") as file:
             file.seek(-_FOOTER_SIZE, 2)
@@ -194,16 +198,17 @@ def _index_bytes(path: Path) -> bytes:
 
 
 def _table(data: bytes, path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of a sorted table: of each block that its index block names, in order."""
+    """Yield the entries of a table: those of each block that the block list names, in order."""
     footer = _Reader(data[-_FOOTER_SIZE : -len(MAGIC)], path)
     for _ in _block(data, footer.varint(), footer.varint(), path):
-        raise FormatError(f"{path} is no index of a TensorFlow bundle: it has a filter, which those have not.")
+        raise FormatError(f"{path} is no index of a TensorFlow bundle: it has a filter, which bundles do not have.")
     offset, size = footer.varint(), footer.varint()
     last: bytes | None = None
     n_entries = end = 0
     for _, handle in _block(data, offset, size, path):
-        place = _Reader(handle, path)
-        offset, size = place.varint(), place.varint()
+        position = _Reader(handle, path)
+        offset, size = position.varint(), position.varint()
+        # Overlapping blocks could make a small file expand without bound, so each must start after the one before.
         if offset < end:
             raise FormatError(f"{path} is damaged: its blocks are not in order. Download or copy it again.")
         end = offset + size
@@ -218,7 +223,7 @@ def _table(data: bytes, path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(data: bytes, offset: int, size: int, path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of one block."""
+    """Yield the entries of one block."""
     if offset + size + _TRAILER_SIZE > len(data) - _FOOTER_SIZE:
         raise FormatError(f"{path} is damaged: a block reaches beyond the end. Download or copy it again.")
     content = data[offset : offset + size]
@@ -228,6 +233,7 @@ def _block(data: bytes, offset: int, size: int, path: Path) -> Iterator[tuple[by
         raise FormatError(f"{path} is damaged: a checksum is wrong. Download or copy it again.")
     if compression:
         raise FormatError(f"{path} is compressed (kind {compression}), which TensorFlow's bundles are not.")
+    # The block ends with a list of restart points, for binary search; reading in order needs none of them.
     n_restarts = int.from_bytes(content[-4:], "little")
     end = size - 4 * (n_restarts + 1)
     if end < 0:
@@ -243,7 +249,7 @@ def _block(data: bytes, offset: int, size: int, path: Path) -> Iterator[tuple[by
 
 
 class _Reader:
-    """Bytes, read from the front; never past their end."""
+    """Reads bytes from the front, and never past their end."""
 
     def __init__(self, data: bytes, where: object) -> None:
         self._data = data
@@ -261,7 +267,7 @@ class _Reader:
         return self._data[self._at - size : self._at]
 
     def varint(self) -> int:
-        """A number in groups of seven bits, lowest first, each byte but the last with its top bit set."""
+        """Read a number in groups of seven bits, lowest first; each byte but the last has its top bit set."""
         number = 0
         for shift in range(0, 70, 7):
             octet = self.take(1)[0]
@@ -272,12 +278,12 @@ class _Reader:
 
 
 def _fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer: number, and value or bytes."""
+    """Yield the fields of a protocol buffer: number, and value or bytes."""
     message = _Reader(data, where)
     while message.more:
         tag = message.varint()
         kind = tag & 7
-        if kind == 0:
+        if kind == 0:  # the wire types: 0 varint, 1 fixed 64 bits, 2 length and bytes, 5 fixed 32 bits
             yield tag >> 3, message.varint()
         elif kind in (1, 5):
             yield tag >> 3, int.from_bytes(message.take(8 if kind == 1 else 4), "little")

@@ -1,16 +1,19 @@
-"""TF-Hub modules of ELMo, read without TensorFlow: Google's ``elmo/1`` to ``elmo/3`` and DeepPavlov's exports.
+"""Read TF-Hub modules of ELMo without TensorFlow: Google's ``elmo/1`` to ``elmo/3`` and DeepPavlov's exports.
 
-A module is a folder with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed here) and
+A module is a folder with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed) and
 ``variables/variables.index`` with its data files, a TensorBundle.
 
-Known, from a log of ``google/elmo`` being loaded (tensorflow/hub, issue 88): the variables ``bilm/CNN/...``,
-``bilm/RNN_D/RNN/MultiRNNCell/CellL/rnn/lstm_cell/{bias,kernel,projection/kernel}``, ``aggregation/weights`` and
-``aggregation/scaling``. From the description of DeepPavlov's exports: the 262-row character table whose first row is
-zero, the mixing scalars ``aggregation/elmo_output_ELMo_W`` and ``..._gamma``, nameless variables that hold the state.
-Inferred: that Google's other names and all layouts are bilm-tf's, of which both are exports; that Google's weights go
-through a softmax, as the paper's do; how many rows Google's character table has (261 and 262 are both read); and what
-no variable tells, unless an ``options.json`` stands beside: the original model's relu, clips of 3, skip connections and
-50 characters a token. No real module was at hand.
+This module was written without access to a real one. What it is based on:
+
+- A log of ``google/elmo`` being loaded (tensorflow/hub, issue 88) shows the variables ``bilm/CNN/...``,
+  ``bilm/RNN_D/RNN/MultiRNNCell/CellL/rnn/lstm_cell/{bias,kernel,projection/kernel}``, ``aggregation/weights`` and
+  ``aggregation/scaling``.
+- DeepPavlov's description of its exports gives the character table of 262 rows whose first row is zero, the mixing
+  scalars ``aggregation/elmo_output_ELMo_W`` and ``..._gamma``, and nameless variables that hold the state.
+- Inferred: Google's other names and all layouts are bilm-tf's, because both are exports of it. Google's weights go
+  through a softmax, as in the paper. Google's character table has 261 or 262 rows (both are read).
+- What no variable shows is taken from the original model unless there is an ``options.json``: relu, clips of 3, skip
+  connections and 50 characters per token.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from elmokit.weights.tf_checkpoint import as_tensor, lstm_name
 FAMILY = "tf-hub"
 GRAPHS = ("saved_model.pb", "tfhub_module.pb")
 MIX = "mix"
-"""In the card: ``{"weights": [...], "gamma": ...}``, the module's own scalar mix before its softmax."""
+"""Key in the model card: ``{"weights": [...], "gamma": ...}``, the module's own scalar mix before its softmax."""
 
 _VARIABLES = Path("variables") / "variables"
 _SCOPE = re.compile(r"(.*/)?bilm/")
@@ -44,23 +47,23 @@ _CHAR_TABLE = "char_embed"
 
 
 def is_module(path: Path) -> bool:
-    """Whether a folder is a TF-Hub module or another SavedModel."""
+    """Check whether a folder is a TF-Hub module or another SavedModel."""
     return (path / f"{_VARIABLES}{INDEX_SUFFIX}").is_file() and any((path / name).is_file() for name in GRAPHS)
 
 
 def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
     """Open a module.
 
-    The card holds its scalar mix under ``mix``, and under ``skipped`` the variables that are no part of the biLM.
+    The model card has its scalar mix under ``mix``, and the variables that are not part of the biLM under ``skipped``.
 
     Args:
-        path: the module's folder.
-        options: an options file of the biLM; else ``options.json`` in the folder, else the original model's values for
-            what the variables do not tell.
+        path: The module's folder.
+        options: An options file of the biLM. The default is ``options.json`` in the folder; if there is none, the
+            original model's values are used for what the variables do not show.
 
     Raises:
-        ModelNotFoundError: a file is missing.
-        FormatError, TensorMismatchError, ConfigError: a file is damaged or of another kind.
+        ModelNotFoundError: A file is missing.
+        FormatError, TensorMismatchError, ConfigError: A file is damaged or of another format.
     """
     folder = Path(path)
     bundle = TensorBundle(folder / _VARIABLES)
@@ -77,7 +80,7 @@ def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
         if tensor[0].any():
             raise FormatError(
                 f"{folder}: the character table has {N_CHARS + 1} rows and the first is not zero, so it is not the one "
-                "that stands for no token. This module is laid out in a way that elmokit does not know."
+                "for no token. elmokit does not know the layout of this module."
             )
         return tensor[1:]
 
@@ -100,7 +103,7 @@ def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
 
 
 def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
-    """The variable of each published name, all under the scope ``bilm``."""
+    """Return the variable of each published name, all of them in the scope ``bilm``."""
     names: dict[str, str] = {}
     for variable in bundle.entries:
         if match := _SCOPE.match(variable):
@@ -113,7 +116,7 @@ def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
 
 
 def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
-    """Options as a training run would have written them: sizes from the shapes, the rest as the original model's."""
+    """Make an options file's content: sizes from the shapes, the rest from the original model."""
     filters: list[list[int]] = []
     while (shape := shapes.get(f"CNN/W_cnn_{len(filters)}")) is not None:
         if len(shape) != 4:
@@ -125,7 +128,7 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
     projection = shapes.get(cell + "W_P_0", kernel)
     if not filters or len(kernel) != 2 or len(projection) != 2 or len(table) != 2:
         raise TensorMismatchError(
-            f"{folder} holds no char CNN and LSTMs from which to tell the sizes. Give an options file."
+            f"{folder} holds no char CNN and LSTMs from which to infer the sizes. Give an options file."
         )
     hidden_dim = kernel[1] // 4
     return {
@@ -149,7 +152,7 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
 
 
 def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] | None:
-    """The module's scalar mix: its weights before the softmax, and gamma."""
+    """Read the module's scalar mix: its weights before the softmax, and gamma."""
     found: list[list[float]] = []
     for endings, size in ((_MIX_WEIGHTS, n_layers), (_MIX_GAMMA, 1)):
         names = [name for name in bundle.entries if name.endswith(endings)]

@@ -1,8 +1,8 @@
-"""Word lists as they were published: which row of a table a word has; and token vectors that were cached in one.
+"""Published word lists, which assign words to the rows of a table, and tables of precomputed token vectors.
 
-bilm-tf's word lists hold one word a line. Nothing guarantees that they are a sound ``Vocabulary``: words stand twice
-(the later row counts), ``<UNK>`` is missing. A word-input model and a table of cached vectors are read with such a
-list all the same; a model that reads characters needs none.
+bilm-tf's word lists have one word per line. Not every one is a valid ``Vocabulary``: words occur twice (the later row
+counts), or ``<UNK>`` is missing. A word-input model and a table of precomputed vectors are read with such a list all
+the same. A model that reads characters does not need one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NAMES = ("vocab.txt", "vocab.txt.gz")
 
 @dataclasses.dataclass
 class CachedModel(PretrainedBiLM):
-    """A model that reads characters, with vectors of some tokens computed before."""
+    """A model that reads characters and has precomputed vectors of some tokens."""
 
     rows: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Each listed token's row in the table."""
+    """The row of each listed token in the table."""
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """``(tokens, 1 + chars)``: what ``CachedCharCNN`` reads."""
+        """Convert tokens to what ``CachedCharCNN`` reads: ``(tokens, 1 + chars)``."""
         assert self.bilm.config.char_cnn is not None
         char_ids = encode_tokens(tokens, self.bilm.config.char_cnn.max_chars)
         rows = np.array([self.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
@@ -44,21 +44,25 @@ class CachedModel(PretrainedBiLM):
 
 
 def words_beside(folder: Path) -> Path | None:
-    """The word list in a folder, if there is one."""
+    """Find the word list in a folder, if there is one."""
     return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
 def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
-    """The words of a table with so many rows.
+    """Read the words of a table, one per row.
+
+    Args:
+        n_rows: The number of rows of the table.
+        rows_of: What the table is, for the error message.
 
     Raises:
-        TensorMismatchError: there are more words than rows, or fewer.
-        ModelNotFoundError, FormatError: as in ``read_words``; or a sentence boundary is missing.
+        TensorMismatchError: There are more or fewer words than rows.
+        ModelNotFoundError, FormatError: As in ``read_words``; or a sentence boundary is missing.
     """
     words = read_words(path)
     if len(words) != n_rows:
         raise TensorMismatchError(
-            f"{path} lists {len(words):,} words, and {rows_of} has {n_rows:,} rows: one row a word. They belong to "
+            f"{path} lists {len(words):,} words, and {rows_of} has {n_rows:,} rows: one row per word. They belong to "
             "different models; give the vocabulary of this one."
         )
     try:
@@ -68,14 +72,14 @@ def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
 
 
 def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
-    """A model with its word list, where one is at hand.
+    """Return a model with its word list, if there is one.
 
-    A model that reads words needs it, and it must fit. For one that reads characters it is an extra: if it is no sound
-    vocabulary it is left out, and the card says so. The words of a softmax are not exchanged.
+    A model that reads words needs it, and it must fit. For a model that reads characters it is optional: an invalid
+    vocabulary is left out, and the model card says so. The words of a softmax are never replaced.
 
     Raises:
-        ConfigError: the model has a softmax over other words.
-        ModelNotFoundError, FormatError, TensorMismatchError: as in ``row_vocabulary``.
+        ConfigError: The model has a softmax over other words.
+        ModelNotFoundError, FormatError, TensorMismatchError: As in ``row_vocabulary``.
     """
     if path is None:
         return model
@@ -92,12 +96,12 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
     try:
         return dataclasses.replace(model, vocabulary=Vocabulary(read_words(path)))
     except FormatError as error:
-        note = f"{path.name} is left out, which this model does not need: {error}"
+        note = f"{path.name} was left out; this model does not need it: {error}"
         return dataclasses.replace(model, card={**model.card, "vocabulary": note})
 
 
 def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
-    """A model with the NLPL repository's ``meta.json`` as ``meta`` in its card; a damaged one is passed over."""
+    """Return a model with the NLPL repository's ``meta.json`` as ``meta`` in its card, if there is a readable one."""
     try:
         content = read_json(folder / "meta.json", max_bytes=1 << 20)
     except ModelError:
@@ -106,31 +110,32 @@ def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
 
 
 def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: str | Path | None) -> PretrainedBiLM:
-    """A model that looks tokens up in a table cached by bilm-tf: the dataset ``embedding``, one row a word.
+    """Return a model that looks tokens up in a table that bilm-tf computed: the dataset ``embedding``, one row per
+    word.
 
-    Tokens that are not listed are computed from their characters, if the model reads characters; a model that reads
-    words has ``<UNK>`` for them, or refuses them.
+    Tokens that are not in the table are computed from their characters if the model reads characters. A model that
+    reads words maps them to ``<UNK>``, or refuses them if its list has none.
 
     Args:
-        vocabulary: the words of the rows; None for ``vocab.txt`` or ``vocab.txt.gz`` beside the table.
+        vocabulary: The words of the rows; None for ``vocab.txt`` or ``vocab.txt.gz`` next to the table.
 
     Raises:
-        ModelNotFoundError, FormatError, TensorMismatchError: the table or its words are missing, damaged, or not those
-            of this model.
+        ModelNotFoundError, FormatError, TensorMismatchError: The table or its words are missing, damaged, or of another
+            model.
     """
     path = Path(path)
     table = torch.from_numpy(read_embeddings(path, model.bilm.config.projection_dim))
     words_path = words_beside(path.parent) if vocabulary is None else Path(vocabulary)
     if words_path is None:
         raise ModelNotFoundError(
-            f"There is no vocabulary beside {path} that names its rows. Put vocab.txt there, or give it as vocabulary."
+            f"There is no vocabulary next to {path} for its rows. Put vocab.txt there, or give it as vocabulary."
         )
     rows_of = f"the dataset 'embedding' of {path}"
     bilm = model.bilm
     if isinstance(bilm.token_layer, CharCNN):
         words = read_words(words_path)
         if len(words) != len(table):
-            row_vocabulary(words_path, len(table), rows_of)  # says what does not fit
+            row_vocabulary(words_path, len(table), rows_of)  # raises the error
         bilm.token_layer = CachedCharCNN(bilm.token_layer, table)
         known = {field.name: getattr(model, field.name) for field in dataclasses.fields(PretrainedBiLM)}
         return CachedModel(**known, rows={word: row for row, word in enumerate(words)})
@@ -147,25 +152,26 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
 
 
 def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
-    """The table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``.
+    """Read the table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        FormatError, TensorMismatchError: it is damaged, no such table, one of other sizes, or kept in another file.
+        ModelNotFoundError: There is no such file.
+        FormatError, TensorMismatchError: The file is damaged, holds no such table or one of another size, or only a
+            link to another file.
     """
     try:
         with h5py.File(path, "r") as file:
             is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
             dataset = file["embedding"] if is_here else None
             if not isinstance(dataset, h5py.Dataset):
-                raise FormatError(f"{path} holds no dataset 'embedding', so it is no file of token embeddings.")
+                raise FormatError(f"{path} holds no dataset 'embedding', so it is not a file of token embeddings.")
             if dataset.ndim != 2 or dataset.shape[1] != dim or not len(dataset):
                 raise TensorMismatchError(
                     f"The dataset 'embedding' of {path} is {dataset.shape}; this model's token vectors have "
-                    f"{dim} numbers, so (words, {dim}) was expected, with one word at least."
+                    f"{dim} numbers, so (words, {dim}) was expected, with at least one word."
                 )
             return read_dataset(dataset, path)
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no file of token embeddings {path}.") from None
     except HDF5_ERRORS as error:
-        raise FormatError(f"{path} is no readable HDF5 file ({error}). Download or copy it again.") from None
+        raise FormatError(f"{path} is not a readable HDF5 file ({error}). Download or copy it again.") from None

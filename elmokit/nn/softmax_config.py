@@ -1,11 +1,12 @@
-"""Which softmax a model has, as its folder says."""
+"""The choice of softmax: a config, the softmax built from it, and back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from elmokit.bilm import BiLM
+from torch import nn
+
 from elmokit.config import setting
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import WordEmbedding
@@ -30,25 +31,29 @@ class SoftmaxConfig:
                 "ascending and above 0, such as [2000, 10000], and the others none."
             )
         if not self.shrink >= 1:
-            raise ConfigError(f"shrink is {self.shrink}; tails grow narrower, so it is at least 1.")
+            raise ConfigError(f"shrink is {self.shrink}; tails become narrower, so it must be at least 1.")
 
 
-def build_softmax(config: SoftmaxConfig, n_words: int, bilm: BiLM) -> Softmax:
-    """A softmax over ``n_words`` that follows a biLM; its parameters are not drawn yet.
+def build_softmax(config: SoftmaxConfig, n_words: int, input_dim: int, token_layer: nn.Module) -> Softmax:
+    """Build a softmax with uninitialized parameters.
+
+    Args:
+        n_words: Size of the vocabulary.
+        input_dim: Size of the LSTM's outputs (``projection_dim``).
+        token_layer: The token layer of the biLM, whose embedding a tied softmax shares.
 
     Raises:
-        ConfigError: it does not fit the vocabulary or the biLM.
+        ConfigError: The softmax does not fit the vocabulary or the biLM.
     """
-    input_dim = bilm.config.projection_dim
     if config.kind == "full":
         return FullSoftmax(n_words, input_dim)
     if config.kind == "tied":
-        if not isinstance(bilm.token_layer, WordEmbedding) or bilm.config.n_words != n_words:
+        if not isinstance(token_layer, WordEmbedding) or token_layer.embedding.num_embeddings - 1 != n_words:
             raise ConfigError(
-                "A tied softmax shares the embedding of a word-input model over the same words. Read words instead "
+                "A tied softmax shares the embedding of a word-input model with the same words. Read words instead "
                 f"of characters (n_words {n_words}, no char_cnn), or choose a full softmax."
             )
-        return TiedSoftmax(bilm.token_layer.embedding)
+        return TiedSoftmax(token_layer.embedding)
     if config.cutoffs[-1] >= n_words:
         raise ConfigError(
             f"The last cutoff is {config.cutoffs[-1]} and the vocabulary holds {n_words} words. Lower the cutoffs."
@@ -62,7 +67,7 @@ def build_softmax(config: SoftmaxConfig, n_words: int, bilm: BiLM) -> Softmax:
 
 
 def softmax_config(softmax: Softmax) -> SoftmaxConfig:
-    """The config that ``build_softmax`` built a softmax from."""
+    """Return the config that a softmax was built from."""
     if isinstance(softmax, AdaptiveSoftmax):
         return SoftmaxConfig("adaptive", tuple(softmax.stages.cutoffs[:-1]), softmax.stages.div_value)
     return SoftmaxConfig("tied" if isinstance(softmax, TiedSoftmax) else "full")
