@@ -17,13 +17,13 @@ from typing import Any
 
 import elmokit
 from elmokit.bilm import PRESETS
+from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import RECIPES, TrainingConfig
 from elmokit.training.corpus import count_corpus, read_held_out
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingReport
 from elmokit.weights.folder import load_folder
-from elmokit.nn.softmax_config import SoftmaxConfig
 
 N_SAMPLES = 1024
 N_WORDS = 10_000

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from elmokit.bilm import BiLM
 from elmokit.errors import MissingExtraError
+from elmokit.nn.softmax_config import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
@@ -26,7 +27,6 @@ from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.nn.softmax_config import build_softmax
 
 LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
 SETTINGS = "--preset tiny --max-words 12 --batch-size 3 --window-length 5 --tokens 240 --dropout 0 --log-every 2"

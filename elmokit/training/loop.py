@@ -24,6 +24,7 @@ from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import TrainingError
 from elmokit.io.atomic import recover_interrupted
 from elmokit.nn.kernels.backends import is_available
+from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import LENGTHS, TrainingConfig
@@ -48,7 +49,6 @@ from elmokit.training.throughput import ThroughputMeter
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
-from elmokit.nn.softmax_config import build_softmax, softmax_config
 
 HELD_OUT_ROWS = 64  # the batch size of evaluations, which are stateful: each row reads its part of the text in order
 LOW_ADAGRAD_RATE = 0.05

@@ -34,13 +34,13 @@ from elmokit.bilm import BiLM
 from elmokit.config import from_dict, to_dict
 from elmokit.errors import ConfigError, ModelError, TrainingError
 from elmokit.io.atomic import atomic_write
+from elmokit.nn.softmax_config import build_softmax
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.run_folder import check_settings, write_json
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
-from elmokit.nn.softmax_config import build_softmax
 
 SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"

@@ -16,10 +16,10 @@ from typing import Any
 from elmokit.bilm import PRESETS
 from elmokit.config import Table, deep_merge, from_dict, read_toml, setting, to_dict
 from elmokit.errors import ConfigError
+from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, TrainingConfig
 from elmokit.training.corpus import HELD_OUT_SENTENCES
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 
 MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
 SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs"}

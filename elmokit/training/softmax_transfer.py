@@ -24,9 +24,9 @@ from elmokit.bilm import BiLM
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.nn.char_cnn import WordEmbedding
 from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, Softmax, TiedSoftmax
+from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 
 NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
 
