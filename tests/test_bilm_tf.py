@@ -291,7 +291,7 @@ def test_a_huge_declared_shape_is_refused_before_anything_is_read(tmp_path: Path
         del file["CNN/b_cnn_0"]
     with pytest.raises(FormatError, match="char_embed declares the shape"):
         bilm_tf.load(options, weights)
-    with pytest.raises(ConfigError, match="n_chars is 137,438,953,472. It can be at most"):
+    with pytest.raises(ConfigError, match=r"n_chars is 137,438,953,472\. It can be at most"):
         bilm_tf.config_from_options(bilm_tf.read_options(options), {"char_embed": (1 << 37, 8)}, "here")
 
 
