@@ -1,4 +1,4 @@
-"""AllenNLP's configs become configs of ours, and what they say beyond that is told."""
+"""AllenNLP's configs are converted to configs of ours, and values without a counterpart are reported."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from elmokit.cli.main import elmokit, main
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError
-from elmokit.tasks.allennlp import import_config
+from elmokit.tasks.allennlp_import.importer import import_config
 from elmokit.tasks.config import CharsConfig, MixConfig, OptimizerConfig, PlateauConfig, WordsConfig
 from elmokit.tasks.table import config_of
 from tests.helpers.allennlp_configs import ELMO, PUBLISHED, elmo, glove, written
 
 
 def imported(folder: Path, content: Any) -> tuple[Any, str]:
-    """The config that the import gives, and its text."""
+    """Import a config; return the result and its text."""
     toml, _ = import_config(written(folder, content))
     return config_of(tomllib.loads(toml), "imported")[1], toml
 
 
-def told(folder: Path, content: Any) -> str:
-    return "\n".join(import_config(written(folder, content))[1].without)
+def unsupported(folder: Path, content: Any) -> str:
+    return "\n".join(import_config(written(folder, content))[1].unsupported)
 
 
 def leaves(content: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -38,7 +38,7 @@ def leaves(content: Any, path: str = "") -> list[tuple[str, Any]]:
     return [(path, content)]
 
 
-def test_ner_comes_with_every_number(tmp_path: Path) -> None:
+def test_ner_is_imported_with_every_number(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["ner"]())
     assert config.words == WordsConfig("glove.6B.50d.txt.gz", dim=50, train=True, lowercase=True)
     assert config.chars == CharsConfig(dim=16, filters=((3, 128),))
@@ -51,7 +51,7 @@ def test_ner_comes_with_every_number(tmp_path: Path) -> None:
     assert (config.data.train, config.data.dev) == ("eng.train", "eng.testa")
 
 
-def test_sst_comes_with_every_number(tmp_path: Path) -> None:
+def test_sst_is_imported_with_every_number(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["sst"]())
     assert config.words == WordsConfig("glove.840B.300d.txt.gz", dim=300, train=False)
     assert config.chars is None
@@ -64,7 +64,7 @@ def test_sst_comes_with_every_number(tmp_path: Path) -> None:
     assert (config.train.bucketed, config.train.batch_size, config.train.epochs) == (True, 100, 40)
 
 
-def test_nli_comes_with_every_number(tmp_path: Path) -> None:
+def test_nli_is_imported_with_every_number(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["nli"]())
     assert (config.words, config.chars) == (None, None)
     assert (config.elmo.input, config.elmo.output) == (MixConfig(), None)
@@ -73,7 +73,7 @@ def test_nli_comes_with_every_number(tmp_path: Path) -> None:
     assert (config.train.batch_size, config.train.optimizer.learning_rate) == (32, 4e-4)
 
 
-def test_srl_comes_with_every_number(tmp_path: Path) -> None:
+def test_srl_is_imported_with_every_number(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["srl"]())
     assert (config.words, config.chars) == (None, None)
     assert (config.elmo.input, config.elmo.output) == (MixConfig(penalty=0.001, dropout=0.1), None)
@@ -85,7 +85,7 @@ def test_srl_comes_with_every_number(tmp_path: Path) -> None:
     assert (train.clip_value, train.max_grad_norm) == (1.0, None)
 
 
-def test_coref_comes_with_every_number(tmp_path: Path) -> None:
+def test_coref_is_imported_with_every_number(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["coref"]())
     assert config.elmo is None
     assert config.words == WordsConfig("glove.6B.300d.txt.gz", dim=300, train=False)
@@ -98,48 +98,48 @@ def test_coref_comes_with_every_number(tmp_path: Path) -> None:
     assert (config.train.batch_size, config.train.epochs, config.train.patience) == (1, 150, 10)
     assert config.train.optimizer == OptimizerConfig()
     assert model.train_sentences >= 1_000_000  # AllenNLP's sees whole documents
-    without = told(tmp_path, PUBLISHED["coref"]())
+    without = unsupported(tmp_path, PUBLISHED["coref"]())
     for expected in ("speakers", "may cross each other", "scored from word vectors"):
         assert expected in without
 
 
-@pytest.mark.parametrize(("name", "n_told"), [("nli", 0), ("srl", 0), ("coref", 2)])
-def test_first_values_of_weights_are_told_where_ours_are_others(tmp_path: Path, name: str, n_told: int) -> None:
+@pytest.mark.parametrize(("name", "n_reported"), [("nli", 0), ("srl", 0), ("coref", 2)])
+def test_initializers_are_reported_if_ours_differ(tmp_path: Path, name: str, n_reported: int) -> None:
     content = PUBLISHED[name]()
-    assert told(tmp_path, content).count("model.initializer") == n_told
+    assert unsupported(tmp_path, content).count("model.initializer") == n_reported
     content["model"]["initializer"] = {  # the later form, with an entry of the user's
         "regexes": [*content["model"]["initializer"], [".*", {"type": "normal", "std": 0.5}]],
         "prevent_regexes": ["elmo"],
     }
-    without = told(tmp_path, content)
-    assert without.count("model.initializer") == n_told + 2
-    assert '[".*", {"type": "normal", "std": 0.5}]: here weights start ' in without
+    without = unsupported(tmp_path, content)
+    assert without.count("model.initializer") == n_reported + 2
+    assert '[".*", {"type": "normal", "std": 0.5}]: here weights are initialized ' in without
     assert 'model.initializer.prevent_regexes = ["elmo"]' in without
 
 
-def test_counts_that_words_and_characters_need_are_taken_and_the_others_told(tmp_path: Path) -> None:
+def test_minimum_counts_of_words_and_characters_are_imported_and_others_reported(tmp_path: Path) -> None:
     counts = {"min_count": {"tokens": 3, "token_characters": 5, "labels": 7}}
     config, _ = imported(tmp_path, PUBLISHED["ner"]() | {"vocabulary": counts})
     assert (config.words.min_count, config.chars.min_count) == (3, 5)
-    assert "vocabulary.min_count.labels = 7" in told(tmp_path, PUBLISHED["ner"]() | {"vocabulary": counts})
-    without = told(tmp_path, PUBLISHED["nli"]() | {"vocabulary": counts})  # with ELMo alone
+    assert "vocabulary.min_count.labels = 7" in unsupported(tmp_path, PUBLISHED["ner"]() | {"vocabulary": counts})
+    without = unsupported(tmp_path, PUBLISHED["nli"]() | {"vocabulary": counts})  # with ELMo alone
     for expected in ("tokens = 3", "token_characters = 5", "labels = 7"):
         assert f"vocabulary.min_count.{expected}" in without
 
 
-def test_the_metric_that_allennlp_takes_if_none_is_given_is_told(tmp_path: Path) -> None:
+def test_a_missing_validation_metric_is_reported(tmp_path: Path) -> None:
     content = PUBLISHED["ner"]()
-    assert "validation_metric" not in told(tmp_path, content)
+    assert "validation_metric" not in unsupported(tmp_path, content)
     del content["trainer"]["validation_metric"]
-    assert "trainer.validation_metric: not given, so that AllenNLP takes the loss" in told(tmp_path, content)
+    assert "trainer.validation_metric: not given, so that AllenNLP uses the loss" in unsupported(tmp_path, content)
 
 
-def test_bidaf_comes_with_what_the_paper_s_model_shares_with_it_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_bidaf_is_imported_as_far_as_the_models_agree_and_the_rest_is_reported(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["qa"]())
     assert config.chars == CharsConfig(dim=16, filters=((5, 100),), dropout=0.2)
     assert (config.model.hidden, config.model.dropout) == (100, 0.2)
     assert (config.train.optimizer.betas, config.train.average) == ((0.9, 0.9), None)
-    without = told(tmp_path, PUBLISHED["qa"]())
+    without = unsupported(tmp_path, PUBLISHED["qa"]())
     for expected in (
         "Seo et al. 2017",
         "num_highway_layers = 2",
@@ -152,8 +152,8 @@ def test_bidaf_comes_with_what_the_paper_s_model_shares_with_it_and_the_rest_is_
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_value_of_a_published_config_is_carried_over_or_told(tmp_path: Path, name: str) -> None:
-    """Changing any value changes what is imported or what is told."""
+def test_every_value_of_a_published_config_is_imported_or_reported(tmp_path: Path, name: str) -> None:
+    """Changing any value changes what is imported or what is reported."""
     content = PUBLISHED[name]()
     _, before = imported(tmp_path, content)
     for path, value in leaves(content):
@@ -170,12 +170,12 @@ def test_every_value_of_a_published_config_is_carried_over_or_told(tmp_path: Pat
         try:
             _, after = imported(tmp_path, changed)
         except ElmoError:
-            continue  # told as well
+            continue  # reported as well
         assert after != before, path
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_what_is_unknown_is_told_wherever_it_stands(tmp_path: Path, name: str) -> None:
+def test_an_unknown_key_is_reported_in_any_table(tmp_path: Path, name: str) -> None:
     content = PUBLISHED[name]()
 
     def tables(table: dict[str, Any]) -> list[dict[str, Any]]:
@@ -188,7 +188,7 @@ def test_what_is_unknown_is_told_wherever_it_stands(tmp_path: Path, name: str) -
         assert re.search(rf'wholly_new"?( =|:) {number}\b', text), number
 
 
-def test_the_import_loads_and_says_at_its_head_what_is_to_be_seen_to(tmp_path: Path) -> None:
+def test_the_result_loads_and_lists_what_to_check_at_its_head(tmp_path: Path) -> None:
     _, toml = imported(tmp_path, PUBLISHED["ner"]())
     head = toml[: toml.index("task =")]
     assert all(line.startswith("#") for line in head.splitlines() if line)
@@ -196,7 +196,7 @@ def test_the_import_loads_and_says_at_its_head_what_is_to_be_seen_to(tmp_path: P
     assert "model.encoder.input_size = 1202: derived" in head
 
 
-def test_what_the_file_leaves_out_is_as_allennlp_had_it(tmp_path: Path) -> None:
+def test_missing_values_get_the_defaults_of_allennlp(tmp_path: Path) -> None:
     content = PUBLISHED["ner"]() | {"trainer": {"optimizer": "adadelta"}, "iterator": "basic", "random_seed": 7}
     train = imported(tmp_path, content)[0].train
     assert (train.epochs, train.batch_size, train.patience, train.max_grad_norm) == (20, 32, None, None)
@@ -218,7 +218,7 @@ FRAGMENT = {"tokens": glove("glove.6B.100d", 100, True), "elmo": elmo(0.5)}
         FRAGMENT,
     ],
 )
-def test_a_fragment_gives_its_tables_alone(tmp_path: Path, content: dict[str, Any]) -> None:
+def test_a_fragment_gives_only_its_tables(tmp_path: Path, content: dict[str, Any]) -> None:
     toml, _ = import_config(written(tmp_path, content))
     tables = tomllib.loads(toml)
     assert set(tables) == {"words", "elmo"}
@@ -237,16 +237,16 @@ def test_an_elmo_block_alone_and_the_indexers_are_fragments_too(tmp_path: Path) 
     indexers = {"tokens": {"type": "single_id", "lowercase_tokens": True}, "elmo": {"type": "elmo_characters"}}
     toml, _ = import_config(written(tmp_path, {"token_indexers": indexers, "token_embedders": FRAGMENT}))
     assert tomllib.loads(toml)["words"]["lowercase"] is True
-    toml, findings = import_config(written(tmp_path, {"dataset_reader": {"type": "srl", "token_indexers": indexers}}))
+    toml, report = import_config(written(tmp_path, {"dataset_reader": {"type": "srl", "token_indexers": indexers}}))
     assert tomllib.loads(toml) == {}
-    assert "elmo_characters" in toml or "brings its own characters" in findings.needless[-1]
+    assert "elmo_characters" in toml or "brings its own characters" in report.redundant[-1]
 
 
 @pytest.mark.parametrize(
     ("weights", "layers"),
     [([-9e10, 1, -9e10], (1,)), ([0, 0, 0], "average"), ([0.5, 0.5, 0.5], "average"), ([0.1, 0.2, 0.3], "all")],
 )
-def test_given_mix_weights_become_a_choice_of_layers_where_they_are_one(
+def test_fixed_mix_weights_become_a_choice_of_layers_if_they_are_one(
     tmp_path: Path, weights: list[float], layers: Any
 ) -> None:
     content = PUBLISHED["ner"]()
@@ -257,22 +257,22 @@ def test_given_mix_weights_become_a_choice_of_layers_where_they_are_one(
 
 
 @pytest.mark.parametrize("pattern", [".*", "scalar_mix", "encoder"])
-def test_a_penalty_on_more_than_the_mix_weights_is_told_not_taken(tmp_path: Path, pattern: str) -> None:
+def test_a_penalty_on_more_than_the_mix_weights_is_reported_and_not_imported(tmp_path: Path, pattern: str) -> None:
     content = PUBLISHED["ner"]()
     content["model"]["regularizer"] = [[pattern, {"type": "l2", "alpha": 0.5}]]
     config, _ = imported(tmp_path, content)
     assert config.elmo.input.penalty == 0
-    assert "model.regularizer" in told(tmp_path, content)
+    assert "model.regularizer" in unsupported(tmp_path, content)
 
 
-def test_files_beside_each_other_are_one_model(tmp_path: Path) -> None:
+def test_files_next_to_each_other_are_one_model(tmp_path: Path) -> None:
     content = PUBLISHED["nli"]()
     given = content["model"]["text_field_embedder"]["token_embedders"]["elmo"]
     given.update(weight_file="my/pubmed_weights.hdf5", options_file="my/pubmed_options.json")
     assert imported(tmp_path, content)[0].elmo.model == "my/pubmed_weights.hdf5"
-    assert "options_file" not in told(tmp_path, content)
+    assert "options_file" not in unsupported(tmp_path, content)
     given.update(options_file="elsewhere.json")
-    assert "elsewhere.json" in told(tmp_path, content)
+    assert "elsewhere.json" in unsupported(tmp_path, content)
 
 
 TAGGER = {"type": "crf_tagger", "encoder": {"type": "lstm", "hidden_size": 3, "bidirectional": True}}
@@ -281,30 +281,30 @@ TAGGER = {"type": "crf_tagger", "encoder": {"type": "lstm", "hidden_size": 3, "b
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"type": "simple_tagger"}}, "'simple_tagger', which is none of the six tasks"),
+        ({"model": {"type": "simple_tagger"}}, "'simple_tagger', which is not the model of one of the six tasks"),
         ({"model": None}, "model: expected a table"),
         ({"model": ["crf_tagger"]}, "model: expected a table"),
-        ({"trainer": {"num_epochs": "ten"}}, r"trainer\.num_epochs: expected a whole number, found \"ten\""),
+        ({"trainer": {"num_epochs": "ten"}}, r"trainer\.num_epochs: expected an integer, found \"ten\""),
         ({"trainer": {"optimizer": {"type": "bert_adam"}}}, r"trainer\.optimizer\.type is 'bert_adam'"),
         ({"trainer": {"num_epochs": 0}}, "epochs is 0"),
         ({"iterator": 3}, "iterator: expected a table"),
         ({"model": {**TAGGER, "regularizer": 3}}, r"model\.regularizer: expected a list of pairs"),
         ({"model": {**TAGGER, "regularizer": [3]}}, r"model\.regularizer: expected a pair"),
-        ({"model": {**TAGGER, "regularizer": [["(", "l2"]]}}, "no regular expression"),
+        ({"model": {**TAGGER, "regularizer": [["(", "l2"]]}}, "not a regular expression"),
         (
             {"model": {**TAGGER, "regularizer": [["scalar_parameters", {"type": "l2", "alpha": "a"}]]}},
             r"model\.regularizer\.alpha: expected a number",
         ),
     ],
 )
-def test_what_cannot_be_imported_is_one_clear_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_config_that_cannot_be_imported_is_rejected(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         import_config(written(tmp_path, {**PUBLISHED["ner"](), **change}))
 
 
 @pytest.mark.parametrize("content", [{}, {"a": 1}, {"trainer": {"num_epochs": 3}}, [1, 2], "text", None])
-def test_what_is_no_config_of_theirs_is_refused(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(ConfigError, match=r"neither a training config of AllenNLP's|expected a table"):
+def test_a_file_that_is_not_a_config_of_allennlp_is_rejected(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(ConfigError, match=r"neither a training config of AllenNLP |expected a table"):
         import_config(written(tmp_path, content))
 
 
@@ -317,31 +317,31 @@ local units = 200;  // Jsonnet, with comments
 """
 
 
-def test_jsonnet_is_evaluated_and_external_variables_are_given_or_told(tmp_path: Path) -> None:
+def test_jsonnet_is_evaluated_and_missing_external_variables_are_reported(tmp_path: Path) -> None:
     pytest.importorskip("_jsonnet")
     path = tmp_path / "ner.jsonnet"
     path.write_text(JSONNET)
-    toml, findings = import_config(path)
+    toml, report = import_config(path)
     assert tomllib.loads(toml)["model"]["hidden"] == [200]
     assert tomllib.loads(toml)["data"]["dev"] == "dev.txt"
     assert "train" not in tomllib.loads(toml)["data"]
-    assert any("external variable TRAIN: set data.train" in line for line in findings.without)
-    toml, findings = import_config(path, {"TRAIN": "my.train"})
+    assert any("external variable TRAIN: set data.train" in line for line in report.unsupported)
+    toml, report = import_config(path, {"TRAIN": "my.train"})
     assert tomllib.loads(toml)["data"]["train"] == "my.train"
-    assert not any("external variable" in line for line in findings.without)
+    assert not any("external variable" in line for line in report.unsupported)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{a: ", "no JSON, nor Jsonnet that can be evaluated"),
-        ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them by --var"),
+        ("{a: ", "neither JSON nor valid Jsonnet"),
+        ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them with --var"),
         ('{model: import "../secret.libsonnet"}', "outside the folder"),
         ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
         ("[1, 2]\n// three", "expected a table of named values"),
     ],
 )
-def test_jsonnet_that_cannot_be_evaluated_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_jsonnet_that_cannot_be_evaluated_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     pytest.importorskip("_jsonnet")
     (tmp_path / "secret.libsonnet").write_text("{}")
     path = tmp_path / "inner" / "config.jsonnet"
@@ -351,7 +351,7 @@ def test_jsonnet_that_cannot_be_evaluated_is_refused(tmp_path: Path, text: str, 
         import_config(path)
 
 
-def test_a_library_beside_the_config_is_imported(tmp_path: Path) -> None:
+def test_a_library_next_to_the_config_is_read(tmp_path: Path) -> None:
     pytest.importorskip("_jsonnet")
     (tmp_path / "model.libsonnet").write_text(json.dumps(PUBLISHED["ner"]()["model"]))
     path = tmp_path / "ner.jsonnet"
@@ -359,7 +359,7 @@ def test_a_library_beside_the_config_is_imported(tmp_path: Path) -> None:
     assert tomllib.loads(import_config(path)[0])["model"]["hidden"] == [200, 200]
 
 
-def test_without_the_package_jsonnet_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_package_jsonnet_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "_jsonnet", None)
     path = tmp_path / "ner.jsonnet"
     path.write_text(JSONNET)
@@ -367,14 +367,14 @@ def test_without_the_package_jsonnet_names_its_extra(tmp_path: Path, monkeypatch
         import_config(path)
 
 
-def test_the_shell_prints_the_toml_and_tells_the_rest_apart(
+def test_the_command_line_prints_the_toml_and_reports_the_rest_on_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, PUBLISHED["ner"]())
     elmokit.main(["task", "import", str(path)], prog_name="elmokit", standalone_mode=False)
     out, err = capsys.readouterr()
     assert tomllib.loads(out)["task"] == "ner"
-    assert "no counterpart" in err
+    assert "not supported" in err
     monkeypatch.setattr(sys, "argv", ["elmokit", "task", "import", str(path), "--var", "TRAIN"])
     with pytest.raises(SystemExit) as exit_:
         main()
@@ -396,7 +396,7 @@ JSON_VALUES = st.recursive(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_strange_value_anywhere_is_told_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+def test_an_unexpected_value_anywhere_is_reported_or_rejected(tmp_path: Path, data: st.DataObject) -> None:
     content = PUBLISHED[data.draw(st.sampled_from(sorted(PUBLISHED)))]()
     table = content
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.tasks.scores.chunks import Chunk, chunks_of
@@ -26,6 +26,7 @@ def chunked(draw: st.DrawFn) -> tuple[list[Chunk], int]:
     return chunks, place
 
 
+@settings(deadline=None)
 @given(chunked(), st.sampled_from(SCHEMES))
 def test_chunks_come_back_from_their_tags(case: tuple[list[Chunk], int], scheme: Scheme) -> None:
     chunks, n_tokens = case
@@ -34,6 +35,7 @@ def test_chunks_come_back_from_their_tags(case: tuple[list[Chunk], int], scheme:
     assert chunks_in(tags, scheme) == chunks
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=8))
 def test_iob1_is_read_as_conlleval_reads_it(tags: list[str]) -> None:
     assert chunks_in(tags, "IOB1") == chunks_of(tags)

@@ -20,7 +20,7 @@ def import_(file: Path, variables: tuple[str, ...]) -> None:
     Settings without a counterpart are listed on standard error. FILE can also be a fragment: a text_field_embedder, its
     token_embedders, or the token_indexers.
     """
-    from elmokit.tasks.allennlp import import_config
+    from elmokit.tasks.allennlp_import.importer import import_config
 
     given = {}
     for variable in variables:
@@ -28,7 +28,7 @@ def import_(file: Path, variables: tuple[str, ...]) -> None:
         if not sign or not name:
             raise ConfigError(f"--var is {variable!r}; expected NAME=VALUE.")
         given[name] = value
-    toml, findings = import_config(file, given)
+    toml, report = import_config(file, given)
     click.echo(toml, nl=False)
-    for line in findings.without:
-        click.echo(f"{file.name}: no counterpart: {line}", err=True)
+    for line in report.unsupported:
+        click.echo(f"{file.name}: not supported: {line}", err=True)

@@ -1,0 +1,195 @@
+"""Import AllenNLP's training configs of the six tasks (JSON, Jsonnet), or fragments of them.
+
+The config is converted to the tables of a TOML file. Values without a counterpart are listed at the head of the file,
+so that nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from elmokit.config import to_toml
+from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.io.text_files import read_lines
+from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport, to_json
+from elmokit.tasks.allennlp_import.models import COUNTERPARTS
+from elmokit.tasks.allennlp_import.shared import (
+    UNSET,
+    Tables,
+    convert_data,
+    convert_elmo,
+    convert_embedders,
+    convert_training,
+    explain_initializers,
+    mix_penalty,
+)
+from elmokit.tasks.table import TASKS, config_of
+
+MOST_VARIABLES = 100
+TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
+READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
+
+
+def import_config(path: str | Path, variables: Mapping[str, str] | None = None) -> tuple[str, ImportReport]:
+    """Convert an AllenNLP config, or a fragment of one, to TOML.
+
+    Args:
+        path: A JSON or Jsonnet file.
+        variables: Values of the external variables that a Jsonnet file uses. Missing ones are reported.
+
+    Returns:
+        The text for a TOML file that ``elmokit task train`` reads, and the report that is at its head.
+
+    Raises:
+        ConfigError: The file is neither JSON nor Jsonnet, is not a config of AllenNLP, or its model has no counterpart.
+        MissingExtraError: The file is Jsonnet, and the package that reads it is not installed.
+        TextError: The file cannot be read.
+    """
+    report = ImportReport()
+    top = ConfigTable(_read_file(path, variables or {}), "", report)
+    tables = _convert_config(top) if "model" in top.content else _convert_fragment(top)
+    top.report_unused()
+    if "task" in tables:
+        config_of(tables, str(path))  # raises an error now if the result is not a valid config
+    ordered = {name: tables[name] for name in TABLE_ORDER if name in tables}
+    return _header(Path(path).name, tables, report) + to_toml(ordered), report
+
+
+def _convert_config(top: ConfigTable) -> Tables:
+    model, reader = top.table("model"), top.table("dataset_reader")
+    if not model.exists:
+        raise ConfigError("model: expected a table, found null.")
+    kind = model.take("type", str, "")
+    if kind not in COUNTERPARTS:
+        nearest = difflib.get_close_matches(kind, list(COUNTERPARTS), n=1, cutoff=0.0)[0]
+        raise ConfigError(
+            f"model.type is {kind!r}, which is not the model of one of the six tasks. Did you mean {nearest!r}? "
+            f"Expected one of: {', '.join(COUNTERPARTS)}. To import the embedders alone, put text_field_embedder in "
+            "a file of its own."
+        )
+    counterpart = COUNTERPARTS[kind]
+    tables: Tables = {"task": counterpart.task, "data": convert_data(top), "model": {}}
+    tables |= convert_embedders(model, reader)
+    counterpart.convert(model, reader, tables)
+    penalty = mix_penalty(model)
+    elmo = tables.get("elmo", {})
+    for mix in (elmo.get("input"), elmo.get("output")):
+        if isinstance(mix, dict):
+            mix["penalty"] = penalty
+    if penalty and not elmo:
+        model.differs("regularizer", f": {penalty} on the mix weights, but there is no mix")
+    explain_initializers(model, counterpart.initializers, counterpart.initial_weights)
+    _explain_reader(reader)
+    top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
+    tables["train"] = convert_training(top, TASKS[counterpart.task].metric, counterpart.metrics)
+    counts = top.table("vocabulary").table("min_count")
+    for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
+        if counts.exists and isinstance(tables[name], dict):
+            tables[name]["min_count"] = counts.take(theirs, int, 1)
+    return tables
+
+
+def _explain_reader(reader: ConfigTable) -> None:
+    kind = reader.take("type", str, "")
+    if reader.exists and kind not in READERS:
+        reader.differs("type", f" = {to_json(kind)}: see docs/tasks.md for the formats that are read here")
+    reader.redundant("examples are read once", "lazy")
+
+
+def _convert_fragment(top: ConfigTable) -> Tables:
+    """Convert a text field embedder, its token embedders, one of these, or the indexers with the same names."""
+    if top.content.get("type") == "elmo_token_embedder":
+        return {"elmo": convert_elmo(top)}
+    reader = top.table("dataset_reader")
+    indexers = reader if reader.exists else top
+    is_embedders = "token_embedders" in top.content or any(
+        isinstance(value, dict) and str(value.get("type", "")) in ("elmo_token_embedder", "embedding")
+        for value in top.content.values()
+    )
+    if "text_field_embedder" in top.content:
+        model = top
+    elif is_embedders:
+        names = [key for key in top.content if key != "token_indexers"]
+        model = top.add_table({"text_field_embedder": {key: top.content.pop(key) for key in names}}, "")
+    elif reader.exists or "token_indexers" in top.content:
+        model = top.add_table({}, "")
+    else:
+        raise ConfigError(
+            "The file is neither a training config of AllenNLP (it has no model) nor a fragment with a "
+            f"text_field_embedder, token_embedders or token_indexers. Its keys: {', '.join(top.content) or 'none'}."
+        )
+    tables = convert_embedders(model, indexers)
+    _explain_reader(reader)
+    return {name: table for name, table in tables.items() if table is not False}
+
+
+def _read_file(path: str | Path, variables: Mapping[str, str]) -> Any:
+    """Read a JSON or Jsonnet file. A string marks each external variable that is not given."""
+    text = "\n".join(read_lines(path))
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = _evaluate_jsonnet(path, text, variables)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a table of named values, found {str(content)[:60]}.")
+    return content
+
+
+def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str]) -> Any:
+    try:
+        import _jsonnet
+    except ImportError:
+        raise MissingExtraError(f"{path} is not plain JSON; reading it as Jsonnet", "jsonnet") from None
+    given = dict(variables)
+    # Jsonnet does not list the variables of a file. An undefined one is an error that names it, so we define it and
+    # evaluate the file again.
+    for _ in range(MOST_VARIABLES):
+        try:
+            return json.loads(
+                _jsonnet.evaluate_snippet(str(path), text, ext_vars=given, import_callback=_importer(Path(path)))
+            )
+        except RuntimeError as error:
+            unset = re.search(r"[Uu]ndefined external variable: (\w+)", str(error))
+            if unset is None or unset[1] in given:
+                reason = " ".join(str(error).split("\n")[:2])
+                missing = ", ".join(sorted(given.keys() - variables.keys()))
+                hint = f" External variables without a value: {missing}; give them with --var." if missing else ""
+                raise ConfigError(f"{path} is neither JSON nor valid Jsonnet: {reason}.{hint}") from None
+            given[unset[1]] = UNSET + unset[1]
+    raise ConfigError(f"{path} uses more than {MOST_VARIABLES} external variables.")
+
+
+def _importer(config: Path) -> Callable[[str, str], tuple[str, bytes]]:
+    """Return the function with which Jsonnet reads imported files.
+
+    It reads only files in the config's folder and below, because a config from the internet could otherwise read any
+    file of the user.
+    """
+    home = config.parent.resolve()
+
+    def read(folder: str, name: str) -> tuple[str, bytes]:
+        path = (Path(folder) / name).resolve()
+        if not path.is_relative_to(home):
+            raise RuntimeError(f"{name} is outside the folder of {config.name}")
+        return str(path), path.read_bytes()
+
+    return read
+
+
+def _header(name: str, tables: Tables, report: ImportReport) -> str:
+    """Return the comment at the head of the TOML file."""
+    kind = f"for the task {tables['task']}" if "task" in tables else "a fragment: copy its tables to a task's config"
+    lines = [f"Imported from {name} (AllenNLP), {kind}."]
+    for title, entries in (
+        ("Not supported here, or to be checked:", report.unsupported),
+        ("Not needed here:", report.redundant),
+    ):
+        if entries:
+            lines += ["", title, *(f"  {entry}" for entry in entries)]
+    clean = (line.replace("\r", " ").replace("\n", " ") for line in lines)
+    return "".join(f"# {line}".rstrip() + "\n" for line in clean) + "\n"

@@ -1,0 +1,300 @@
+"""Convert AllenNLP's models of the six tasks to ``model`` tables, and report what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp_import.config_table import ConfigTable, to_json
+from elmokit.tasks.allennlp_import.shared import Tables, elmo_mix, elmo_model
+
+DERIVED = "derived from other sizes"
+WHOLE_DOCUMENTS = 1_000_000  # sentences
+QA_INITIAL_WEIGHTS = "Glorot uniform, matrices of GRUs truncated normal"
+CLASSES = {"5-class": 5, "3-class": 3, "2-class": 2}
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """The task that corresponds to a model of AllenNLP, and how its config is converted."""
+
+    task: str
+    convert: Callable[[ConfigTable, ConfigTable, Tables], None]
+    """Takes the tables of the model and of the dataset reader, and fills in ``model`` and ``data``."""
+    metrics: tuple[str, ...]
+    """AllenNLP's names of the metric that selects the best epoch here."""
+    initial_weights: str = "drawn like PyTorch does"
+    """How weights are initialized here."""
+    initializers: tuple[tuple[str, str], ...] = ()
+    """Patterns and types of AllenNLP's initializers that do the same."""
+
+
+def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``crf_tagger``."""
+    ours = tables["model"]
+    scheme = reader.take("coding_scheme", str, "IOB1")
+    # AllenNLP constrains decoding by default if it is told the scheme of the tags.
+    knows_scheme = "label_encoding" in model.content or "constraint_type" in model.content
+    constrained = model.take("constrain_crf_decoding", bool, knows_scheme)
+    for key in ("label_encoding", "constraint_type"):
+        model.expect(key, scheme)
+    ours["constraints"] = "decoding" if constrained else "none"
+    ours["dropout"] = model.take("dropout", float, 0.0)
+    ours["learn_ends"] = model.take("include_start_end_transitions", bool, True)
+    ours["variational"] = False
+    encoder = model.table("encoder")
+    if not encoder.exists:
+        raise ConfigError("model.encoder: expected a table, found none.")
+    _expect_bidirectional(encoder, "lstm")
+    n_layers = encoder.take("num_layers", int, 1)
+    between_layers = encoder.take("dropout", float, 0.0)
+    if n_layers > 1 and between_layers != ours["dropout"]:
+        encoder.differs("dropout", f" = {between_layers}: here it is model.dropout")
+    ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
+    ours["tags"] = "BIOUL" if scheme == "BIOUL" else "IOB2"
+    if scheme not in ("BIOUL", "BIO"):
+        reader.differs("coding_scheme", f" = {to_json(scheme)}: here the model uses IOB2 tags")
+    model.redundant("conlleval's F1 is reported", "calculate_span_f1")
+    model.redundant("the F1 of every type is reported", "verbose_metrics")
+    if reader.exists:
+        tables["data"]["tags"] = "IOB1"
+    reader.expect("tag_label", "ner")
+    reader.redundant("there is one list of tags", "label_namespace")
+
+
+def _expect_bidirectional(encoder: ConfigTable, kind: str) -> None:
+    """Explain the settings of a recurrent layer that cannot be chosen here."""
+    encoder.expect("type", kind)
+    encoder.expect("bidirectional", True, False)
+    encoder.redundant(DERIVED, "input_size")
+
+
+def _hidden_size(encoder: ConfigTable, kind: str = "lstm") -> int | None:
+    """Return the units per direction of one bidirectional layer; None if it is not described."""
+    if not encoder.exists:
+        return None
+    _expect_bidirectional(encoder, kind)
+    encoder.expect("num_layers", 1)
+    if encoder.content.get("dropout") == 0:
+        encoder.redundant("there is one layer", "dropout")
+    return encoder.take("hidden_size", int, 0)
+
+
+def _expect_hidden_size(model: ConfigTable, key: str, size: int | None) -> None:
+    """Report a layer that has another size than ``model.hidden``, which it shares here."""
+    encoder = model.table(key)
+    found = _hidden_size(encoder)
+    if found not in (None, size):
+        encoder.differs("hidden_size", f" = {found}: here it is model.hidden")
+
+
+def _feedforward(layer: ConfigTable) -> tuple[int | None, float]:
+    """Return the size and dropout of a feed-forward network of one ReLU layer."""
+    if not layer.exists:
+        return None, 0.0
+    layer.expect("num_layers", 1)
+    layer.redundant(DERIVED, "input_dim")
+    for name in ("hidden_dims", "activations", "dropout"):  # AllenNLP allows a list with one value per layer
+        value = layer.content.get(name)
+        if isinstance(value, list) and len(value) == 1:
+            layer.content[name] = value[0]
+    layer.expect("activations", "relu")
+    return layer.take("hidden_dims", int, 0), layer.take("dropout", float, 0.0)
+
+
+def convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``bcn``, the biattentive classification network."""
+    ours = tables["model"]
+    ours["input_dropout"] = model.take("embedding_dropout", float, 0.0)
+    size, ours["projection_dropout"] = _feedforward(model.table("pre_encode_feedforward"))
+    ours["projection_dim"] = size or 300
+    ours["hidden"] = _hidden_size(model.table("encoder"))
+    _expect_hidden_size(model, "integrator", ours["hidden"])
+    ours["pooled_dropout"] = model.take("integrator_dropout", float, 0.0)
+    output = model.table("output_layer")
+    if output.exists:
+        _convert_output_layers(output, ours)
+    elmo = model.table("elmo")
+    uses_mix = {
+        "input": model.take("use_input_elmo", bool, False),
+        "output": model.take("use_integrator_output_elmo", bool, False),
+    }
+    if elmo.exists:
+        elmo.redundant("each position has its own mix", "num_output_representations")
+        found, mix = elmo_model(elmo), elmo_mix(elmo)
+        elmo.expect("requires_grad", False)
+        tables["elmo"] = {**found, **{position: dict(mix) if used else False for position, used in uses_mix.items()}}
+    if reader.exists:
+        tables["data"]["phrases"] = "all" if reader.take("use_subtrees", bool, False) else "roots"
+        classes = reader.take("granularity", str, "5-class")
+        if classes not in CLASSES:
+            raise ConfigError(f"{reader.path_of('granularity')} is {classes!r}. Expected one of: {', '.join(CLASSES)}.")
+        tables["data"]["classes"] = CLASSES[classes]
+
+
+def _convert_output_layers(output: ConfigTable, ours: Tables) -> None:
+    output.redundant("as many as there are sizes", "num_layers")
+    output.redundant(DERIVED, "input_dim")
+    pools = output.content.pop("pool_sizes", None)  # only maxout layers have it
+    key = "output_dims" if pools is not None else "hidden_dims"
+    sizes = output.take(key, list, [])
+    if sizes:
+        line = f"{output.path_of(key)}, the last of them, {to_json(sizes[-1])}: the number of classes"
+        output.report.redundant.append(line)
+    n_layers = len(sizes)
+    dropout = output.content.pop("dropout", 0.0)
+    dropout = dropout if isinstance(dropout, list) else [dropout] * n_layers
+    if pools is not None:
+        pools = pools if isinstance(pools, list) else [pools] * n_layers
+        ours["pool"] = pools[0]
+        if set(pools) != {pools[0]}:
+            output.differs("pool_sizes", f" = {to_json(pools)}: all layers have the same size here")
+    else:
+        activations = output.content.pop("activations", "relu")
+        if activations not in ("relu", ["relu"] * (n_layers - 1) + ["linear"]):
+            output.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
+    ours["output"] = "relu" if pools is None else "maxout"
+    ours["output_hidden"], ours["output_dropout"] = sizes[:-1], dropout[: n_layers - 1]
+    if dropout[n_layers - 1 :] not in ([], [0], [0.0]):
+        output.differs("dropout", ": no dropout after the last layer here")
+
+
+def convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``esim``."""
+    ours = tables["model"]
+    ours["dropout"] = model.take("dropout", float, 0.5)
+    ours["attention_dropout"] = 0.0
+    ours["hidden"] = _hidden_size(model.table("encoder"))
+    _expect_hidden_size(model, "inference_encoder", ours["hidden"])
+    model.table("similarity_function").expect("type", "dot_product")
+    for key in ("projection_feedforward", "output_feedforward"):
+        size, dropout = _feedforward(model.table(key))
+        if size not in (None, ours["hidden"]):
+            model.differs(key, f".hidden_dims = {size}: here it is model.hidden")
+        if key == "output_feedforward" and dropout != ours["dropout"]:
+            model.differs(key, f".dropout = {dropout}: here it is model.dropout")
+    logit = model.table("output_logit")
+    logit.redundant(DERIVED, "input_dim", "hidden_dims")
+    logit.expect("num_layers", 1)
+    logit.expect("activations", "linear")
+    _report_tokenizer(reader)
+
+
+def _report_tokenizer(reader: ConfigTable) -> None:
+    """Report how raw text is tokenized, which differs in any case."""
+    if reader.exists:
+        tokenizer = reader.content.pop("tokenizer", "spaCy, AllenNLP's default")
+        reader.differs("tokenizer", f": {to_json(tokenizer)}; here NLTK's Penn Treebank tokenizer")
+
+
+def convert_srl(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``srl``."""
+    ours = tables["model"]
+    ours["predicate_dim"] = model.take("binary_feature_dim", int, 100)
+    encoder = model.table("encoder")
+    if encoder.exists:
+        kind = encoder.content.get("type")
+        encoder.expect("type", "alternating_lstm_cuda" if kind == "alternating_lstm_cuda" else "alternating_lstm")
+        ours["hidden"], ours["layers"] = encoder.take("hidden_size", int, 0), encoder.take("num_layers", int, 1)
+        ours["dropout"] = encoder.take("recurrent_dropout_probability", float, 0.0)
+        ours["input_bias"] = "always" if encoder.take("use_input_projection_bias", bool, True) else "never"
+        encoder.expect("use_highway", True)
+        encoder.redundant(DERIVED, "input_size")
+    model.redundant("scored like srl-eval.pl", "ignore_span_metric", "srl_eval_path")
+    model.expect("embedding_dropout", 0.0)
+    model.expect("label_smoothing", None)
+
+
+def convert_coref(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``coref``."""
+    ours = tables["model"]
+    model.differs(
+        "type",
+        ": AllenNLP's LSTM reads a document as one sequence, and its pair scores know neither speakers nor genre; here "
+        "it reads sentence by sentence, and they know both, as in Lee et al. 2017",
+    )
+    model.differs(
+        "type",
+        ": the spans that AllenNLP keeps may cross each other, and the attention to the words of a span is scored from "
+        "word vectors; here kept spans do not cross, and attention is scored from the output of the LSTM",
+    )
+    ours["train_sentences"] = WHOLE_DOCUMENTS  # AllenNLP trains on whole documents
+    context = model.table("context_layer")
+    if context.exists:
+        _expect_bidirectional(context, "lstm")
+        ours["hidden"], ours["layers"] = context.take("hidden_size", int, 0), context.take("num_layers", int, 1)
+        ours["lstm_dropout"] = context.take("dropout", float, 0.0)
+    mentions, pairs = (_scorer(model.table(f"{name}_feedforward")) for name in ("mention", "antecedent"))
+    ours["scorer_hidden"], ours["scorer_layers"], ours["dropout"] = mentions
+    if pairs != mentions:
+        model.differs("antecedent_feedforward", f": {pairs}; here it is like mention_feedforward")
+    for theirs, our_name, kind, default in (
+        ("lexical_dropout", "lexical_dropout", float, 0.2),
+        ("feature_size", "feature_dim", int, 20),
+        ("max_span_width", "max_width", int, 10),
+        ("spans_per_word", "keep", float, 0.4),
+        ("max_antecedents", "antecedents", int, 100),
+        ("coarse_to_fine", "coarse_to_fine", bool, False),
+        ("inference_order", "rounds", int, 1),
+    ):
+        ours[our_name] = model.take(theirs, kind, default)
+    reader.expect("max_span_width", ours["max_width"])
+
+
+def _scorer(layers: ConfigTable) -> tuple[int, int, float]:
+    """Return the units, layers and dropout of a feed-forward network."""
+    if not layers.exists:
+        return 150, 2, 0.2
+    layers.redundant(DERIVED, "input_dim")
+    layers.expect("activations", "relu")
+    return layers.take("hidden_dims", int, 150), layers.take("num_layers", int, 2), layers.take("dropout", float, 0.0)
+
+
+def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``bidaf``, which has no self-attention, to BiDAF++."""
+    ours = tables["model"]
+    model.differs(
+        "type",
+        ": BiDAF of Seo et al. 2017; the task qa is BiDAF++ with self-attention, GRUs and a limit on the length of "
+        "answers, which is the model of the ELMo paper",
+    )
+    ours["hidden"] = _hidden_size(model.table("phrase_layer"), "gru") or False
+    ours["dropout"] = model.take("dropout", float, 0.2)
+    similarity = model.table("similarity_function")
+    similarity.expect("type", "linear")
+    similarity.expect("combination", "x,y,x*y")
+    similarity.redundant(DERIVED, "tensor_1_dim", "tensor_2_dim")
+    _report_tokenizer(reader)
+
+
+COUNTERPARTS = {
+    "crf_tagger": Counterpart("ner", convert_ner, ("+f1-measure-overall",)),
+    "bcn": Counterpart("sst", convert_sst, ("+accuracy",)),
+    "esim": Counterpart(
+        "nli",
+        convert_nli,
+        ("+accuracy",),
+        "Glorot uniform, recurrent matrices orthogonal, biases 0, forget gates' 1",
+        (
+            (".*linear_layers.*weight", "xavier_uniform"),
+            (".*linear_layers.*bias", "zero"),
+            (".*weight_ih.*", "xavier_uniform"),
+            (".*weight_hh.*", "orthogonal"),
+            (".*bias_ih.*", "zero"),
+            (".*bias_hh.*", "lstm_hidden_bias"),
+        ),
+    ),
+    "srl": Counterpart(
+        "srl",
+        convert_srl,
+        ("+f1-measure-overall",),
+        "orthogonal, biases of the LSTM 0, its forget gates' 1",
+        (("tag_projection_layer.*weight", "orthogonal"),),
+    ),
+    "coref": Counterpart(
+        "coref", convert_coref, ("+coref_f1",), "Glorot uniform, each gate of the LSTM orthonormal, biases 0"
+    ),
+    "bidaf": Counterpart("qa", convert_qa, ("+f1",), QA_INITIAL_WEIGHTS),
+    "bidaf-self-atten": Counterpart("qa", convert_qa, ("+f1",), QA_INITIAL_WEIGHTS),
+}

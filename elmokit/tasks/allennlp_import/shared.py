@@ -1,0 +1,310 @@
+"""Convert what AllenNLP's configs of all tasks have in common: embedders, data, optimizer and trainer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp_import.config_table import ConfigTable, to_json
+from elmokit.weights import published
+
+Tables = dict[str, Any]
+"""A config of ours, or a part of one, as plain values."""
+MIX_WEIGHT = "text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.scalar_parameters.0"
+OTHER_WEIGHTS = ("text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.gamma", "encoder._module.weight_ih_l0")
+EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
+UNSET = "std.extVar:"
+"""Prefix of the value of a Jsonnet variable that was not given."""
+ADADELTA = {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6}  # PyTorch's defaults, which AllenNLP uses
+ADAM = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8}
+
+
+def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
+    """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``.
+
+    Raises:
+        ConfigError: A value has a wrong type, or the character encoder is not a CNN.
+    """
+    field = model.table("text_field_embedder")
+    lowercase = _lowercase_by_indexer(reader.table("token_indexers"))
+    tables: Tables = {"words": False, "chars": False}
+    field.expect("type", "basic")
+    field.expect("allow_unmatched_keys", False)
+    inner = field.table("token_embedders")
+    for name, embedder in sorted((inner if inner.exists else field).tables().items()):
+        kind = embedder.take("type", str, "embedding")  # AllenNLP's default
+        if kind == "embedding" and tables["words"] is False:
+            tables["words"] = _convert_words(embedder, lowercase.get(name, False))
+        elif kind == "character_encoding" and tables["chars"] is False:
+            tables["chars"] = _convert_chars(embedder)
+        elif kind == "elmo_token_embedder" and "elmo" not in tables:
+            tables["elmo"] = convert_elmo(embedder)
+        else:
+            embedder.put_back("type", kind)
+    return tables
+
+
+def _lowercase_by_indexer(indexers: ConfigTable) -> dict[str, bool]:
+    """Return for each indexer of words whether it lowercases them, and explain the other indexers."""
+    lowercase: dict[str, bool] = {}
+    for name, indexer in indexers.tables().items():
+        kind = indexer.take("type", str, "single_id")
+        if kind == "single_id":
+            lowercase[name] = indexer.take("lowercase_tokens", bool, False)
+        elif kind == "characters":
+            indexer.redundant("a word's features do not depend on padding", "min_padding_length")
+            why = "characters are read as they are: no bytes, no marks of the start and the end of a word"
+            indexer.unsupported(why, "character_tokenizer")
+        elif kind == "elmo_characters":
+            indexer.report.redundant.append(f"{indexer.path}: the biLM brings its own characters")
+        else:
+            indexer.put_back("type", kind)
+    return lowercase
+
+
+def _convert_words(embedder: ConfigTable, lowercase: bool) -> Tables:
+    """Convert an ``embedding`` to ``words``."""
+    words: Tables = {"lowercase": lowercase, "min_count": 1, "unit_length": False, "unknown": "random"}
+    if "pretrained_file" in embedder.content:
+        words["vectors"] = _local_path(embedder, "pretrained_file", "words.vectors")
+    if "embedding_dim" in embedder.content:
+        words["dim"] = embedder.take("embedding_dim", int, 0)
+    words["train"] = embedder.take("trainable", bool, True)
+    embedder.redundant("there is one vocabulary of words", "vocab_namespace")
+    embedder.redundant("gradients are the same", "sparse")
+    embedder.redundant("derived from the training text", "num_embeddings")
+    embedder.redundant("row 0 is padding", "padding_index")
+    return words
+
+
+def _convert_chars(embedder: ConfigTable) -> Tables:
+    """Convert a ``character_encoding`` with a CNN to ``chars``."""
+    chars: Tables = {"dropout": embedder.take("dropout", float, 0.0), "min_count": 1, "max_chars": False}
+    embedding = embedder.table("embedding")
+    if embedding.exists:
+        chars["dim"] = embedding.take("embedding_dim", int, 16)
+    embedding.redundant("derived from the characters of the training text", "num_embeddings")
+    embedding.redundant("there is one vocabulary of characters", "vocab_namespace")
+    encoder = embedder.table("encoder")
+    if not encoder.exists:
+        raise ConfigError(f"{embedder.path}: expected an encoder of type cnn, found none.")
+    kind = encoder.take("type", str, "")
+    if kind != "cnn":
+        raise ConfigError(f"{encoder.path}.type is {kind!r}. Only character encoders of type 'cnn' can be imported.")
+    widths, count = encoder.take("ngram_filter_sizes", list, [2, 3, 4, 5]), encoder.take("num_filters", int, 0)
+    chars["filters"] = [[width, count] for width in widths]
+    chars["activation"] = encoder.take("conv_layer_activation", str, "relu")
+    encoder.redundant("derived from other sizes", "embedding_dim")
+    return chars
+
+
+def convert_elmo(embedder: ConfigTable) -> Tables:
+    """Convert an ``elmo_token_embedder`` to ``elmo`` with an input mix."""
+    model = elmo_model(embedder)
+    mix = elmo_mix(embedder)
+    if embedder.content.get("requires_grad"):
+        embedder.unsupported("the biLM is frozen; it can be fine-tuned first (elmo.finetune)", "requires_grad")
+    embedder.expect("requires_grad", False)
+    embedder.unsupported("the mix is not projected", "projection_dim")
+    embedder.redundant("layers are cached", "namespace_to_cache", "vocab_to_cache")
+    return {**model, "input": mix, "output": False}
+
+
+def elmo_model(elmo: ConfigTable) -> Tables:
+    """Convert the biLM's two files to ``elmo.model``, with a published model's name if they are published files."""
+    weights, options = elmo.take("weight_file", str, ""), elmo.take("options_file", str, "")
+    if not weights:
+        return {}
+    for model in published.models():
+        for location in model.locations:
+            if location.weights == weights and location.options in (options, None):
+                return {"model": model.name}
+    ending = "_weights.hdf5"
+    expected = weights.removesuffix(ending) + "_options.json" if weights.endswith(ending) else ""
+    if options and options != expected:
+        elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights")
+    return {"model": weights}
+
+
+def elmo_mix(elmo: ConfigTable) -> Tables:
+    """Convert the dropout, layer norm and fixed weights of a mix."""
+    mix: Tables = {
+        "dropout": elmo.take("dropout", float, 0.5),
+        "layer_norm": elmo.take("do_layer_norm", bool, False),
+    }
+    # Fixed weights can be expressed here if they choose some layers, or give all layers the same weight.
+    raw = elmo.content.get("scalar_mix_parameters")
+    if isinstance(raw, list) and raw and all(isinstance(number, int | float) for number in raw):
+        kept = [layer for layer, number in enumerate(raw) if number > EXCLUDED_BELOW]
+        if len(kept) == 1 or (len({raw[layer] for layer in kept}) == 1 and len(kept) == len(raw)):
+            mix["layers"] = kept if len(kept) < len(raw) else "average"
+            elmo.redundant(f"elmo.input.layers = {to_json(mix['layers'])}, with gamma trained", "scalar_mix_parameters")
+    elmo.unsupported("weights cannot be given; choose layers with elmo.input.layers", "scalar_mix_parameters")
+    return mix
+
+
+def mix_penalty(model: ConfigTable) -> float:
+    """Return lambda on the raw mix weights from a ``regularizer``; other regularizers are unsupported."""
+    penalty = 0.0
+    path = model.path_of("regularizer")
+    given = model.content.pop("regularizer", None)
+    entries = given.get("regexes", []) if isinstance(given, dict) else given or []
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path}: expected a list of pairs, found {to_json(given)}.")
+    for entry, pattern, settings in _patterns(entries):
+        if not isinstance(pattern, str) or not isinstance(settings, dict):
+            raise ConfigError(f"{path}: expected a pair of a pattern and a table, found {to_json(entry)}.")
+        is_l2 = settings.get("type") == "l2" and set(settings) <= {"type", "alpha"}
+        if is_l2 and _matches(pattern, MIX_WEIGHT) and not any(_matches(pattern, name) for name in OTHER_WEIGHTS):
+            penalty += ConfigTable(settings, path, model.report).take("alpha", float, 0.01)
+        else:
+            model.differs("regularizer", f": {to_json(entry)}")
+    return penalty
+
+
+def explain_initializers(model: ConfigTable, ours: Collection[tuple[str, str]], initial_weights: str) -> None:
+    """Remove an ``initializer`` and report each entry that does not match how weights are initialized here.
+
+    Args:
+        model: The model's table.
+        ours: Patterns and types of the entries that match.
+        initial_weights: How weights are initialized here, for the report.
+    """
+    path = model.path_of("initializer")
+    given = model.content.pop("initializer", None)
+    table = model.add_table(given if isinstance(given, dict) else {"regexes": given}, path)
+    entries = table.content.pop("regexes", None)
+    if not isinstance(entries, list):
+        entries = [] if entries is None else [entries]
+    for entry, pattern, settings in _patterns(entries):
+        line = f"{path}: {to_json(entry)}"
+        if any(pattern == known and settings == {"type": name} for known, name in ours):
+            model.report.redundant.append(f"{line}: always the case here")
+        else:
+            model.report.unsupported.append(f"{line}: here weights are initialized {initial_weights}")
+
+
+def _patterns(entries: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Return each entry with its pattern and settings, which are None if it is not a pair."""
+    for entry in entries:
+        pattern, settings = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+        yield entry, pattern, {"type": settings} if isinstance(settings, str) else settings
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error as error:
+        raise ConfigError(f"model.regularizer: {pattern!r} is not a regular expression ({error}).") from None
+
+
+def convert_data(top: ConfigTable) -> Tables:
+    """Convert the paths of the data to ``data``."""
+    data: Tables = {}
+    for theirs, ours in (("train_data_path", "train"), ("validation_data_path", "dev"), ("test_data_path", "test")):
+        if top.content.get(theirs) is None:
+            top.content.pop(theirs, None)
+        elif str(top.content[theirs]).startswith(UNSET):
+            variable = top.take(theirs, str, "").removeprefix(UNSET)
+            top.differs(theirs, f": the external variable {variable}: set data.{ours}, or give it with --var")
+        else:
+            data[ours] = _local_path(top, theirs, f"data.{ours}")
+    top.unsupported("use elmokit task evaluate", "evaluate_on_test")
+    return data
+
+
+def _local_path(table: ConfigTable, key: str, ours: str) -> str:
+    """Take a path. Of a URL, return the name of the file, and report that the user must download it."""
+    name = table.take(key, str, "")
+    if "://" not in name:
+        return name
+    table.differs(key, f" = {to_json(name)}: download it, and set {ours} to its path")
+    return re.split(r"[/#]", name.rstrip(")"))[-1]
+
+
+def convert_training(top: ConfigTable, metric: str, their_metrics: Sequence[str]) -> Tables:
+    """Convert ``iterator`` or ``data_loader``, ``trainer`` and the seeds to ``train``.
+
+    Args:
+        top: The whole config.
+        metric: The metric that selects the best epoch here.
+        their_metrics: AllenNLP's names for it.
+    """
+    off = ("patience", "max_grad_norm", "clip_value", "plateau", "average", "step_decay", "eval_every")
+    train: Tables = {**dict.fromkeys(off, False), "l2": 0.0, **_convert_batches(top)}
+    trainer = top.table("trainer")
+    if not trainer.exists:
+        return train
+    train["optimizer"] = _convert_optimizer(trainer.table("optimizer"))
+    train["epochs"] = trainer.take("num_epochs", int, 20)  # AllenNLP's default
+    for theirs, ours, kind in (
+        ("patience", "patience", int),
+        ("grad_norm", "max_grad_norm", float),
+        ("grad_clipping", "clip_value", float),
+    ):
+        if trainer.content.get(theirs) is not None:
+            train[ours] = trainer.take(theirs, kind, 0)
+        trainer.content.pop(theirs, None)
+    scheduler = trainer.table("learning_rate_scheduler")
+    if scheduler.content.get("type") == "reduce_on_plateau":
+        scheduler.content.pop("type")
+        scheduler.expect("mode", "max", "min")
+        factor, patience = (
+            scheduler.take("factor", float, 0.1),
+            scheduler.take("patience", int, 10),
+        )  # PyTorch's defaults
+        train["plateau"] = {"factor": factor, "patience": patience}
+    average = trainer.table("moving_average")
+    if average.exists:
+        average.expect("type", "exponential")
+        train["average"] = average.take("decay", float, 0.9999)
+    if trainer.content.get("validation_metric") in list(their_metrics):
+        trainer.redundant(f"{metric} selects the best epoch", "validation_metric")
+    elif "validation_metric" not in trainer.content:
+        trainer.differs("validation_metric", f": not given, so that AllenNLP uses the loss; here {metric} is used")
+    trainer.unsupported(f"here {metric} selects the best epoch", "validation_metric")
+    trainer.redundant("chosen on the command line: --device cuda", "cuda_device")
+    trainer.redundant(
+        "the best model and the newest checkpoint are kept", "num_serialized_models_to_keep", "checkpointer"
+    )
+    for key in ("pytorch_seed", "random_seed", "numpy_seed"):
+        if "seeds" not in train and top.content.get(key) is not None:
+            train["seeds"] = [top.take(key, int, 0)]
+        top.redundant("there is one seed", key)
+    return train
+
+
+def _convert_batches(top: ConfigTable) -> Tables:
+    """Convert the iterator of AllenNLP before version 1, or the data loader of later versions."""
+    train: Tables = {}
+    iterator, loader = top.table("iterator"), top.table("data_loader")
+    sampler = loader.table("batch_sampler")
+    given = next((table for table in (iterator, sampler, loader) if table.exists), None)
+    if given is not None:
+        kind = given.take("type", str, "basic")
+        if kind not in ("basic", "bucket"):
+            given.put_back("type", kind)
+        train["bucketed"] = kind == "bucket"
+        train["batch_size"] = given.take("batch_size", int, 32)  # AllenNLP's default
+        given.redundant("batches are sorted by the longest sentence", "sorting_keys")
+        given.expect("padding_noise", 0.1)
+        given.expect("shuffle", True)
+    loader.expect("shuffle", True)
+    top.redundant("evaluation batches are sorted by length", "validation_iterator", "validation_data_loader")
+    return train
+
+
+def _convert_optimizer(given: ConfigTable) -> Tables:
+    name = given.take("type", str, "adam")
+    if name not in ("adam", "dense_sparse_adam", "adadelta", "sgd"):
+        raise ConfigError(f"{given.path}.type is {name!r}. Only adam, adadelta and sgd can be imported.")
+    defaults: Mapping[str, Any] = {"adadelta": ADADELTA, "sgd": {}}.get(name, ADAM)
+    optimizer = {"name": "adam" if name == "dense_sparse_adam" else name, **defaults}
+    for theirs, ours in (("lr", "learning_rate"), ("rho", "rho"), ("eps", "epsilon"), ("momentum", "momentum")):
+        if theirs in given.content:
+            optimizer[ours] = given.take(theirs, float, 0.0)
+    if "betas" in given.content:
+        optimizer["betas"] = given.take("betas", list, [])
+    return optimizer
