@@ -101,7 +101,7 @@ def lines(n: int) -> str:
 
 @pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
 @pytest.mark.parametrize("keys", ["numbers", "sentences"])
-def test_a_run_stopped_again_and_again_writes_what_one_run_writes(
+def test_a_run_interrupted_several_times_writes_the_same_file(
     start: Start, keys: DatasetNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
@@ -138,7 +138,7 @@ def test_a_run_stopped_again_and_again_writes_what_one_run_writes(
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "whole.hdf5", "parts.hdf5"}
 
 
-def test_resuming_wants_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
     text.write_text(lines(60))
@@ -163,7 +163,7 @@ def test_resuming_wants_the_same_text_and_model(elmo: Elmo, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])
-def test_a_long_line_is_written_part_by_part(
+def test_a_long_line_is_written_chunk_by_chunk(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str
 ) -> None:
     monkeypatch.setattr("elmokit.text.batching.LONG_SENTENCE_TOKENS", 9)
@@ -236,7 +236,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("first", CHANGES)
 @pytest.mark.parametrize("then", CHANGES)
-def test_a_pool_that_was_not_complete_is_done_again_where_its_text_is_another(
+def test_an_incomplete_pool_is_computed_again_if_its_text_changed(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
 ) -> None:
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
@@ -265,7 +265,7 @@ def test_a_pool_that_was_not_complete_is_done_again_where_its_text_is_another(
     assert output.read_bytes() == whole.read_bytes()
 
 
-def test_resuming_wants_the_same_words_and_tables_and_the_warm_state_of_the_weights_may_round(tmp_path: Path) -> None:
+def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_round(tmp_path: Path) -> None:
     def name(model: PretrainedBiLM, start: Start = "warm") -> str:
         return str(_settings(Elmo(model, start=start), "all", "float32", False, split_tokens, 1)["model"])
 
@@ -277,7 +277,7 @@ def test_resuming_wants_the_same_words_and_tables_and_the_warm_state_of_the_weig
     model = random_model()
     assert name(model) != name(model, "zero")
     elmo = Elmo(model)
-    elmo.start_hidden += 1e-7  # other kernels' warm state
+    elmo.start_hidden += 1e-7  # the initial state of another backend
     settings = _settings(elmo, "all", "float32", False, split_tokens, 1)
     assert settings["model"] == name(model)
     cached = [CachedModel(**vars(model) | {"rows": {"the": row}}) for row in (0, 1)]

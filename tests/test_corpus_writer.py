@@ -44,7 +44,7 @@ def content(writer: ResumableWriter) -> tuple[list[int], list[str]]:
     return np.concatenate([*writer.read_lengths(1), []]).tolist(), list(writer.read_names())
 
 
-def test_what_was_committed_is_there_again_and_nothing_more(output: Path) -> None:
+def test_a_resumed_run_has_exactly_what_was_committed(output: Path) -> None:
     run_killed_after_one(output)
     with contextlib.suppress(Killed), open_resumable(output, SETTINGS, resume=True) as writer:
         assert writer.progress == ONE
@@ -54,7 +54,7 @@ def test_what_was_committed_is_there_again_and_nothing_more(output: Path) -> Non
     assert partial_folder(output).is_dir()
 
 
-def test_an_output_appears_when_the_block_ends_well(output: Path) -> None:
+def test_the_output_appears_when_the_block_ends_without_an_error(output: Path) -> None:
     with open_resumable(output, SETTINGS) as writer:
         writer.write_vectors(DATA_START, np.ones(2, np.float32))
         assert not output.exists()
@@ -62,12 +62,12 @@ def test_an_output_appears_when_the_block_ends_well(output: Path) -> None:
     assert [path.name for path in output.parent.iterdir()] == ["out.hdf5"]
 
 
-def test_nothing_committed_leaves_nothing_behind(output: Path) -> None:
+def test_a_run_without_commits_leaves_nothing_behind(output: Path) -> None:
     run_killed_after_one(output, commit=False)
     assert not list(output.parent.iterdir())
 
 
-def test_a_commit_comes_by_itself_after_some_seconds(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_is_made_after_some_seconds(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
         writer.end_batch(7)
@@ -77,7 +77,7 @@ def test_a_commit_comes_by_itself_after_some_seconds(output: Path, monkeypatch: 
         assert writer.progress == WriteProgress(n_batches=2, pool_checksum=7)
 
 
-def test_batches_that_are_forgotten_are_forgotten_at_once(output: Path) -> None:
+def test_discarding_batches_is_committed_at_once(output: Path) -> None:
     with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
         writer.end_pool(ONE, np.array([2]), b"a b\n")
         writer.write_vectors(DATA_START, np.ones(4, np.float32))
@@ -91,7 +91,7 @@ def test_batches_that_are_forgotten_are_forgotten_at_once(output: Path) -> None:
         assert writer.progress == ONE
 
 
-def test_the_state_is_kept_with_what_it_belongs_to(output: Path) -> None:
+def test_the_lstm_state_is_stored_with_the_progress_it_belongs_to(output: Path) -> None:
     run_killed_after_one(output, STATE)
     assert [path.name for path in partial_folder(output).glob("state-*")] == ["state-1"]
     with open_resumable(output, SETTINGS, resume=True) as writer:
@@ -100,7 +100,7 @@ def test_the_state_is_kept_with_what_it_belongs_to(output: Path) -> None:
         assert torch.equal(writer.state.hidden, STATE.hidden)
 
 
-def test_an_writer_run_is_not_lost_unasked(output: Path) -> None:
+def test_a_partial_output_is_not_discarded_without_a_request(output: Path) -> None:
     run_killed_after_one(output)
     with (
         pytest.raises(OutputError, match="holds the partial output of an interrupted run"),
@@ -111,7 +111,7 @@ def test_an_writer_run_is_not_lost_unasked(output: Path) -> None:
         assert writer.progress == WriteProgress()
 
 
-def test_resuming_wants_the_same_settings(output: Path) -> None:
+def test_resuming_requires_the_same_settings(output: Path) -> None:
     run_killed_after_one(output)
     with (
         pytest.raises(OutputError, match="was created with layers 'all', but this run has layers 'top'"),
@@ -122,7 +122,7 @@ def test_resuming_wants_the_same_settings(output: Path) -> None:
         assert writer.progress == ONE
 
 
-def test_two_cannot_write_one_output(output: Path) -> None:
+def test_two_runs_cannot_write_one_output(output: Path) -> None:
     pytest.importorskip("fcntl")
     with open_resumable(output, SETTINGS) as first:
         first.end_batch(7)
@@ -131,9 +131,7 @@ def test_two_cannot_write_one_output(output: Path) -> None:
         assert partial_folder(output).is_dir()
 
 
-def test_what_a_kill_left_behind_a_complete_output_is_nothing_to_go_on_from(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftovers_of_a_complete_output_are_not_resumed(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_killed_after_one(output)
     with monkeypatch.context() as killed, open_resumable(output, SETTINGS, resume=True):
         killed.setattr(ResumableStore, "_remove", lambda self: None)
@@ -144,7 +142,7 @@ def test_what_a_kill_left_behind_a_complete_output_is_nothing_to_go_on_from(
 
 
 @pytest.mark.parametrize("name", ["lengths", "names", "vectors.hdf5"])
-def test_a_file_cut_short_is_said(output: Path, name: str) -> None:
+def test_a_file_cut_short_is_an_error(output: Path, name: str) -> None:
     run_killed_after_one(output)
     (partial_folder(output) / name).write_bytes(b"")
     with pytest.raises(OutputError, match=f"{name} is cut short"), open_resumable(output, SETTINGS, resume=True):
@@ -152,7 +150,7 @@ def test_a_file_cut_short_is_said(output: Path, name: str) -> None:
     assert (partial_folder(output) / "journal.json").exists()
 
 
-def test_a_damaged_journal_is_said_and_overwritten_on_request(output: Path) -> None:
+def test_a_damaged_journal_is_an_error_and_is_overwritten_on_request(output: Path) -> None:
     run_killed_after_one(output)
     for text in ("{", "[]", json.dumps({"settings": SETTINGS, "progress": {"n_sentences": "many"}})):
         (partial_folder(output) / "journal.json").write_text(text)
@@ -165,7 +163,7 @@ def test_a_damaged_journal_is_said_and_overwritten_on_request(output: Path) -> N
         assert writer.progress == WriteProgress()
 
 
-def test_an_error_of_the_disk_says_what_is_kept(output: Path) -> None:
+def test_a_disk_error_says_what_is_kept(output: Path) -> None:
     def fail(commit: bool) -> None:
         with open_resumable(output, SETTINGS) as writer:
             writer.write_vectors(DATA_START, np.ones(2, np.float32))
@@ -184,7 +182,7 @@ def test_an_error_of_the_disk_says_what_is_kept(output: Path) -> None:
         fail(commit=True)
 
 
-def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+def test_paths_that_cannot_be_written_are_errors(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write to"), open_resumable(tmp_path / "file" / "out.hdf5", SETTINGS):
         pass

@@ -10,7 +10,7 @@ import pytest
 from elmokit.corpus.embed import embed_file
 from elmokit.corpus.estimate import check_disk_space, describe_work, format_bytes, format_time
 from elmokit.corpus.hdf5 import VectorFileLayout
-from elmokit.corpus.reading import CorpusCounts, CorpusSentence, count_sentences
+from elmokit.corpus.reading import CorpusSentence, SentenceCounts, count_sentences
 from elmokit.corpus.writer import WriteProgress
 from elmokit.embedder import Elmo, Layers
 from elmokit.errors import OutputError
@@ -29,7 +29,7 @@ def elmo() -> Elmo:
 
 
 @pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float32")])
-def test_the_size_said_is_the_size_written(elmo: Elmo, tmp_path: Path, layers: Layers, dtype: str) -> None:
+def test_the_estimated_size_is_the_size_written(elmo: Elmo, tmp_path: Path, layers: Layers, dtype: str) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the cat {'sat ' * (number % 7)}{number} .\n" for number in range(300)))
     embed_file(elmo, text, tmp_path / "out.hdf5", layers=layers, dtype=dtype)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def test_the_size_said_is_the_size_written(elmo: Elmo, tmp_path: Path, layers: L
     assert said == pytest.approx((tmp_path / "out.hdf5").stat().st_size, rel=0.01)
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 1_000_000))
     check_disk_space(tmp_path / "out.hdf5", 900_000, WriteProgress())
     check_disk_space(tmp_path / "out.hdf5", 1_900_000, WriteProgress(data_end=1_000_000))
@@ -48,14 +48,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         check_disk_space(tmp_path / "out.hdf5", 1_900_000, WriteProgress())
 
 
-def test_much_work_is_tried_and_little_is_not(elmo: Elmo) -> None:
+def test_time_is_estimated_only_for_long_texts(elmo: Elmo) -> None:
     sentences = [CorpusSentence("", ["the", "cat"], "")] * 10
     much = describe_work(
-        elmo, "out.hdf5", CorpusCounts(10**6, 10**8, 0), WriteProgress(n_tokens=5), 10**11, sentences, "all", 2048
+        elmo, "out.hdf5", SentenceCounts(10**6, 10**8, 0), WriteProgress(n_tokens=5), 10**11, sentences, "all", 2048
     )
     expected = r"1,000,000 sentences, 100,000,000 tokens, 5 already done; out.hdf5 will take 100 GB and about "
     assert re.fullmatch(expected + r".+ \(.+ tokens/s\)", much)
-    little = describe_work(elmo, "out.hdf5", CorpusCounts(10, 20, 0), WriteProgress(), 5000, sentences, "all", 2048)
+    little = describe_work(elmo, "out.hdf5", SentenceCounts(10, 20, 0), WriteProgress(), 5000, sentences, "all", 2048)
     assert little == "10 sentences, 20 tokens; out.hdf5 will take 5.0 kB"
 
 

@@ -20,7 +20,7 @@ from tests.conftest import WORDS, random_model
 
 @settings(max_examples=12, deadline=None)
 @given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
-def test_the_parts_side_by_side_are_the_whole(n_tokens: int, chunk: int, bidirectional: bool, seed: int) -> None:
+def test_the_chunks_together_are_the_whole(n_tokens: int, chunk: int, bidirectional: bool, seed: int) -> None:
     elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))
     tokens = np.random.default_rng(seed).choice(WORDS[3:], n_tokens).tolist()
     whole = elmo.embed([tokens])[0]
@@ -36,7 +36,7 @@ def test_layers_are_chosen_as_in_embed(layers: Layers, model: PretrainedBiLM) ->
     np.testing.assert_allclose(np.concatenate(parts, axis=-2), elmo.embed([tokens], layers=layers)[0], atol=1e-5)
 
 
-def test_each_chunk_is_asked_for_twice_and_no_other(model: PretrainedBiLM) -> None:
+def test_each_chunk_is_read_twice(model: PretrainedBiLM) -> None:
     asked: list[tuple[int, int]] = []
 
     def vectors_of(start: int, stop: int) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_each_chunk_is_asked_for_twice_and_no_other(model: PretrainedBiLM) -> No
     assert [part.shape for part in parts] == [(3, 1, n, 64) for n in (4, 4, 2)]
 
 
-def test_a_long_sentence_in_embed_is_walked_over(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embed_computes_a_long_sentence_in_chunks(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
     elmo, sentences = Elmo(model), [["the", "cat"], WORDS[3:] * 8, ["ran"]]
     at_once = elmo.embed(sentences)
     monkeypatch.setattr(batching, "LONG_SENTENCE_TOKENS", 10)
@@ -58,7 +58,7 @@ def test_a_long_sentence_in_embed_is_walked_over(model: PretrainedBiLM, monkeypa
         assert ours.flags.owndata
 
 
-def test_what_cannot_be_walked_over_is_refused(model: PretrainedBiLM) -> None:
+def test_invalid_documents_are_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="normalizes over the whole text"):
         Elmo(model, layer_norm=True).embed_document(["the"], layers="mix")
     with pytest.raises(ConfigError, match="chunk_tokens is 0"):

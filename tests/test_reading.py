@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.corpus.hdf5_format import DATA_START
-from elmokit.corpus.reading import CorpusSentence, SentencePool, count_sentences, read_corpus, read_pools
+from elmokit.corpus.reading import CorpusSentence, SentencePool, count_sentences, read_corpus_sentences, read_pools
 from elmokit.corpus.writer import WriteProgress
 from elmokit.errors import TextError
 from elmokit.io.text_files import split_tokens
@@ -66,5 +66,5 @@ def test_a_corpus_is_counted_before_any_work(tmp_path: Path) -> None:
 
 def test_proteins_depend_on_all_their_residues(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text(">one\nMK\n>two\nV\n")
-    one, two = read_corpus(tmp_path / "a.fasta", fasta=True, strict=False, tokenize=split_tokens)
+    one, two = read_corpus_sentences(tmp_path / "a.fasta", fasta=True, strict=False, tokenize=split_tokens)
     assert (one, two) == (CorpusSentence("one", ["M", "K"], "one MK"), CorpusSentence("two", ["V"], "two V"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import torch
 from elmokit.bilm import BiLMState
 from elmokit.corpus.estimate import check_disk_space, describe_work
 from elmokit.corpus.hdf5 import DatasetNames, StoredDtype, VectorFileLayout, check_key, write_index
-from elmokit.corpus.reading import SentencePool, count_sentences, read_corpus, read_pools
+from elmokit.corpus.reading import SentencePool, count_sentences, read_corpus_sentences, read_pools
 from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.writer import ResumableWriter, open_resumable
 from elmokit.embedder import Elmo, Layers, Vectors
@@ -139,57 +139,83 @@ def embed_file(
             if check_space:
                 check_disk_space(output, n_bytes, before)
             if report is not None:
-                sentences = read_corpus(source, fasta, strict, tokenize)
+                sentences = read_corpus_sentences(source, fasta, strict, tokenize)
                 report(describe_work(elmo, output, counted, before, n_bytes, sentences, layers, batch_tokens))
-        n_done = before.n_tokens
-
-        def count(n_tokens: int) -> None:
-            nonlocal n_done
-            n_done += n_tokens
-            if progress is not None:
-                progress("embedding", n_done, None if counted is None else counted.n_tokens)
-
-        count(0)
+        count = _TokenCounter(progress, before.n_tokens, None if counted is None else counted.n_tokens)
         pools = read_pools(
-            read_corpus(source, fasta, strict, tokenize),
+            read_corpus_sentences(source, fasta, strict, tokenize),
             before,
             layout.token_bytes,
             max_tokens=None if stateful else READ_AHEAD_BATCHES * batch_tokens,
             max_sentences=batch_size if stateful else None,
         )
         embedding = _Embedding(elmo, layers, batch_tokens, writer.state)
-        n_resumed, n_to_skip = before.n_tokens, before.n_batches
         # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
         prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
-        with prefetched as pools_ahead, BackgroundWriter(_call, WRITES_BEHIND) as background:
-            for pool in pools_ahead:
-                if keys == "sentences":
-                    for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
-                        check_key(name, number)
-                if n_to_skip and pool.progress.checksum != before.pool_checksum:
-                    # The text of the incomplete pool has changed: its batches are not those that were written.
-                    writer.discard_batches()
-                    n_to_skip = 0
-                for batch in embedding.plan(pool):
-                    if n_to_skip:
-                        n_to_skip -= 1
-                        n_skipped = sum(len(pool.sentences[row]) for row in batch)
-                        n_resumed += n_skipped
-                        count(n_skipped)
-                        continue
-                    for chunks in embedding.compute(pool, batch):
-                        background.put(partial(_write_chunks, writer, chunks, dtype))
-                        for chunk in chunks:
-                            count(chunk.vectors.shape[-2])
-                    if not stateful:  # else a batch is a pool, and counts together with the state after it
-                        background.put(partial(writer.end_batch, pool.progress.checksum))
-                names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
-                background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state))
-        if n_to_skip:  # the text has become shorter and ends before the incomplete pool
-            writer.discard_batches()
+        with prefetched as pools_ahead:
+            n_skipped = _embed_pools(embedding, pools_ahead, writer, layout, count)
         write_index(writer, layout)
         done = writer.progress
-    return EmbedSummary(done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, n_resumed)
+    return EmbedSummary(
+        done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
+    )
+
+
+def _embed_pools(
+    embedding: _Embedding,
+    pools: Iterable[SentencePool],
+    writer: ResumableWriter,
+    layout: VectorFileLayout,
+    count: Callable[[int], None],
+) -> int:
+    """Compute and write all pools that are left.
+
+    Returns:
+        The number of tokens in batches of the first pool that an interrupted run had already written.
+    """
+    before = writer.progress
+    n_to_skip, n_skipped_tokens = before.n_batches, 0
+    with BackgroundWriter(_call, WRITES_BEHIND) as background:
+        for pool in pools:
+            if layout.keys == "sentences":
+                for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
+                    check_key(name, number)
+            if n_to_skip and pool.progress.checksum != before.pool_checksum:
+                # The text of the incomplete pool has changed: its batches are not those that were written.
+                writer.discard_batches()
+                n_to_skip = 0
+            for batch in embedding.plan(pool):
+                if n_to_skip:
+                    n_to_skip -= 1
+                    n_tokens = sum(len(pool.sentences[row]) for row in batch)
+                    n_skipped_tokens += n_tokens
+                    count(n_tokens)
+                    continue
+                for chunks in embedding.compute(pool, batch):
+                    background.put(partial(_write_chunks, writer, chunks, layout.dtype))
+                    for chunk in chunks:
+                        count(chunk.vectors.shape[-2])
+                if embedding.state is None:  # else a batch is a pool, and counts together with the state after it
+                    background.put(partial(writer.end_batch, pool.progress.checksum))
+            names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
+            background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state))
+    if n_to_skip:  # the text has become shorter and ends before the incomplete pool
+        writer.discard_batches()
+    return n_skipped_tokens
+
+
+class _TokenCounter:
+    """Counts tokens for a progress callback. The first report says what an interrupted run has done."""
+
+    def __init__(self, progress: ProgressCallback | None, n_done: int, n_tokens: int | None) -> None:
+        self.progress, self.n_done, self.n_tokens = progress, n_done, n_tokens
+        self(0)
+
+    def __call__(self, n_tokens: int) -> None:
+        """Count more tokens."""
+        self.n_done += n_tokens
+        if self.progress is not None:
+            self.progress("embedding", self.n_done, self.n_tokens)
 
 
 class _VectorChunk(NamedTuple):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from elmokit.corpus.reading import CorpusCounts, CorpusSentence
+from elmokit.corpus.reading import CorpusSentence, SentenceCounts
 from elmokit.corpus.writer import WriteProgress, partial_folder
 from elmokit.embedder import Elmo, Layers
 from elmokit.errors import OutputError
@@ -38,7 +38,7 @@ def check_disk_space(output: str | Path, n_bytes: int, done: WriteProgress) -> N
 def describe_work(
     elmo: Elmo,
     output: str | Path,
-    counts: CorpusCounts,
+    counts: SentenceCounts,
     done: WriteProgress,
     n_bytes: int,
     sentences: Iterable[CorpusSentence],

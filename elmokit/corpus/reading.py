@@ -20,7 +20,7 @@ from elmokit.text.fasta import read_fasta
 
 
 @dataclass(frozen=True)
-class CorpusCounts:
+class SentenceCounts:
     """The size of a corpus."""
 
     n_sentences: int
@@ -62,7 +62,7 @@ def count_sentences(
     strict: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
     progress: ProgressCallback | None = None,
-) -> CorpusCounts:
+) -> SentenceCounts:
     """Read a corpus to its end, to count it and to find errors in it before any work is done.
 
     Args:
@@ -76,16 +76,16 @@ def count_sentences(
         TextError: The text cannot be read, a line is not UTF-8 or not FASTA, or (with ``strict``) a line is blank.
     """
     n_sentences = n_tokens = n_blank = n_text_bytes = 0
-    for sentence in read_corpus(source, fasta, strict, tokenize):
+    for sentence in read_corpus_sentences(source, fasta, strict, tokenize):
         n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence.tokens)
         n_blank += not sentence.tokens
         n_text_bytes += len(sentence.name.encode("utf-8"))
         if progress is not None and n_sentences % LINES_BETWEEN_PROGRESS == 0:
             progress("reading lines", n_sentences, None)
-    return CorpusCounts(n_sentences, n_tokens, n_blank, n_text_bytes)
+    return SentenceCounts(n_sentences, n_tokens, n_blank, n_text_bytes)
 
 
-def read_corpus(
+def read_corpus_sentences(
     source: str | Path, fasta: bool, strict: bool, tokenize: Callable[[str], list[str]]
 ) -> Iterator[CorpusSentence]:
     """Yield the sentences or proteins of a file. Arguments and errors as in :func:`count_sentences`."""
