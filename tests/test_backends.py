@@ -111,3 +111,15 @@ print(len([name for name in sys.modules if name.startswith("elmokit")]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 25
+
+
+def test_building_a_model_without_memory_imports_no_compiler_stack_of_pytorch() -> None:
+    code = """
+import sys, torch
+from elmokit.bilm import PRESETS, BiLM
+with torch.device("meta"):
+    BiLM(PRESETS["tiny"])
+print([name for name in ("sympy", "torch._dynamo", "torch.distributed.fsdp") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"  # these imports would take two seconds

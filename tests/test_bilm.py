@@ -178,7 +178,7 @@ def test_fresh_parameters_follow_from_the_seed() -> None:
         ({"char_cnn": None}, "reads either characters or word ids"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
+def test_impossible_sizes_are_an_error(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(PRESETS["tiny"], **change)  # type: ignore[arg-type]
 
@@ -192,6 +192,6 @@ def test_sizes_that_cannot_be_are_refused(change: dict[str, object], message: st
         ({"n_highway": -1}, "n_highway is -1"),
     ],
 )
-def test_char_cnn_sizes_that_cannot_be_are_refused(sizes: dict[str, object], message: str) -> None:
+def test_impossible_char_cnn_sizes_are_an_error(sizes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CharCNNConfig(**sizes)  # type: ignore[arg-type]

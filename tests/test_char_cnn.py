@@ -12,9 +12,9 @@ from elmokit.nn.char_cnn import CharCNN, Highway, WordEmbedding
 @given(
     lengths=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     seed=st.integers(0, 100),
-    precision=st.sampled_from([torch.float64, torch.float32]),  # float32 is compiled
+    precision=st.sampled_from([torch.float64, torch.float32]),  # float32 runs in the native library
 )
-def test_dropping_idle_columns_changes_nothing(lengths: list[int], seed: int, precision: torch.dtype) -> None:
+def test_skipping_padding_columns_changes_nothing(lengths: list[int], seed: int, precision: torch.dtype) -> None:
     torch.manual_seed(seed)
     near = 1e-12 if precision is torch.float64 else 1e-5
     cnn = CharCNN(30, 3, [(1, 2), (4, 5)], "tanh", 1, 4).to(precision)
@@ -52,7 +52,7 @@ def test_new_highway_is_close_to_the_identity() -> None:
     assert torch.equal(highway.gate.bias, torch.full((400,), -2.0))
 
 
-def test_fresh_char_cnn_follows_bilm_tf_initialisers() -> None:
+def test_fresh_char_cnn_follows_bilm_tf_initializers() -> None:
     cnn = CharCNN(261, 16, [(2, 500)], "tanh", 0, 100)
     cnn.reset_parameters(torch.Generator().manual_seed(0))
     assert not cnn.char_embedding.weight[0].any()

@@ -1,4 +1,4 @@
-"""Compiled convolutions: their maxima, and a gradient for the winning windows alone."""
+"""Native convolutions: the maxima, and a gradient for the winning windows only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor
     n_threads=st.sampled_from([1, 2, 3]),
     seed=st.integers(0, 1000),
 )
-def test_the_compiled_path_is_the_maximum_and_its_gradient(
+def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
     n_tokens: int, n_chars: int, width: int, dim: int, n_filters: int, n_threads: int, seed: int, library: NativeLibrary
 ) -> None:
     torch.manual_seed(seed)
@@ -72,7 +72,7 @@ def test_the_compiled_path_is_the_maximum_and_its_gradient(
     torch.testing.assert_close(to_weight.double(), expected[1], atol=1e-3, rtol=1e-4)
 
 
-def test_without_places_the_maxima_are_the_same(library: NativeLibrary) -> None:
+def test_maxima_are_the_same_without_positions(library: NativeLibrary) -> None:
     characters, weight, bias = torch.randn(9, 12, 5), torch.randn(7, 15), torch.randn(7)
     n_positions = torch.tensor([10, 1, 3, 10, 2, 5, 7, 9, 10])
     with_positions, _ = library.convolve(characters, n_positions, library.filters(weight, bias), with_positions=True)
@@ -81,7 +81,7 @@ def test_without_places_the_maxima_are_the_same(library: NativeLibrary) -> None:
     assert torch.equal(with_positions, alone)
 
 
-def test_a_nan_is_not_lost_in_the_maximum(library: NativeLibrary) -> None:
+def test_the_maximum_keeps_nan(library: NativeLibrary) -> None:
     characters = torch.randn(3, 20, 4)
     characters[1, 7] = float("nan")
     filters = library.filters(torch.randn(5, 12), torch.zeros(5))
@@ -89,7 +89,7 @@ def test_a_nan_is_not_lost_in_the_maximum(library: NativeLibrary) -> None:
     assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
 
 
-def test_both_paths_give_the_same(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_and_reference_convolutions_are_equal(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     embedding = nn.Embedding(30, 6, padding_idx=0)
     layers = nn.ModuleList([nn.Conv1d(6, 5, 1), nn.Conv1d(6, 20, 3), nn.Conv1d(6, 3, 7)])
@@ -121,7 +121,7 @@ def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
     return nn.Embedding(9, 4), [nn.Conv1d(4, 5, 2), nn.Conv1d(4, 3, 3)], torch.randint(1, 9, (6, 8))
 
 
-def test_a_gradient_of_a_gradient_is_refused(library: NativeLibrary) -> None:
+def test_a_gradient_of_a_gradient_is_an_error(library: NativeLibrary) -> None:
     embedding, layers, ids = layers_and_ids()
     pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
     (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)
@@ -130,21 +130,21 @@ def test_a_gradient_of_a_gradient_is_refused(library: NativeLibrary) -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.float16])
-def test_parts_in_different_precisions_are_refused_as_in_torch(precision: torch.dtype) -> None:
+def test_mixed_dtypes_are_an_error_as_in_torch(precision: torch.dtype) -> None:
     embedding, layers, ids = layers_and_ids()
     layers[1].to(precision)
     with pytest.raises(RuntimeError, match=r"dtype|expected"), torch.no_grad():
         pooled_convolutions(ids, embedding, layers, PackedWeights())
 
 
-def test_a_width_of_characters_that_does_not_fit_is_refused() -> None:
+def test_a_wrong_char_dim_is_an_error() -> None:
     embedding, layers, ids = layers_and_ids()
     with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
         pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers], PackedWeights())
 
 
 @pytest.mark.parametrize("frozen", ["embedding", "convolutions", "one convolution"])
-def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_parameters_get_no_gradient_and_others_do(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     embedding, layers, ids = layers_and_ids()
     for part in {"embedding": [embedding], "convolutions": layers, "one convolution": layers[:1]}[frozen]:
         part.requires_grad_(False)
@@ -158,7 +158,7 @@ def test_frozen_parts_get_no_gradient_and_the_others_theirs(frozen: str, monkeyp
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_filters_are_packed_anew_after_a_change() -> None:
+def test_filters_are_packed_again_after_a_change() -> None:
     embedding, layers, ids = layers_and_ids()
     packed: PackedWeights[list[PackedFilters]] = PackedWeights()
     with torch.no_grad():

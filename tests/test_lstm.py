@@ -80,7 +80,7 @@ def test_reading_in_reverse_is_reading_the_reversed_text() -> None:
     torch.testing.assert_close(reverse, flipped.flip(1))
 
 
-def test_no_steps_give_no_outputs_and_the_state_back() -> None:
+def test_no_steps_keep_the_state() -> None:
     layer = ProjectedLSTM(4, 6, 3, None, None)
     layer.reset_parameters()
     start = LSTMState(torch.ones(2, 3), torch.ones(2, 6))
@@ -116,7 +116,7 @@ def test_dropout_is_off_in_evaluation() -> None:
 
 
 @pytest.mark.parametrize(("dim", "state_dim", "rows"), [(5, 3, 2), (3, 5, 2), (3, 3, 4)])
-def test_sizes_that_do_not_fit_are_an_error_whatever_the_kernels(dim: int, state_dim: int, rows: int) -> None:
+def test_sizes_that_do_not_fit_are_an_error_with_every_backend(dim: int, state_dim: int, rows: int) -> None:
     stack = LSTMStack(2, 6, 3, None, None, True, 0.0).eval()
     stack.reset_parameters()
     states = [LSTMState(torch.zeros(rows, state_dim), torch.zeros(rows, 6))] * 2

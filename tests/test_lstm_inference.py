@@ -1,4 +1,4 @@
-"""Every kernel reads as the plain path does: random sizes, masks, clips, layers, directions, states."""
+"""Every backend equals the reference for random sizes, masks, clips, layers, directions and states."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> l
 
 
 @pytest.mark.parametrize("backend", [*EXACT, *DRIFT])
-def test_a_stack_reads_as_the_plain_path_does(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
 
     @settings(max_examples=25, deadline=None)
@@ -79,16 +79,16 @@ def test_a_stack_reads_as_the_plain_path_does(backend: Backend, monkeypatch: pyt
             patch.setattr(lstm_inference, "MAX_CHUNK_ROWS", at_once)
             fast, fast_states = stack(inputs, states, mask, reverse)
             patch.setenv(backends.VARIABLE, "reference")
-            plain, plain_states = stack(inputs, states, mask, reverse)
+            reference, reference_states = stack(inputs, states, mask, reverse)
         within = DRIFT.get(backend, 1e-5)
-        for ours, theirs in zip([*fast, *fast_states], [*plain, *plain_states], strict=True):
+        for ours, theirs in zip([*fast, *fast_states], [*reference, *reference_states], strict=True):
             torch.testing.assert_close(ours, theirs, atol=within, rtol=within)
 
     check()
 
 
 @pytest.mark.parametrize("backend", EXACT)
-def test_a_long_batch_reads_as_the_plain_path_does(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_batch_equals_the_reference(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
     torch.manual_seed(0)
     stack, states = random_stack(2, 96, 24, (3.0, 3.0)), random_states(2, 40, 96, 24)
@@ -97,15 +97,13 @@ def test_a_long_batch_reads_as_the_plain_path_does(backend: Backend, monkeypatch
     with torch.no_grad():
         fast, fast_states = stack(inputs, states, mask, True)
         monkeypatch.setenv(backends.VARIABLE, "reference")
-        plain, plain_states = stack(inputs, states, mask, True)
-    torch.testing.assert_close(fast, plain, atol=1e-5, rtol=0)
-    torch.testing.assert_close([*fast_states], [*plain_states], atol=1e-5, rtol=0)
+        reference, reference_states = stack(inputs, states, mask, True)
+    torch.testing.assert_close(fast, reference, atol=1e-5, rtol=0)
+    torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch-fbgemm-int8"])
-def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
     if compiler.load_library() is None:  # only our own elementwise functions promise the same bits at every position
         pytest.skip(compiler.why_unavailable())
@@ -119,7 +117,7 @@ def test_a_rows_numbers_do_not_depend_on_the_rows_beside_it_to_the_last_bit(
             assert torch.equal(together[-1][row], alone[-1][0])
 
 
-def test_not_a_number_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_stays_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, "native")
     stack, states = random_stack(1, 20, 4, (3.0, 3.0)), random_states(1, 2, 20, 4)
     inputs = torch.zeros(2, 3, 4)
@@ -131,7 +129,7 @@ def test_not_a_number_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outputs[0][1, 1:].isnan().all()
 
 
-def test_an_empty_batch_gives_empty_outputs_and_the_states_back() -> None:
+def test_an_empty_batch_keeps_the_states() -> None:
     stack = random_stack(2, 6, 3, (None, None))
     for n_rows, n_steps in ((0, 3), (2, 0)):
         states = random_states(2, n_rows, 6, 3)
@@ -143,7 +141,7 @@ def test_an_empty_batch_gives_empty_outputs_and_the_states_back() -> None:
 
 @settings(deadline=None)
 @given(n_rows=st.integers(1, 6), n_steps=st.integers(0, 7), reverse=st.booleans(), seed=st.integers(0, 1000))
-def test_reading_order_visits_each_real_token_once_and_rows_in_their_order(
+def test_packed_order_visits_each_real_token_once_in_the_order_of_its_row(
     n_rows: int, n_steps: int, reverse: bool, seed: int
 ) -> None:
     mask = torch.rand(n_rows, n_steps, generator=torch.Generator().manual_seed(seed)) < 0.6
@@ -163,7 +161,7 @@ def test_reading_order_visits_each_real_token_once_and_rows_in_their_order(
 
 @settings(max_examples=25, deadline=None)
 @given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
-def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
+def test_the_native_step_equals_the_torch_step(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
     functions = compiler.load_library()
     if functions is None:
         pytest.skip(compiler.why_unavailable())
@@ -182,7 +180,7 @@ def test_the_compiled_step_equals_the_one_in_torch(n_rows: int, hidden: int, cli
     torch.testing.assert_close(squashed, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_weights_are_packed_again_after_they_change_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(backends.VARIABLE, "float32")
     stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
     layer = stack.layers[0]
@@ -207,7 +205,7 @@ def test_weights_are_packed_again_after_they_change_and_only_then(monkeypatch: p
     torch.testing.assert_close(outputs(stack.double().float()), before, atol=0, rtol=0)
 
 
-def test_gradients_and_dropout_take_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_and_dropout_use_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(backends.VARIABLE, "int8")
     stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
     outputs, _ = stack(inputs, states, torch.ones(2, 4, dtype=torch.bool))

@@ -20,9 +20,9 @@ CLIPS = st.sampled_from([None, 0.1, 0.5])
     cell_clip=CLIPS,
     projection_clip=CLIPS,
     seed=st.integers(0, 1000),
-    precision=st.sampled_from([torch.float64, torch.float32]),  # the elementwise part of float32 is compiled
+    precision=st.sampled_from([torch.float64, torch.float32]),  # the elementwise part is native in float32
 )
-def test_training_window_equals_the_plain_path_in_values_and_gradients(
+def test_a_window_equals_the_reference_in_values_and_gradients(
     n_rows: int,
     n_steps: int,
     input_dim: int,
@@ -47,18 +47,18 @@ def test_training_window_equals_the_plain_path_in_values_and_gradients(
 
     fast, fast_state = layer(inputs, start)
     everywhere = torch.ones(n_rows, n_steps, dtype=torch.bool)
-    plain, plain_state = layer(inputs, start, everywhere)  # a mask sends it down the plain path
+    reference, reference_state = layer(inputs, start, everywhere)  # a mask selects the reference
 
-    torch.testing.assert_close(fast, plain, atol=near, rtol=0)
-    torch.testing.assert_close(fast_state.hidden, plain_state.hidden.detach(), atol=near, rtol=0)
-    torch.testing.assert_close(fast_state.cell, plain_state.cell.detach(), atol=near, rtol=0)
+    torch.testing.assert_close(fast, reference, atol=near, rtol=0)
+    torch.testing.assert_close(fast_state.hidden, reference_state.hidden.detach(), atol=near, rtol=0)
+    torch.testing.assert_close(fast_state.cell, reference_state.cell.detach(), atol=near, rtol=0)
     fast_gradients = torch.autograd.grad((fast * upstream).sum(), wanted)
-    plain_gradients = torch.autograd.grad((plain * upstream).sum(), wanted)
-    for ours, theirs in zip(fast_gradients, plain_gradients, strict=True):
+    reference_gradients = torch.autograd.grad((reference * upstream).sum(), wanted)
+    for ours, theirs in zip(fast_gradients, reference_gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=near_gradient, rtol=0)
 
 
-def test_a_state_that_wants_a_gradient_gets_one() -> None:
+def test_a_state_that_requires_a_gradient_gets_one() -> None:
     layer = ProjectedLSTM(2, 3, 2, None, None)
     layer.reset_parameters(torch.Generator().manual_seed(0))
     start = LSTMState(torch.zeros(1, 2, requires_grad=True), torch.ones(1, 3))
@@ -68,7 +68,7 @@ def test_a_state_that_wants_a_gradient_gets_one() -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 5])
-def test_under_autocast_the_window_is_the_exact_one_but_for_the_products_rounding(extra: int) -> None:
+def test_autocast_rounds_only_the_products(extra: int) -> None:
     torch.manual_seed(0)
     layer = ProjectedLSTM(8, 16 + extra, 16, 0.5, 0.5)
     layer.reset_parameters()
@@ -87,7 +87,7 @@ def test_under_autocast_the_window_is_the_exact_one_but_for_the_products_roundin
         assert (ours - theirs).norm() < 0.05 * theirs.norm()
 
 
-def test_a_backward_pass_inside_autocast_is_the_exact_one() -> None:
+def test_a_backward_pass_inside_autocast_stays_exact() -> None:
     torch.manual_seed(0)
     layer = ProjectedLSTM(4, 12, 4, 0.5, 0.5)
     layer.reset_parameters()
@@ -101,14 +101,14 @@ def test_a_backward_pass_inside_autocast_is_the_exact_one() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(4, 3), (4, 40), (3, 12), (9, 12)])
-def test_a_state_of_another_size_is_refused(sizes: tuple[int, int]) -> None:
+def test_a_state_of_wrong_size_is_an_error(sizes: tuple[int, int]) -> None:
     layer = ProjectedLSTM(4, 12, 4, None, None)
     start = LSTMState(torch.zeros(2, sizes[0]), torch.zeros(2, sizes[1]))
     with pytest.raises(RuntimeError, match="size"):
         layer(torch.randn(2, 5, 4), start)
 
 
-def test_a_gradient_of_a_gradient_is_refused() -> None:
+def test_a_gradient_of_a_gradient_is_an_error() -> None:
     layer = ProjectedLSTM(2, 3, 2, None, None)
     layer.reset_parameters()
     inputs = torch.ones(1, 3, 2, requires_grad=True)

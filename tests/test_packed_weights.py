@@ -1,4 +1,4 @@
-"""Packed weights and kept vectors are made anew after any change of the weights."""
+"""Packed weights and cached vectors are computed again after any change of the weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], Optimizer]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_of_any_optimizer_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_any_optimizer_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(scale=1.0)
     elmo = Elmo(model, start="zero", trainable=True).eval()
     optimizer = OPTIMIZERS[name](model.bilm.parameters())
@@ -34,8 +34,8 @@ def test_a_step_of_any_optimizer_is_seen(name: str, monkeypatch: pytest.MonkeyPa
     after, score_after = elmo.embed(SENTENCES), perplexity(model, SENTENCES).mean
     monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
     fresh = Elmo(model, start="zero", token_cache_mib=0).eval()
-    for ours, plain, old in zip(after, fresh.embed(SENTENCES), before, strict=True):
-        np.testing.assert_allclose(ours, plain, atol=1e-5)
+    for ours, reference, old in zip(after, fresh.embed(SENTENCES), before, strict=True):
+        np.testing.assert_allclose(ours, reference, atol=1e-5)
         assert np.abs(ours - old).max() > 1e-3
     assert score_after == pytest.approx(perplexity(model, SENTENCES).mean, rel=1e-5)
     assert score_after != score_before

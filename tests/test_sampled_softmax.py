@@ -16,7 +16,7 @@ def law(word: int, n_words: int) -> float:
     return math.log((word + 2) / (word + 1)) / math.log(n_words + 1)
 
 
-def test_the_law_is_log_uniform() -> None:
+def test_the_distribution_is_log_uniform() -> None:
     generator = torch.Generator().manual_seed(0)
     n_words, n_times = 50, 20_000
     first = torch.tensor([draw_sample(1, n_words, generator).word_ids[0] for _ in range(n_times)])
@@ -47,7 +47,7 @@ def test_the_draws_end_with_the_one_that_gave_the_last_word() -> None:
     assert sample.word_ids.tolist() == list(dict.fromkeys(draws[:needed]))
 
 
-def test_more_samples_than_words_are_refused() -> None:
+def test_more_samples_than_words_are_an_error() -> None:
     with pytest.raises(ValueError, match="6 distinct words of 5"):
         draw_sample(6, 5)
 

@@ -34,7 +34,7 @@ def test_layer_norm_is_over_all_real_positions_of_the_batch() -> None:
     np.testing.assert_allclose(mix(layers, mask).detach().numpy(), np.mean(normalised, axis=0), atol=1e-5)
 
 
-def test_scalar_mix_refuses_another_number_of_layers() -> None:
+def test_a_wrong_number_of_layers_is_an_error() -> None:
     with pytest.raises(ValueError, match="mixes 3 layers and was given 2"):
         ScalarMix(3)(torch.zeros(2, 1, 1, 1))
 
@@ -72,7 +72,7 @@ def test_the_penalty_is_on_the_raw_weights_and_leaves_gamma_out() -> None:
     assert mix.weight.grad.tolist() == [2.0, -4.0, 6.0]
 
 
-def test_layers_that_are_not_there_are_refused() -> None:
+def test_layers_that_do_not_exist_are_an_error() -> None:
     for chosen in ([], [3], [-1]):
         with pytest.raises(ValueError, match="layers 0 to 2"):
             ScalarMix(3, chosen=chosen)

@@ -34,7 +34,7 @@ def test_surprisals_average_to_the_loss(softmax: FullSoftmax) -> None:
     torch.testing.assert_close(nats.mean(), softmax(hidden, words).detach())
 
 
-def test_under_autocast_the_loss_is_the_exact_one_but_for_the_products_rounding() -> None:
+def test_autocast_rounds_only_the_products() -> None:
     layer = FullSoftmax(11, 4)
     layer.reset_parameters(torch.Generator().manual_seed(0))
     torch.manual_seed(1)

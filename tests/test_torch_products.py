@@ -43,7 +43,7 @@ def test_a_packed_product_is_the_product(backend: str) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, AttributeError, NotImplementedError])
-def test_a_call_that_fails_is_not_offered(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_fails_is_unavailable(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(weight: torch.Tensor, bias: torch.Tensor | None) -> torch_products.Product:
         raise error("no such operator")
 
@@ -51,7 +51,7 @@ def test_a_call_that_fails_is_not_offered(error: type[Exception], monkeypatch: p
     assert not torch_products.works("gone")
 
 
-def test_a_call_that_gives_something_else_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_wrong_results_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         torch_products.PACKERS, "changed", lambda weight, bias: lambda inputs: F.linear(inputs, -weight, bias)
     )
