@@ -16,9 +16,9 @@ from elmokit.errors import ConfigError, OutputError, TrainingError
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.distributed import World
 from elmokit.training.reports import (
-    CorpusCounts,
     CountingProgress,
     ModelSizes,
+    TextCounts,
     TrainingNotice,
     TrainingPlan,
     TrainingProgress,
@@ -104,7 +104,7 @@ def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: P
     assert kinds == {
         TrainingNotice: 1,
         CountingProgress: 1,
-        CorpusCounts: 1,
+        TextCounts: 1,
         ModelSizes: 1,
         TrainingPlan: 1,
         TrainingProgress: 4,

@@ -12,7 +12,7 @@ from elmokit.cli.options import SettingsCommand, setting_options
 from elmokit.cli.train import (
     PATH,
     device_option,
-    given_settings,
+    given_options,
     in_model,
     in_run,
     in_text,
@@ -66,6 +66,6 @@ def finetune(model: str, texts: tuple[Path, ...], out: Path, device: str, **sett
     """
     from elmokit.training import api
 
-    result = api.finetune(model, texts, out=out, device=device, **given_settings(settings))
+    result = api.finetune(model, texts, out=out, device=device, **given_options(settings))
     if result.is_main_process:
         click.echo(str(result))

@@ -69,7 +69,7 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
     """
     from elmokit.training import api
 
-    given = given_settings(settings)
+    given = given_options(settings)
     if resume is not None and out is None:
         result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:
@@ -80,7 +80,7 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
         click.echo(str(result))
 
 
-def given_settings(settings: dict[str, Any]) -> dict[str, Any]:
+def given_options(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that were given on the command line; set the number of threads."""
     import torch
 

@@ -139,11 +139,14 @@ class _RowReader:
             while start < window_length:
                 row = self.rows[index]
                 if not row.n_left:
+                    # Rows take sentences on demand. If each row had a fixed part of the corpus, as is common, it would
+                    # read that part in order for a whole epoch, and the shuffling would be lost.
                     row = self.rows[index] = self._next_row()
                 n_read = row.n_read
                 n_taken = min(row.n_left, window_length - start)
                 positions = slice(start, start + n_taken)
                 for direction, backward in enumerate(read_backward):
+                    # A reversed view, not a copy. The backward direction starts at </S> and predicts <S> at the end.
                     numbers = row.numbers[::-1] if backward else row.numbers
                     filled[0, direction, index, positions] = numbers[n_read : n_read + n_taken]
                     filled[1, direction, index, positions] = numbers[n_read + 1 : n_read + n_taken + 1]
@@ -254,6 +257,7 @@ class WindowStream:
 
     def __next__(self) -> Window:
         if self._table.n_unknown > MAX_UNKNOWN:
+            # Between two windows, when all that is in use is known: the rows' sentences and the current blocks.
             self._table.keep_only([token for reader in self._readers for token in reader.tokens_in_use()])
             for reader in self._readers:
                 reader.renumber()

@@ -13,7 +13,7 @@ from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.text.counts import WordCounts
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import TrainingConfig
-from elmokit.training.reports import CorpusCounts, CountingProgress, TrainingCallback, TrainingNotice
+from elmokit.training.reports import CountingProgress, TextCounts, TrainingCallback, TrainingNotice
 
 MAX_WORDS = 30_000
 HELD_OUT_SENTENCES = 2000
@@ -68,7 +68,7 @@ def count_corpus(
     vocabulary: Vocabulary | str | Path | None,
     max_words: int | None,
     report: TrainingCallback = lambda _: None,
-) -> tuple[TrainingCorpus, CorpusCounts, dict[str, int]]:
+) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
     """Count a text and choose the words of the softmax.
 
     Args:
@@ -108,7 +108,7 @@ def count_corpus(
                 word_counts[word] = count
     n_known = sum(word_counts.values())
     word_counts[vocabulary.words[vocabulary.unknown_id]] += counts.n_tokens - n_known
-    summary = CorpusCounts(
+    summary = TextCounts(
         files=tuple(shard.name for shard in shards),
         n_sentences=counts.n_sentences,
         n_tokens=counts.n_tokens,

@@ -25,7 +25,7 @@ class CountingProgress:
 
 
 @dataclass(frozen=True)
-class CorpusCounts:
+class TextCounts:
     """The size of the text, counted before the training."""
 
     files: tuple[str, ...]
@@ -126,7 +126,7 @@ class TrainingNotice:
         return self.message
 
 
-TrainingReport = CountingProgress | CorpusCounts | ModelSizes | TrainingPlan | TrainingProgress | TrainingNotice
+TrainingReport = CountingProgress | TextCounts | ModelSizes | TrainingPlan | TrainingProgress | TrainingNotice
 TrainingCallback = Callable[[TrainingReport], None]
 
 
