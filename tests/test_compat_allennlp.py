@@ -344,6 +344,84 @@ def test_a_trained_checkpoint_loads_strictly_and_goes_on(files: Files, tmp_path:
     torch.testing.assert_close(copy.deepcopy(loaded)(ids), trained(ids))  # the carried state is copied along
 
 
+def test_parameters_have_allennlp_s_order_so_that_the_state_of_an_optimizer_fits(files: Files) -> None:
+    # An optimizer stores its state by position and shape. This is the order of AllenNLP 2.10.1's parameters().
+    with pytest.warns(UserWarning, match="cached vectors"):
+        elmo = Elmo(files.options, files.weights, 1, requires_grad=True, vocab_to_cache=VOCABULARY)
+    cnn, lstm = "_elmo_lstm._token_embedder", "_elmo_lstm._elmo_lstm"
+    expected = [f"{cnn}._char_embedding_weights"]
+    expected += [f"{cnn}.char_conv_{k}.{part}" for k in range(3) for part in ("weight", "bias")]
+    expected += [f"{cnn}._highways._layers.{k}.{part}" for k in range(2) for part in ("weight", "bias")]
+    expected += [f"{cnn}._projection.weight", f"{cnn}._projection.bias", "_elmo_lstm._word_embedding.weight"]
+    for k in range(2):
+        for direction in ("forward", "backward"):
+            names = (
+                "input_linearity.weight",
+                "state_linearity.weight",
+                "state_linearity.bias",
+                "state_projection.weight",
+            )
+            expected += [f"{lstm}.{direction}_layer_{k}.{name}" for name in names]
+    expected += ["scalar_mix_0.gamma", *(f"scalar_mix_0.scalar_parameters.{layer}" for layer in range(3))]
+    assert [name for name, _ in elmo.named_parameters()] == expected
+
+
+class Tagger(torch.nn.Module):
+    """A model of a user, with ELMo somewhere inside."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__()
+        self.text_field_embedder = torch.nn.ModuleDict(
+            {"elmo": ElmoTokenEmbedder(files.options, files.weights, requires_grad=True, dropout=0)}
+        )
+        self.output = torch.nn.Linear(DIM, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        scores: Tensor = self.output(self.text_field_embedder["elmo"](ids))
+        return scores
+
+
+def test_training_resumes_inside_another_model_with_the_state_of_the_optimizer(files: Files, tmp_path: Path) -> None:
+    def train(model: Tagger, optimizer: torch.optim.Optimizer, n_steps: int) -> None:
+        for _ in range(n_steps):
+            optimizer.zero_grad()
+            model(batch_to_ids(SENTENCES)).square().sum().backward()
+            optimizer.step()
+
+    torch.manual_seed(0)
+    model = Tagger(files)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    train(model, optimizer, 2)
+    torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "checkpoint")
+    assert "text_field_embedder.elmo._elmo._elmo_lstm._elmo_lstm.forward_layer_0.input_linearity.weight" in (
+        model.state_dict()
+    )
+    resumed = Tagger(write_files(tmp_path / "other", seed=1))
+    other = torch.optim.Adam(resumed.parameters(), lr=0.01)
+    model_state, optimizer_state = torch.load(tmp_path / "checkpoint", weights_only=True)
+    resumed.load_state_dict(model_state, strict=True)
+    other.load_state_dict(optimizer_state)
+    model.text_field_embedder["elmo"]._elmo.reset_states()  # the carried state is in no checkpoint, as in AllenNLP
+    for each in ((model, optimizer), (resumed, other)):
+        train(*each, 3)
+    torch.testing.assert_close(dict(resumed.named_parameters()), dict(model.named_parameters()))
+
+
+def test_writes_to_parameters_reach_the_packed_weights(files: Files) -> None:
+    elmo = Elmo(files.options, files.weights, 1, dropout=0, stateful=False)
+    ids = batch_to_ids(SENTENCES)
+    before = elmo(ids)["elmo_representations"][0]
+    cell = elmo._elmo_lstm._elmo_lstm.backward_layer_1
+    for parameter in (cell.input_linearity.weight, elmo._elmo_lstm._token_embedder._highways._layers[0].weight):
+        kept = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.mul_(2)
+        assert not torch.equal(elmo(ids)["elmo_representations"][0], before)
+        with torch.no_grad():
+            parameter.copy_(kept)
+    assert torch.equal(elmo(ids)["elmo_representations"][0], before)
+
+
 def test_a_cached_checkpoint_brings_its_own_boundary_vectors(files: Files, tmp_path: Path) -> None:
     other = write_files(tmp_path / "other", seed=1)
     models = [

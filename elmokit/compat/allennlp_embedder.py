@@ -126,8 +126,8 @@ class ElmoEmbedder:
         if use_sentence_keys and len(set(sentences)) < len(sentences):
             raise ConfigurationError("A sentence occurs on several lines, but a key can only be in the file once.")
         stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
-        # The layout is that of elmokit.corpus.hdf5, and a test compares the two. That writer cannot be used here:
-        # compat may not import corpus, and readers look up file[sentence], which the corpus writer would escape.
+        # The layout is that of elmokit.corpus.hdf5, and a test compares the two. That module writes resumable files,
+        # and escapes sentences that are keys; old readers look up file[sentence] without escaping.
         with atomic_write(output_file_path, overwrite=True) as partial, create_hdf5(partial) as (file, check):
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)
