@@ -1,4 +1,4 @@
-"""``elmokit task``: train, evaluate, predict; killed and gone on with; one line for what cannot be."""
+"""``elmokit task``: train, evaluate, predict; resume after SIGKILL; errors in one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_train_evaluate_and_predict(task_shell: Shell, monkeypatch: pytest.Monke
     assert set(record) == {"tokens", "tags", "entities"}
 
 
-def test_evaluate_counts_unknown_labels_as_missed_if_told_to(task_shell: Shell) -> None:
+def test_evaluate_counts_unknown_labels_as_missed_on_request(task_shell: Shell) -> None:
     write_config(train={"epochs": 1})
     assert task_shell("train", "config.toml", "--run", "run").code == 0
     Path("other").write_text(Path("data").read_text().replace("I-LOC", "I-ORG"))
@@ -64,7 +64,7 @@ def test_with_and_without_elmo_differ_by_one_table(task_shell: Shell) -> None:
     assert set(json.loads(Path("with/results.json").read_text())["seeds"][0]["mixes"]) == {"input"}
 
 
-def test_the_share_of_words_without_a_vector_is_told(task_shell: Shell) -> None:
+def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) -> None:
     write_config(words={"vectors": "v.txt", "dim": False, "lowercase": False}, train={"epochs": 1})
     Path("v.txt").write_text("Mira 1 2\nOslo 2 1\n")
     ran = task_shell("train", "config.toml", "--run", "run")
@@ -107,7 +107,9 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_and_resumed_training_equals_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     save_model(random_model(), Path("bilm"))
     write_config(elmo={"model": "bilm"}, train={"epochs": 60, "average": 0.99})

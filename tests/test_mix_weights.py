@@ -1,4 +1,4 @@
-"""The learned weights of runs, told and drawn."""
+"""The learned weights of runs, printed and plotted."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pyte
     with pytest.raises(OutputError, match="already exists"):
         elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
     elmokit.main([*arguments, "--overwrite", "--json"], prog_name="elmokit", standalone_mode=False)
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told["weights"] == pytest.approx([0.1, 0.7, 0.2])
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert printed["weights"] == pytest.approx([0.1, 0.7, 0.2])

@@ -1,4 +1,4 @@
-"""Sweeps: what is compared, trained once each, gone on with, shared between processes."""
+"""Sweeps: the variants, resuming, and sharing the work between processes."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_layers_are_those_of_table_2() -> None:
 
 def test_positions_are_those_of_table_3() -> None:
     variants = position_variants(*published("ner"))
-    places = [(v.config.elmo.input is not None, v.config.elmo.output is not None) for v in variants]
-    assert places == [(True, False), (True, True), (False, True)]
+    positions = [(v.config.elmo.input is not None, v.config.elmo.output is not None) for v in variants]
+    assert positions == [(True, False), (True, True), (False, True)]
     assert variants[2].config.elmo.output == TASKS["ner"].elmo.input  # which has no output of its own
 
 
@@ -122,7 +122,7 @@ class Killed(Exception):
     pass
 
 
-def test_a_killed_sweep_goes_on_to_the_same_rows(folder: Path) -> None:
+def test_a_resumed_sweep_has_the_same_rows(folder: Path) -> None:
     task, config = load_config("sst.toml")
     variants = position_variants(task, config)[:1]
     straight = run_sweep(task, variants, [1, 2], "straight")
@@ -156,10 +156,10 @@ def test_two_processes_share_a_sweep(folder: Path) -> None:
     command = [sys.executable, "-m", "elmokit", "task", "sweep", "sst.toml", "--over", "positions", "--run", "sweep"]
     here = {**os.environ, "PYTHONPATH": str(Path(tests.__file__).parents[1])}
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=here) for _ in range(2)]
-    told = [process.communicate()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
-    begun = [line for text in told for line in re.findall(r"training \d+ of \d+: (.*, seed \d+)", text)]
-    assert len(begun) == len(set(begun)) == 6
+    errors = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    started = [line for text in errors for line in re.findall(r"training \d+ of \d+: (.*, seed \d+)", text)]
+    assert len(started) == len(set(started)) == 6
     for log in Path("sweep").glob("*/run-*/seed-*/metrics.jsonl"):
         assert len(log.read_text().splitlines()) == 2
 
@@ -221,7 +221,7 @@ def test_a_variant_that_would_read_nothing_is_refused_before_any_training(folder
     assert not Path("sweep").exists()
 
 
-def test_a_sweep_goes_on_wherever_its_folder_is(folder: Path) -> None:
+def test_a_sweep_can_be_continued_after_its_directory_was_moved(folder: Path) -> None:
     task, config = load_config("sst.toml")
     variants = ratio_variants(task, config, [1.0])
     first = run_sweep(task, variants, [1], "sweep")

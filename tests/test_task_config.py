@@ -51,7 +51,7 @@ def test_every_preset_comes_back_from_its_file(name: str, preset: str, with_elmo
     assert load_config(path) == (task, config)
 
 
-def test_an_elmo_table_alone_switches_elmo_on_with_the_task_s_own_places() -> None:
+def test_an_elmo_table_alone_switches_elmo_on_with_the_task_s_own_positions() -> None:
     task, config = config_of({"task": "ner", "elmo": {}}, "here")
     assert config.elmo == task.elmo
     assert config.elmo.input.penalty == 0.1

@@ -1,4 +1,4 @@
-"""The training loop: rates, clipping, averages, patience; interrupted and gone on with the same result."""
+"""The training loop: learning rates, clipping, averages, patience; the same result after an interruption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.helpers.task_examples import changed, tiny
 
 
 class Killed(Exception):
-    """Stands for a kill: nothing catches it."""
+    """Stands in for SIGKILL: nothing catches it."""
 
 
 def train(  # type: ignore[no-untyped-def]
@@ -141,7 +141,7 @@ def test_no_weights_are_kept_that_no_checkpoint_knows(tmp_path: Path) -> None:
     assert not (tmp_path / "run/seed-0/best.safetensors").exists()
 
 
-def test_killed_between_checkpoint_and_best_weights_these_are_written_after_all(tmp_path: Path) -> None:
+def test_best_weights_missing_after_an_interruption_are_written_on_resume(tmp_path: Path) -> None:
     rate = OptimizerConfig("sgd", 1e-12)  # nothing is learned, so the first evaluation is the best one
     train(tmp_path, "straight", optimizer=rate)
     with pytest.raises(Killed):

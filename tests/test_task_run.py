@@ -1,4 +1,4 @@
-"""Runs: each task fits its examples, a folder says all, and what does not fit is refused."""
+"""Runs: each task fits its examples, the run directory is complete, and what does not fit is an error."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_layers_are_computed_before_training_and_shared_between_runs(
     train_task(task, config, tmp_path / "b")
 
 
-def test_seeds_may_be_added_when_a_run_goes_on_and_nothing_else_may_change(tmp_path: Path) -> None:
+def test_seeds_can_be_added_when_a_run_is_resumed_and_nothing_else_can_change(tmp_path: Path) -> None:
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 2, "seeds": [1]})
     run = tmp_path / "run"
     first = train_task(task, config, run)

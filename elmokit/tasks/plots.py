@@ -81,13 +81,13 @@ def plot_mixes(mixes: Sequence[MixWeights], path: str | Path, overwrite: bool = 
     n_layers = 1 + max(layer for mix in mixes for layer in mix.layers)
     labels = _labels(mixes)
     by_position = {name: [mix for mix in mixes if mix.position == name] for name in ("input", "output")}
-    drawn = {name: found for name, found in by_position.items() if found}
-    n_columns = sum(map(len, drawn.values()))
+    shown = {name: found for name, found in by_position.items() if found}
+    n_columns = sum(map(len, shown.values()))
     with styled_figure(max(1.6, 0.75 + 0.42 * n_columns), 0.75 + 0.32 * n_layers) as figure:
         grid = figure.subplots(
-            1, len(drawn), squeeze=False, width_ratios=[len(found) for found in drawn.values()], sharey=True
+            1, len(shown), squeeze=False, width_ratios=[len(found) for found in shown.values()], sharey=True
         )[0]
-        for axes, (position, found) in zip(grid, drawn.items(), strict=True):
+        for axes, (position, found) in zip(grid, shown.items(), strict=True):
             axes.set_title(position.capitalize())
             axes.grid(False)
             for column, mix in enumerate(found):

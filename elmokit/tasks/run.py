@@ -96,7 +96,7 @@ def train_task(
     run = Path(run)
     if run.exists() and not (resume and run.is_dir()):
         raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
-    place = parse_device(device)
+    torch_device = parse_device(device)
     task.check_inputs(config)
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
@@ -110,9 +110,9 @@ def train_task(
     inputs = vocabulary.inputs
     elmo = None
     if config.elmo is not None:
-        elmo = _open_elmo(config.elmo, config.elmo.model, place)
+        elmo = _open_elmo(config.elmo, config.elmo.model, torch_device)
         inputs = _with_elmo(inputs, elmo)
-    setup = TaskSetup(task, config, inputs, labels, place)
+    setup = TaskSetup(task, config, inputs, labels, torch_device)
 
     def build() -> TaskModel[Any, Any]:
         return setup.build(vocabulary.initial_vectors)
@@ -122,8 +122,8 @@ def train_task(
         recover_interrupted(run)
         start_run(run, task, config, {**vocabulary.to_dict(), "labels": labels})
         if elmo is not None and config.elmo.finetune is not None:
-            elmo = _finetuned(task, config.elmo, run, train, place, progress)
-        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(place)})
+            elmo = _finetuned(task, config.elmo, run, train, torch_device, progress)
+        write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(torch_device)})
         if elmo is not None:
             cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
             cache.fill((sentence for example in [*train, *dev] for sentence in task.sentences(example)), progress)
@@ -209,7 +209,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         FormatError: The run is damaged, or its biLM has changed.
         ConfigError: The device cannot be used.
     """
-    run, place = Path(run), parse_device(device)
+    run, torch_device = Path(run), parse_device(device)
     if not (run / "config.toml").is_file():
         raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
     task, config = load_run_config(run)
@@ -229,7 +229,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         raise FormatError(f"{run / 'vocabulary.json'} is damaged ({error}). Copy the run again.") from None
     cache = None
     if config.elmo is not None:
-        elmo = _open_elmo(config.elmo, _model_of(config.elmo, run), place)
+        elmo = _open_elmo(config.elmo, _model_of(config.elmo, run), torch_device)
         expected = read_json(run / "run.json").get("bilm", {}).get("fingerprint")
         found = fingerprint(elmo.model, elmo.start)
         if expected != found:
@@ -240,14 +240,14 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
         inputs = _with_elmo(inputs, elmo)
         inputs.layers_of = cache.layers
-    model = TaskSetup(task, config, inputs, labels, place).build()
+    model = TaskSetup(task, config, inputs, labels, torch_device).build()
     weights = run / f"seed-{seed}" / "best.safetensors"
     try:
         model.load_state_dict(load_file(weights))
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FormatError(f"{weights} does not fit the run ({reason}). Copy the run again.") from None
-    return TaskRun(task, config, inputs, labels, place, model.to(place).eval(), seed, cache)
+    return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)
 
 
 def evaluate_run(
