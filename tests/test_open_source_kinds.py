@@ -18,6 +18,7 @@ from elmokit.weights.fetch import local_path
 from elmokit.weights.open import open_model, save_model
 from elmokit.weights.published import ModelLocation, PublishedModel, find, many_languages, models
 from tests.conftest import random_model
+from tests.helpers import trace_b
 from tests.helpers.http_server import Server
 
 
@@ -241,7 +242,7 @@ def test_a_mistyped_path_says_first_that_there_is_no_such_file(monkeypatch: pyte
         ("http://[x", ConfigError, "not a valid URL"),
         ("http://[x/w.hdf5", ConfigError, "not a valid URL"),
         ("//[x/y", ModelNotFoundError, "no such file or folder"),
-        ("~nosuchuser/m", ModelNotFoundError, "no such user's home folder"),
+        ("~nosuchuser/m", ModelNotFoundError, "this user has no home directory"),
         ("x" * 300, ModelNotFoundError, "no such file or folder"),
     ],
 )
@@ -252,5 +253,21 @@ def test_a_name_that_cannot_be_read_is_one_clear_error(name: str, error: type[Ex
 
 def test_local_path_leaves_a_path_alone(tmp_path: Path) -> None:
     assert local_path(tmp_path / "a") == tmp_path / "a"
-    with pytest.raises(ModelNotFoundError, match="no such user's home folder"):
+    with pytest.raises(ModelNotFoundError, match="this user has no home directory"):
         local_path("~nosuchuser/options.json")
+
+
+def test_a_checkpoint_opens_by_a_relative_path_without_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trace_b.write_checkpoint(tmp_path / "run", trace_b.CHARS)
+    (index,) = run.glob("*.index")
+    monkeypatch.chdir(tmp_path)
+    fake_hub(monkeypatch, OSError("the Hub must not be asked"))
+    model = open_model(f"run/{index.stem}")
+    assert (model.family, model.softmax is not None) == ("tf-checkpoint", True)
+
+
+def test_token_embeddings_and_a_vocabulary_may_be_urls(server: Server, files: dict[str, bytes]) -> None:
+    there = serve(server, "/model", {**files, "words.txt": b"<S>\n</S>\n<UNK>\ncat\n"})
+    model = open_model(f"{there}/elmo_weights.hdf5", vocabulary=f"{there}/words.txt")
+    assert model.vocabulary is not None
+    assert model.vocabulary.words[-1] == "cat"

@@ -80,7 +80,7 @@ class LanguageModel:
             device: Where to compute, such as "cuda"; None for the CPU.
 
         Raises:
-            ModelError: There is no such model, it cannot be opened, or it has no softmax or vocabulary.
+            ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
             ConfigError: The device cannot be used.
         """
         target = None if device is None else parse_device(device)
@@ -187,7 +187,7 @@ class LanguageModel:
             n: How many words.
 
         Raises:
-            ConfigError: The sentence has no such position, or the model no such direction.
+            ConfigError: The position is outside the sentence, or the model does not read in this direction.
         """
         return substitutes(self.model, sentence, position, direction, n, self.start)
 

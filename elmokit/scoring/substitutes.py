@@ -51,7 +51,8 @@ def substitutes(
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        ConfigError: The sentence has no such position, the model no such direction, or ``n`` is below 1.
+        ConfigError: The position is outside the sentence, the model does not read in this direction, or ``n`` is below
+        1.
         TextError: The sentence is a string instead of a list of tokens.
     """
     n_tokens = len(check_sentence(sentence))

@@ -93,7 +93,7 @@ def start_state(model: PretrainedBiLM, start: FixedStart | BiLMState) -> BiLMSta
     """Return the state of one batch row that a start names, where the model computes.
 
     Raises:
-        ConfigError: There is no such start.
+        ConfigError: The start is unknown.
     """
     zero = model.bilm.zero_state(1)
     if isinstance(start, BiLMState):

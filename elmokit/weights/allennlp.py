@@ -49,8 +49,8 @@ def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
         for k in range(len(cnn.filters)):
             theirs[f"char_conv_{k}.{part}"] = ours[f"token_layer.convolutions.{k}.{part}"]
         for k in range(cnn.n_highway):
-            place = f"token_layer.highways.{k}"
-            both = [ours[f"{place}.transform.{part}"], -ours[f"{place}.gate.{part}"]]
+            prefix = f"token_layer.highways.{k}"
+            both = [ours[f"{prefix}.transform.{part}"], -ours[f"{prefix}.gate.{part}"]]
             theirs[f"_highways._layers.{k}.{part}"] = torch.cat(both)
     if cnn.n_features != config.projection_dim:
         theirs["_projection.weight"] = ours["token_layer.projection.weight"]
@@ -66,13 +66,13 @@ def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
     config = bilm.config
     ours = bilm.state_dict()
     theirs: dict[str, Tensor] = {}
-    for cell, place in _cells(config):
-        weight = GATES.to_theirs(ours[f"{place}.weight"])
+    for cell, prefix in _cells(config):
+        weight = GATES.to_theirs(ours[f"{prefix}.weight"])
         theirs[f"{cell}.input_linearity.weight"] = weight[:, : config.projection_dim].contiguous()
         theirs[f"{cell}.state_linearity.weight"] = weight[:, config.projection_dim :].contiguous()
-        theirs[f"{cell}.state_linearity.bias"] = GATE_BIAS.to_theirs(ours[f"{place}.bias"])
+        theirs[f"{cell}.state_linearity.bias"] = GATE_BIAS.to_theirs(ours[f"{prefix}.bias"])
         if config.hidden_dim != config.projection_dim:
-            theirs[f"{cell}.state_projection.weight"] = ours[f"{place}.projection"]
+            theirs[f"{cell}.state_projection.weight"] = ours[f"{prefix}.projection"]
         else:
             theirs[f"{cell}.state_projection.weight"] = torch.eye(config.hidden_dim).to(bilm.device, bilm.dtype)
     return theirs
@@ -101,12 +101,12 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
             _check_identity(projection, f"{ENCODER}._projection.weight")
         elif projection.count_nonzero():
             raise TensorMismatchError(f"{ENCODER}._projection.bias is not zero, and this model has no such projection.")
-    for cell, place in ((f"{LSTM}.{cell}", place) for cell, place in _cells(config)):
+    for cell, prefix in ((f"{LSTM}.{cell}", prefix) for cell, prefix in _cells(config)):
         parts = [theirs[f"{cell}.{name}_linearity.weight"] for name in ("input", "state")]
-        ours[f"{place}.weight"] = GATES.to_ours(torch.cat(parts, dim=1))
-        ours[f"{place}.bias"] = GATE_BIAS.to_ours(theirs[f"{cell}.state_linearity.bias"])
+        ours[f"{prefix}.weight"] = GATES.to_ours(torch.cat(parts, dim=1))
+        ours[f"{prefix}.bias"] = GATE_BIAS.to_ours(theirs[f"{cell}.state_linearity.bias"])
         if config.hidden_dim != config.projection_dim:
-            ours[f"{place}.projection"] = theirs[f"{cell}.state_projection.weight"]
+            ours[f"{prefix}.projection"] = theirs[f"{cell}.state_projection.weight"]
         else:
             _check_identity(theirs[f"{cell}.state_projection.weight"], f"{cell}.state_projection.weight")
     with torch.device("meta"):

@@ -56,9 +56,9 @@ def table(config: BiLMConfig) -> list[TensorRow]:
             rows.append(TensorRow(f"token_layer.convolutions.{k}.bias", f"CNN/b_cnn_{k}"))
         for k in range(cnn.n_highway):
             for ours, theirs in (("gate", "carry"), ("transform", "transform")):
-                place = f"token_layer.highways.{k}.{ours}"
-                rows.append(TensorRow(f"{place}.weight", f"CNN_high_{k}/W_{theirs}", TRANSPOSED))
-                rows.append(TensorRow(f"{place}.bias", f"CNN_high_{k}/b_{theirs}"))
+                prefix = f"token_layer.highways.{k}.{ours}"
+                rows.append(TensorRow(f"{prefix}.weight", f"CNN_high_{k}/W_{theirs}", TRANSPOSED))
+                rows.append(TensorRow(f"{prefix}.bias", f"CNN_high_{k}/b_{theirs}"))
         if cnn.n_features != config.projection_dim:
             rows.append(TensorRow("token_layer.projection.weight", "CNN_proj/W_proj", TRANSPOSED))
             rows.append(TensorRow("token_layer.projection.bias", "CNN_proj/b_proj"))

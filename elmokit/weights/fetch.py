@@ -95,7 +95,7 @@ def hub_folder(hub_id: str) -> Path:
 
     Raises:
         MissingExtraError: ``huggingface_hub`` is not installed.
-        ModelNotFoundError: There is no such model, or the Hub cannot be reached.
+        ModelNotFoundError: The model was not found, or the Hub cannot be reached.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -265,7 +265,7 @@ def _download(url: str, file: IO[bytes]) -> None:
 def _download_error(url: str, problem: str, is_partial: bool = False) -> ModelNotFoundError:
     return ModelNotFoundError(
         f"{url} cannot be downloaded{' completely' if is_partial else ''}: {problem}. If the URL is dead, download the "
-        "file by hand from another place and give its path."
+        "file by hand from elsewhere and give its path."
     )
 
 

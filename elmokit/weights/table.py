@@ -113,10 +113,10 @@ def fill(
             "Check that the configuration belongs to these weights."
         )
     tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
-    if spoilt := [f"{name} (here {row.ours})" for row, name in found if not _is_finite(tensors[row.ours])]:
+    if damaged := [f"{name} (here {row.ours})" for row, name in found if not _is_finite(tensors[row.ours])]:
         raise FormatError(
-            f"{what} holds NaN or infinity in {'; '.join(spoilt)}. Training diverged, or the file is damaged: download "
-            "or copy it again."
+            f"{what} holds NaN or infinity in {'; '.join(damaged)}. Training diverged, or the file is damaged: "
+            "download or copy it again."
         )
     module.load_state_dict(tensors, assign=True)
     module.eval()  # a loaded model is used as it is; training turns dropout on itself
