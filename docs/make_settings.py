@@ -52,7 +52,11 @@ def settings_page() -> str:
         parts += _section(name, cls)
     for name, recipe in RECIPES.items():
         sizes = next(preset for preset, model in PRESETS.items() if model == recipe.model)
-        parts += [f"### Recipe `{name}`", f"Sizes of the preset `{sizes}`, and these values:", *_changes(recipe, model=False)]
+        parts += [
+            f"### Recipe `{name}`",
+            f"Sizes of the preset `{sizes}`, and these values:",
+            *_changes(recipe, model=False),
+        ]
     parts += [
         "### Fine-tuning",
         f"Fine-tuning starts from these values:\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```",

@@ -23,7 +23,6 @@ from elmokit.text.batching import check_sentence, is_long, make_batch, map_in_ba
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.token_cache import MIB, TokenCache
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
 
 Start = Literal["warm", "zero", "stateful"]
 """The LSTM state that a sentence starts from; see :class:`Elmo`."""
@@ -168,6 +167,9 @@ class Elmo(nn.Module):
         Example:
             >>> elmo = Elmo.from_pretrained("elmo_weights.hdf5", options="elmo_options.json", start="zero")
         """
+        # Imported here, because it loads the readers of every format, which code that only names Elmo does not need.
+        from elmokit.weights.open import open_model
+
         check_precision(precision)
         where = None if device is None else parse_device(device)
         elmo = cls(

@@ -31,7 +31,7 @@ class Tagger(nn.Module):
         self.output = nn.Linear(64, len(TAGS))
 
     def forward(self, layers: Tensor, mask: Tensor) -> Tensor:
-        """Return scores ``(batch, time, tags)`` for layers ``(layers, batch, time, dim)`` and a mask ``(batch, time)``."""
+        """Return ``(batch, time, tags)`` for layers ``(layers, batch, time, dim)`` and a mask ``(batch, time)``."""
         return self.output(self.lstm(self.mix(layers, mask))[0])
 
 

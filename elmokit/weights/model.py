@@ -14,12 +14,14 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.errors import ModelNotFoundError
-from elmokit.nn.softmax import Softmax
 from elmokit.text.batching import PaddedBatch, pad_batch
 from elmokit.text.characters import encode_tokens
-from elmokit.text.lexicon import Lexicon
-from elmokit.text.vocabulary import Vocabulary
 from elmokit.token_cache import TokenCache
+
+if TYPE_CHECKING:
+    from elmokit.nn.softmax import Softmax
+    from elmokit.text.lexicon import Lexicon
+    from elmokit.text.vocabulary import Vocabulary
 
 
 @dataclass
