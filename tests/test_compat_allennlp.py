@@ -1,4 +1,4 @@
-"""AllenNLP's ELMo under its old names: what its own tests hold, its numbers, its checkpoints, its defects mended."""
+"""AllenNLP's ELMo under its old names: what its own tests check, its numbers, its checkpoints, its fixed defects."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_published_sums_are_met_when_one_batch_is_read_three_times(bilm_tf_fixtu
 # --- Elmo
 
 
-def test_elmo_gives_as_many_mixes_as_asked_for(files: Files) -> None:
+def test_elmo_gives_as_many_mixes_as_requested(files: Files) -> None:
     output = Elmo(files.options, files.weights, 2, dropout=0.0)(batch_to_ids(SENTENCES))
     first, second = output["elmo_representations"]
     assert first.shape == second.shape == (2, 7, DIM)
@@ -327,7 +327,7 @@ def test_parameters_carry_allennlp_s_values(files: Files) -> None:
         np.testing.assert_array_equal(table[1:], file["char_embed"][...])
 
 
-def test_a_trained_checkpoint_loads_strictly_and_goes_on(files: Files, tmp_path: Path) -> None:
+def test_a_trained_checkpoint_loads_strictly_and_gives_the_same_vectors(files: Files, tmp_path: Path) -> None:
     trained = ElmoTokenEmbedder(files.options, files.weights, requires_grad=True, dropout=0, projection_dim=5)
     optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
     for _ in range(3):

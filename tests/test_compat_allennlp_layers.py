@@ -1,4 +1,4 @@
-"""AllenNLP's layers hold what its own tests of them hold."""
+"""AllenNLP's layers do what its own tests check."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_states_grow_and_rows_that_are_not_read_keep_theirs() -> None:
     assert torch.equal(lstm._states[1], before)
 
 
-def test_a_batch_goes_on_where_the_one_before_ended() -> None:
+def test_a_batch_continues_where_the_previous_one_ended() -> None:
     inputs = torch.rand(2, 6, 3)
     every = mask_of([3, 3], 3)
     lstm = random_lstm()

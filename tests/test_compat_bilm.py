@@ -1,4 +1,4 @@
-"""bilm-tf's own tests of these names, fact by fact, and what is mended here."""
+"""The facts that bilm-tf's own tests check, and its fixed defects."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_tokens_give_what_strings_give_in_the_width_of_the_matrix(model: Pretrai
     torch.testing.assert_close(outputs["default"], by_strings["default"])
 
 
-def test_what_stands_beyond_the_length_does_not_matter_and_an_empty_token_within_is_a_token(
+def test_tokens_beyond_the_length_do_not_matter_and_an_empty_token_within_it_is_a_token(
     model: PretrainedBiLM,
 ) -> None:
     module = hub.Module(model)

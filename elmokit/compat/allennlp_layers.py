@@ -246,7 +246,7 @@ class _ElmoCharacterEncoder(nn.Module):
                 self.add_module(name, nn.Conv1d(cnn.char_dim, count, width))
             self._highways = _Highway(cnn.n_features, cnn.n_highway)
             self._projection = PackedLinear(cnn.n_features, self.output_dim)
-        fill(self, encoder_to_allennlp(bilm), requires_grad)
+        set_parameters(self, encoder_to_allennlp(bilm), requires_grad)
 
     def get_output_dim(self) -> int:
         """Return the size of a token vector."""
@@ -291,7 +291,7 @@ class _ElmoCharacterEncoder(nn.Module):
         return ids.to(like.device)
 
 
-def fill(module: nn.Module, tensors: dict[str, Tensor], requires_grad: bool) -> None:
+def set_parameters(module: nn.Module, tensors: dict[str, Tensor], requires_grad: bool) -> None:
     """Make these tensors the parameters of a module, which may be on the meta device."""
     module.load_state_dict(tensors, assign=True)
     module.requires_grad_(requires_grad)

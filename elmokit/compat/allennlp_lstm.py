@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.bilm import BiLMState, stack_states
-from elmokit.compat.allennlp_layers import Source, fill, lengths_of, open_files
+from elmokit.compat.allennlp_layers import Source, lengths_of, open_files, set_parameters
 from elmokit.nn.kernels.lstm_inference import NativeLayer, TorchLayer
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
@@ -212,7 +212,7 @@ class ElmoLstm(nn.Module):
         Raises:
             ModelError: The files cannot be opened.
         """
-        fill(self, lstm_to_allennlp(open_files(options_file, weight_file).bilm), self._requires_grad)
+        set_parameters(self, lstm_to_allennlp(open_files(options_file, weight_file).bilm), self._requires_grad)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Compute all LSTM layers of a batch.

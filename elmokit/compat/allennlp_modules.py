@@ -15,9 +15,9 @@ from elmokit.compat.allennlp_layers import (
     Source,
     _ElmoCharacterEncoder,
     add_sentence_boundary_token_ids,
-    fill,
     open_files,
     remove_sentence_boundaries,
+    set_parameters,
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm
 from elmokit.text.characters import encode_tokens
@@ -84,7 +84,7 @@ class _ElmoBiLm(nn.Module):
                 state_projection_clip_value=clip,
                 stateful=stateful,
             )
-        fill(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
+        set_parameters(self._elmo_lstm, lstm_to_allennlp(bilm), requires_grad)
         self.num_layers = config.n_layers + 1
 
     def get_output_dim(self) -> int:
