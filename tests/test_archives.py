@@ -81,7 +81,7 @@ def test_a_model_of_the_nlpl_repository_opens_from_its_archive(
     assert everything_below(tmp_path) == {path}
 
 
-def test_only_what_a_model_is_read_from_is_unpacked(tmp_path: Path, files: Files) -> None:
+def test_only_model_files_are_unpacked(tmp_path: Path, files: Files) -> None:
     more = files | {"weights.th": b"x" * 10, "__MACOSX/options.json": b"{}", ".hidden/model.hdf5": b""}
     with unpacked(zipped(tmp_path / "a.zip", more)) as archive:
         assert {path.name for path in archive.folder.iterdir()} == set(files) - {"README"}
@@ -90,7 +90,7 @@ def test_only_what_a_model_is_read_from_is_unpacked(tmp_path: Path, files: Files
     assert not folder.exists()
 
 
-def test_the_elmo_that_an_allennlp_archive_keeps_opens(tmp_path: Path, files: Files) -> None:
+def test_the_elmo_inside_an_allennlp_archive_opens(tmp_path: Path, files: Files) -> None:
     key = "model.text_field_embedder.token_embedders.elmo."
     content = {
         "config.json": b"{}",
@@ -102,7 +102,7 @@ def test_the_elmo_that_an_allennlp_archive_keeps_opens(tmp_path: Path, files: Fi
     assert open_model(tarred(tmp_path / "model.tar.gz", content)).bilm.n_parameters == random_model().bilm.n_parameters
 
 
-def test_an_allennlp_archive_without_an_elmo_says_so(tmp_path: Path) -> None:
+def test_an_allennlp_archive_without_an_elmo_is_reported(tmp_path: Path) -> None:
     path = tarred(tmp_path / "model.tar.gz", {"config.json": b"{}", "weights.th": b""})
     with pytest.raises(FormatError, match="AllenNLP model"):
         open_model(path)
@@ -202,7 +202,7 @@ def test_a_sparse_file_in_a_tar_is_refused_before_its_holes_are_listed(tmp_path:
 
 
 @pytest.mark.parametrize("declared", [10, 10**6])
-def test_a_zip_member_whose_size_is_a_lie_is_refused(tmp_path: Path, files: Files, declared: int) -> None:
+def test_a_zip_member_with_a_forged_size_is_refused(tmp_path: Path, files: Files, declared: int) -> None:
     path = zipped(tmp_path / "a.zip", files, zipfile.ZIP_STORED)
     data = bytearray(path.read_bytes())
     true = struct.pack("<I", len(files["model.hdf5"]))
@@ -235,7 +235,7 @@ def test_a_flipped_byte_in_a_zip_is_found(tmp_path: Path, files: Files) -> None:
         open_model(path)
 
 
-def test_a_name_that_stands_twice_is_refused(tmp_path: Path, files: Files) -> None:
+def test_a_duplicate_name_is_refused(tmp_path: Path, files: Files) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as archive:
         for _ in range(2):
@@ -300,7 +300,7 @@ def test_an_encrypted_zip_says_so(tmp_path: Path, files: Files) -> None:
         open_model(path)
 
 
-def test_a_gzip_file_that_is_no_tar_is_no_archive(tmp_path: Path) -> None:
+def test_a_gzip_file_without_a_tar_is_not_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt.gz"
     path.write_bytes(gzip.compress(b"the\n" * 1000))
     assert not is_archive(path)

@@ -51,7 +51,7 @@ def test_the_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> 
 
 
 @pytest.mark.parametrize(("n_rows", "n_counted"), [(1, 15), (2, 10), (3, 9), (4, 8)])
-def test_tails_are_lost_as_they_were(model: PretrainedBiLM, n_rows: int, n_counted: int) -> None:
+def test_tails_are_lost_as_in_bilm_tf(model: PretrainedBiLM, n_rows: int, n_counted: int) -> None:
     text = [["the"] * n_words for n_words in (3, 2, 1, 5)]
     result = bilm_tf_perplexity(model, text, n_rows)
     assert (result.n_predictions, result.n_lost) == (n_counted, 15 - n_counted)
@@ -76,7 +76,7 @@ def plain_rows(text: Sequence[Sequence[str]], n_rows: int, backward: bool) -> li
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "c"]), max_size=4), max_size=8), st.integers(1, 4))
-def test_rows_are_filled_as_they_were(text: list[list[str]], n_rows: int) -> None:
+def test_rows_are_filled_as_in_bilm_tf(text: list[list[str]], n_rows: int) -> None:
     steps = [step for window in as_bilm_tf._windows(iter(text), n_rows) for step in window]
     for direction in range(2):
         assert [[pair[direction] for pair in step] for step in steps] == plain_rows(text, n_rows, direction == 1)
@@ -89,7 +89,7 @@ def test_windows_only_save_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bilm_tf_perplexity(model, TEXT, 2).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
 
 
-def test_one_row_is_the_text_read_with_its_state_carried(model: PretrainedBiLM) -> None:
+def test_one_row_equals_stateful_perplexity(model: PretrainedBiLM) -> None:
     ours = perplexity(model, TEXT, "stateful")
     assert bilm_tf_perplexity(model, TEXT, 1).mean_nats == pytest.approx(ours.mean_nats, abs=1e-6)
 
@@ -104,7 +104,7 @@ def test_the_last_file_comes_first_and_blank_lines_are_sentences(tmp_path: Path)
         list(read_like_bilm_tf(paths))
 
 
-def test_no_row_is_refused(model: PretrainedBiLM) -> None:
+def test_a_batch_size_of_zero_is_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="batch size is 0"):
         bilm_tf_perplexity(model, TEXT, 0)
 

@@ -94,7 +94,7 @@ def test_datasets_have_the_published_names_shapes_and_type(tmp_path: Path) -> No
         ("forward only, one layer", "RNN_{d}/RNN/MultiRNNCell/Cell0/LSTMCell", "rnn/LSTMCell"),
     ],
 )
-def test_names_that_bilm_tfs_dump_got_wrong_are_read(kind: str, regular: str, odd: str, tmp_path: Path) -> None:
+def test_irregular_names_of_bilm_tfs_dump_are_read(kind: str, regular: str, odd: str, tmp_path: Path) -> None:
     model = random_model(CONFIGS[kind])
     options, weights = saved(model, tmp_path)
     content = {name: value for name, value in datasets(weights).items() if name not in placeholders(model.bilm.config)}
@@ -189,12 +189,12 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-values))
 
 
-def test_a_tight_clip_of_a_projection_that_is_not_there_is_not_written() -> None:
+def test_the_clip_of_an_absent_projection_is_not_written() -> None:
     config = dataclasses.replace(PRESETS["tiny"], hidden_dim=32, projection_clip=0.5)
     assert bilm_tf.options_from_config(config)["lstm"]["proj_clip"] is None
 
 
-def test_a_backward_lstm_that_is_no_stand_in_is_refused_where_the_options_say_forward(tmp_path: Path) -> None:
+def test_a_real_backward_lstm_is_refused_if_the_options_say_forward(tmp_path: Path) -> None:
     options, weights = saved(random_model(), tmp_path)
     content = json.loads(options.read_text())
     options.write_text(json.dumps(content | {"bidirectional": False}))
@@ -202,7 +202,7 @@ def test_a_backward_lstm_that_is_no_stand_in_is_refused_where_the_options_say_fo
         bilm_tf.load(options, weights)
 
 
-def test_the_card_stands_in_the_options(tmp_path: Path) -> None:
+def test_the_model_card_is_in_the_options(tmp_path: Path) -> None:
     model = random_model()
     model.card = {"command": "elmokit train …", "held_out_perplexity": [3.5, 4.25], "corpus": {"n_tokens": 7}}
     options, weights = saved(model, tmp_path)
@@ -254,7 +254,7 @@ def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) ->
     assert config.bidirectional
 
 
-def test_a_clip_of_zero_is_no_clip() -> None:
+def test_a_clip_of_zero_means_no_clip() -> None:
     options = bilm_tf.options_from_config(PRESETS["tiny"])
     options["lstm"] |= {"cell_clip": 0, "proj_clip": 0}
     config = bilm_tf.config_from_options(options, {}, "here")
@@ -321,9 +321,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         ('{"lstm": {"dim": 64}}', TensorMismatchError, "nothing says how tokens are read"),
     ],
 )
-def test_options_that_are_none_are_a_clear_error(
-    content: str, error: type[Exception], message: str, tmp_path: Path
-) -> None:
+def test_invalid_options_are_a_clear_error(content: str, error: type[Exception], message: str, tmp_path: Path) -> None:
     options, weights = saved(random_model(), tmp_path)
     options.write_text(content)
     with pytest.raises(error, match=message):

@@ -19,7 +19,7 @@ from tests.conftest import WORDS, random_model
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
 TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
-SMALL = ("--batch-size", "2", "--n-steps", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
+SMALL = ("--batch-size", "2", "--window-length", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
 KINDS = {
     "full": (),
     "adaptive": ("--softmax", "adaptive", "--cutoffs", "5"),
@@ -57,7 +57,7 @@ def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_converts_to_hdf5_and_says_what_has_no_place_there(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text(TEXT)
     assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
     ran = shell("convert", "run", "there/out.hdf5")
@@ -95,14 +95,14 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
     assert (ran.code, "already exists" in ran.err, Path("new/other.hdf5").exists()) == (2, True, False)
 
 
-def test_the_warm_state_is_said_to_be_left_out(shell) -> None:  # type: ignore[no-untyped-def]
+def test_the_initial_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     save_model(dataclasses.replace(model, softmax=None, initial_state=model.bilm.zero_state(1)), Path("warm"))
     assert shell("convert", "warm", "w.hdf5").err.endswith("cannot hold it: the initial state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 
 
-def test_a_run_that_kept_no_model_yet_names_its_checkpoint(shell) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_without_a_saved_model_names_its_checkpoint(shell) -> None:  # type: ignore[no-untyped-def]
     Path("run/checkpoints/step-00000004").mkdir(parents=True)
     Path("run/settings.json").write_text("{}")
     Path("model").rename("run/checkpoints/step-00000004/model")

@@ -19,7 +19,7 @@ def test_crc32c_of_the_published_check_strings() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 4095, 4096, 4097, 20_000, 65_536])
-def test_the_quick_way_equals_the_bit_by_bit_way(size: int) -> None:
+def test_the_fast_way_equals_the_bit_by_bit_way(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     assert crc32c(data.tobytes()) == slow_crc32c(data.tobytes())
     assert crc32c(data) == slow_crc32c(data.tobytes())

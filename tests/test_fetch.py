@@ -34,13 +34,13 @@ def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> No
     assert files_in_cache() == ["download.json", "weights.hdf5"]
 
 
-def test_the_same_name_at_two_addresses_is_two_files(server: Server) -> None:
+def test_the_same_name_at_two_urls_is_two_files(server: Server) -> None:
     server.answers["/a/options.json"] = lambda handler: handler.give(b"a")
     server.answers["/b/options.json"] = lambda handler: handler.give(b"b")
     assert [fetch(server.address(f"/{place}/options.json")).read_bytes() for place in "ab"] == [b"a", b"b"]
 
 
-def test_the_checksum_is_remembered_and_checked(server: Server) -> None:
+def test_the_checksum_is_recorded_and_checked(server: Server) -> None:
     server.answers["/w"] = Handler.give
     path = fetch(server.address("/w"))
     note = json.loads((path.parent / "download.json").read_text())
@@ -54,7 +54,7 @@ def test_the_checksum_is_remembered_and_checked(server: Server) -> None:
         fetch(server.address("/w"))
 
 
-def test_a_file_without_its_note_is_downloaded_anew(server: Server) -> None:
+def test_a_file_without_its_record_is_downloaded_again(server: Server) -> None:
     server.answers["/w"] = Handler.give
     path = fetch(server.address("/w"))
     (path.parent / "download.json").unlink()
@@ -62,7 +62,7 @@ def test_a_file_without_its_note_is_downloaded_anew(server: Server) -> None:
     assert fetch(server.address("/w")).read_bytes() == BODY
 
 
-def test_a_checksum_in_the_address_is_checked(server: Server) -> None:
+def test_a_checksum_in_the_url_is_checked(server: Server) -> None:
     server.answers["/w"] = Handler.give
     right, wrong = hashlib.sha256(BODY).hexdigest(), "0" * 64
     with pytest.raises(FormatError, match=f"expected {wrong}"):
@@ -76,7 +76,7 @@ def test_a_checksum_in_the_address_is_checked(server: Server) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404, 410, 500, 503])
-def test_a_dead_address_says_so_and_leaves_nothing(server: Server, status: int) -> None:
+def test_a_dead_url_is_reported_and_leaves_no_file(server: Server, status: int) -> None:
     server.answers["/w"] = lambda handler: handler.send_error(status)
     with pytest.raises(ModelNotFoundError, match=f"answers {status}.*by hand"):
         fetch(server.address("/w"))
@@ -84,14 +84,14 @@ def test_a_dead_address_says_so_and_leaves_nothing(server: Server, status: int) 
     assert files_in_cache() == []
 
 
-def test_a_server_that_is_not_there_says_so(server: Server) -> None:
+def test_an_unreachable_server_is_reported(server: Server) -> None:
     with Server() as other:
         address = other.address("/w")
     with pytest.raises(ModelNotFoundError, match="no connection"):
         fetch(address)
 
 
-def test_what_cannot_get_better_is_not_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permanent_error_is_not_retried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(fetching.time, "sleep", waits.append)
     with Server() as other:
@@ -118,7 +118,7 @@ def test_what_cannot_get_better_is_not_tried_again(server: Server, monkeypatch: 
         b"<?xml version='1.0'?><Error>",
     ],
 )
-def test_a_web_page_in_the_place_of_a_file_is_not_kept(server: Server, page: bytes) -> None:
+def test_a_web_page_instead_of_a_file_is_not_kept(server: Server, page: bytes) -> None:
     server.answers["/weights.hdf5"] = lambda handler: handler.give(page)
     with pytest.raises(ModelNotFoundError, match=r"sends a web page\. If the URL is dead"):
         fetch(server.address("/weights.hdf5"))
@@ -126,14 +126,14 @@ def test_a_web_page_in_the_place_of_a_file_is_not_kept(server: Server, page: byt
     assert files_in_cache() == []
 
 
-def test_what_the_server_calls_a_web_page_is_not_kept(server: Server) -> None:
+def test_a_response_of_type_html_is_not_kept(server: Server) -> None:
     server.answers["/w"] = lambda handler: handler.give(b"gone", Content_Type="text/html; charset=utf-8")
     with pytest.raises(ModelNotFoundError, match="sends a web page"):
         fetch(server.address("/w"))
     assert files_in_cache() == []
 
 
-def test_a_truncated_answer_is_never_kept(server: Server) -> None:
+def test_a_truncated_response_is_never_kept(server: Server) -> None:
     server.answers["/w"] = lambda handler: handler.give(BODY[:1000], length=len(BODY))
     with pytest.raises(ModelNotFoundError, match="cannot be downloaded completely: 1,000 of 256,000 bytes"):
         fetch(server.address("/w"))
@@ -141,7 +141,7 @@ def test_a_truncated_answer_is_never_kept(server: Server) -> None:
     assert files_in_cache() == []
 
 
-def test_an_answer_of_chunks_that_breaks_off_is_never_kept(server: Server) -> None:
+def test_a_broken_chunked_response_is_never_kept(server: Server) -> None:
     def answer(handler: Handler) -> None:
         handler.protocol_version = "HTTP/1.1"
         handler.send_response(200)
@@ -156,7 +156,7 @@ def test_an_answer_of_chunks_that_breaks_off_is_never_kept(server: Server) -> No
     assert files_in_cache() == []
 
 
-def test_an_interrupted_download_goes_on_where_it_broke(server: Server) -> None:
+def test_an_interrupted_download_is_resumed_where_it_broke(server: Server) -> None:
     def answer(handler: Handler) -> None:
         wanted = handler.headers.get("Range")
         if wanted is None:
@@ -173,7 +173,7 @@ def test_an_interrupted_download_goes_on_where_it_broke(server: Server) -> None:
     assert [wanted for _, wanted in server.seen] == [None, "bytes=70000-", "bytes=170000-"]
 
 
-def test_a_file_that_changed_between_two_tries_is_not_patched_together(server: Server) -> None:
+def test_versions_of_a_file_are_never_joined(server: Server) -> None:
     old, new = b"o" * 5000, b"n" * 6000
 
     def answer(handler: Handler) -> None:
@@ -188,9 +188,7 @@ def test_a_file_that_changed_between_two_tries_is_not_patched_together(server: S
 
 
 @pytest.mark.parametrize("mark", [{}, {"ETag": 'W/"weak"'}])
-def test_without_an_exact_name_for_the_version_a_broken_download_starts_anew(
-    server: Server, mark: dict[str, str]
-) -> None:
+def test_without_a_strong_etag_a_broken_download_restarts(server: Server, mark: dict[str, str]) -> None:
     def answer(handler: Handler) -> None:
         if len(server.seen) == 1:
             handler.give(BODY[:1000], length=len(BODY), **mark)
@@ -202,7 +200,7 @@ def test_without_an_exact_name_for_the_version_a_broken_download_starts_anew(
     assert [wanted for _, wanted in server.seen] == [None, None]
 
 
-def test_another_part_than_was_asked_for_is_refused(server: Server) -> None:
+def test_a_part_that_was_not_requested_is_refused(server: Server) -> None:
     def answer(handler: Handler) -> None:
         if handler.headers.get("Range") is None:
             handler.give(BODY[:1000], length=len(BODY), ETag='"one"')
@@ -215,14 +213,14 @@ def test_another_part_than_was_asked_for_is_refused(server: Server) -> None:
     assert files_in_cache() == []
 
 
-def test_a_length_that_no_model_has_is_refused_before_a_byte_is_read(server: Server) -> None:
+def test_an_implausible_length_is_refused_before_a_byte_is_read(server: Server) -> None:
     server.answers["/w"] = lambda handler: handler.give(b"", length=10**15)
     with pytest.raises(FormatError, match="no ELMo is that large"):
         fetch(server.address("/w"))
     assert len(server.seen) == 1
 
 
-def test_a_length_that_there_is_no_room_for_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_enough_disk_space_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     server.answers["/w"] = Handler.give
     with pytest.raises(OutputError, match="room for 1,000"):
@@ -230,7 +228,7 @@ def test_a_length_that_there_is_no_room_for_is_refused(server: Server, monkeypat
     assert files_in_cache() == []
 
 
-def test_an_answer_without_a_length_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_without_a_length_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answers["/w"] = lambda handler: handler.give(with_length=False)
     assert fetch(server.address("/w")).read_bytes() == BODY
     monkeypatch.setattr(fetching, "MAX_BYTES", 1000)
@@ -250,7 +248,7 @@ def test_an_interrupt_leaves_nothing_behind(server: Server, monkeypatch: pytest.
     assert files_in_cache() == []
 
 
-def test_a_redirection_is_followed_but_not_to_a_file(server: Server, tmp_path: Path) -> None:
+def test_a_redirect_is_followed_but_not_to_a_file(server: Server, tmp_path: Path) -> None:
     def to(address: str) -> Answer:
         return lambda handler: handler.give(b"", status=302, Location=address)
 
@@ -268,14 +266,14 @@ def test_a_redirection_is_followed_but_not_to_a_file(server: Server, tmp_path: P
 
 
 @pytest.mark.parametrize("to", ["http://[x/w", "http://127.0.0.1:99999/w", "http://a..b/w"])
-def test_a_redirection_to_what_is_no_address_is_one_clear_error(server: Server, to: str) -> None:
+def test_a_redirect_to_an_invalid_url_is_one_clear_error(server: Server, to: str) -> None:
     server.answers["/old"] = lambda handler: handler.give(b"", status=302, Location=to)
     with pytest.raises(ModelNotFoundError, match="URL"):
         fetch(server.address("/old"))
     assert len(server.seen) == 1
 
 
-def test_a_redirection_that_gives_up_encryption_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redirect_from_https_to_http_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     class Unencrypted(urllib.request.AbstractHTTPHandler):
         """Lets the test's server speak for an https one."""
 
@@ -296,7 +294,7 @@ def test_a_redirection_that_gives_up_encryption_is_refused(server: Server, monke
     assert fetch(server.address("/up")).read_bytes() == BODY
 
 
-def test_an_address_with_letters_beyond_ascii_is_quoted(server: Server) -> None:
+def test_a_url_with_non_ascii_letters_is_quoted(server: Server) -> None:
     server.answers["/w%C3%A9ights.hdf5?a=%C3%A9&b=%20c"] = Handler.give
     path = fetch(server.address("/w\u00e9ights.hdf5?a=\u00e9&b=%20c"))
     assert path.read_bytes() == BODY
@@ -304,7 +302,7 @@ def test_an_address_with_letters_beyond_ascii_is_quoted(server: Server) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://[x", "http://[x/a.hdf5", "http://host:port/a", "http://host:99999/a"])
-def test_an_address_that_cannot_be_read_is_an_error_of_configuration(address: str) -> None:
+def test_an_invalid_url_is_a_config_error(address: str) -> None:
     assert is_url(address)
     for read in (fetch, url_file_name):
         with pytest.raises(ConfigError, match="not a valid URL"):
@@ -312,7 +310,7 @@ def test_an_address_that_cannot_be_read_is_an_error_of_configuration(address: st
 
 
 @pytest.mark.parametrize("address", ["http://a..b/a.zip", "http://\udce9/\udce9", "http://127.0.0.1:1/\udce9"])
-def test_a_host_or_letter_that_cannot_be_is_one_clear_error(
+def test_an_invalid_host_or_letter_is_one_clear_error(
     address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path))
@@ -321,7 +319,7 @@ def test_a_host_or_letter_that_cannot_be_is_one_clear_error(
         fetch(address)
 
 
-def test_a_file_address_is_the_file_itself(tmp_path: Path) -> None:
+def test_a_file_url_is_the_file_itself(tmp_path: Path) -> None:
     path = tmp_path / "a b.hdf5"
     path.write_bytes(BODY)
     assert fetch(path.as_uri()) == path
@@ -333,12 +331,12 @@ def test_a_file_address_is_the_file_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1/w", "data:,x", "/a/path"])
-def test_other_kinds_of_address_are_refused(address: str) -> None:
+def test_other_url_schemes_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="http, https or file URL"):
         fetch(address)
 
 
-def test_an_address_that_went_through_a_path_is_mended() -> None:
+def test_a_url_passed_as_a_path_is_normalized() -> None:
     assert normalize_url(Path("https://host/a/b")) == "https://host/a/b"
     assert is_url(Path("http://host/a"))
     assert is_url("file:///a")

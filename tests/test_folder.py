@@ -52,7 +52,7 @@ def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedB
         assert torch.equal(tensor, model.bilm.state_dict()[name].half().float())
 
 
-def test_a_model_that_stands_there_is_not_overwritten_unasked(model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_an_existing_model_is_not_overwritten_unless_requested(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     with pytest.raises(OutputError, match="already exists"):
         save_folder(model, tmp_path / "model")
@@ -106,7 +106,9 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"format": "elmokit", "x": ' + "[" * 100_000, "[]", "1"])
-def test_a_configuration_that_is_no_table_is_a_clear_error(content: str, model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_a_table_is_a_clear_error(
+    content: str, model: PretrainedBiLM, tmp_path: Path
+) -> None:
     save_folder(model, tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text(content)
     assert not folder_module.is_folder(tmp_path / "model")
@@ -115,7 +117,7 @@ def test_a_configuration_that_is_no_table_is_a_clear_error(content: str, model: 
 
 
 @pytest.mark.parametrize("card", [[1], "text", 3])
-def test_a_card_that_is_no_table_is_a_clear_error(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_a_model_card_that_is_not_a_table_is_a_clear_error(card: object, model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     edit_config(tmp_path / "model", card=card)
     with pytest.raises(FormatError, match="the card is not a table"):
@@ -123,7 +125,7 @@ def test_a_card_that_is_no_table_is_a_clear_error(card: object, model: Pretraine
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_not_all_numbers_are_named(number: float, model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_weights_with_nan_are_named(number: float, model: PretrainedBiLM, tmp_path: Path) -> None:
     with torch.no_grad():
         model.bilm.directions[1].layers[0].bias[3] = number  # type: ignore[index,union-attr]
     save_folder(model, tmp_path / "model")
@@ -131,7 +133,7 @@ def test_weights_that_are_not_all_numbers_are_named(number: float, model: Pretra
         load_folder(tmp_path / "model")
 
 
-def test_files_may_be_read_by_whoever_may_read_other_files(model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_files_have_the_default_permissions(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_folder(model, tmp_path / "model")
     modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
     assert len(modes) == 1

@@ -51,7 +51,7 @@ for path in spoilt:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and limits the address space")
-def test_files_that_lie_about_their_size_are_refused_in_little_memory(folder: Path, tmp_path: Path) -> None:
+def test_files_with_forged_sizes_are_refused_in_little_memory(folder: Path, tmp_path: Path) -> None:
     lies: dict[str, tuple[str, Any, str]] = {
         "dim": ("dim", 900_000_000, "at most"),
         "filters": ("filters", [[1, 900_000_000]], "at most"),
@@ -156,7 +156,7 @@ def test_truncated_weights_are_one_clear_error(folder: Path, share: float) -> No
         ("dim", "64", "whole number|wrong type"),
     ],
 )
-def test_options_that_lie_are_refused(folder: Path, name: str, value: Any, message: str) -> None:
+def test_options_that_do_not_match_the_weights_are_refused(folder: Path, name: str, value: Any, message: str) -> None:
     change_options(folder, **{name: value})
     with pytest.raises((ModelError, ConfigError), match=message):
         open_model(folder)
@@ -183,7 +183,7 @@ def test_an_options_file_of_many_megabytes_is_not_parsed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["[" * 200_000, '{"lstm": ' * 50_000, "{}", "[]", "\0", '{"lstm": 1}'])
-def test_options_that_are_no_options_are_refused(folder: Path, content: str) -> None:
+def test_files_that_are_not_options_are_refused(folder: Path, content: str) -> None:
     (folder / "options.json").write_text(content)
     with pytest.raises(FormatError, match=r"options\.json"):
         open_model(folder)
@@ -202,7 +202,7 @@ def test_options_that_are_no_options_are_refused(folder: Path, content: str) -> 
         (b"", "not a model that elmokit can open"),
     ],
 )
-def test_a_file_that_is_no_elmo_says_what_it_looks_like(tmp_path: Path, content: bytes, hint: str) -> None:
+def test_a_file_that_is_not_an_elmo_is_recognized(tmp_path: Path, content: bytes, hint: str) -> None:
     (tmp_path / "file.bin").write_bytes(content)
     with pytest.raises(FormatError, match=hint):
         open_model(tmp_path / "file.bin")
@@ -235,7 +235,7 @@ def test_a_pickle_with_code_is_named_and_not_run(tmp_path: Path) -> None:
         ([], "It holds nothing"),
     ],
 )
-def test_an_hdf5_file_of_something_else_says_what_it_looks_like(tmp_path: Path, names: list[str], hint: str) -> None:
+def test_another_hdf5_file_is_recognized(tmp_path: Path, names: list[str], hint: str) -> None:
     with h5py.File(tmp_path / "file.hdf5", "w") as file:
         for name in names:
             file[name] = np.zeros(3)
@@ -243,7 +243,7 @@ def test_an_hdf5_file_of_something_else_says_what_it_looks_like(tmp_path: Path, 
         open_model(tmp_path / "file.hdf5")
 
 
-def test_the_only_options_file_beside_is_taken(folder: Path) -> None:
+def test_the_only_options_file_next_to_the_weights_is_used(folder: Path) -> None:
     (folder / "options.json").rename(folder / "elmo_2x_options.json")
     (folder / "weights.hdf5").rename(folder / "elmo_2x_weights_PubMed_only.hdf5")
     assert open_model(folder / "elmo_2x_weights_PubMed_only.hdf5").family == "bilm-tf"
@@ -293,7 +293,7 @@ def test_too_few_characters_for_all_bytes_are_refused(folder: Path) -> None:
         open_model(folder)
 
 
-def test_half_a_character_in_a_table_is_refused_and_passed_over_in_a_note(folder: Path) -> None:
+def test_half_a_character_in_a_table_is_refused(folder: Path) -> None:
     (folder / "meta.json").write_text('{"name": "\\ud83d"}')
     assert "meta" not in open_model(folder).card
     (folder / "meta.json").write_text('{"name": "\\ud83d\\ude00"}')

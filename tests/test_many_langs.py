@@ -131,7 +131,7 @@ def test_gate_layouts_undo_themselves() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"word_dim": 0}, {"char_dim": 0}], ids=str)
-def test_our_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_an_elmokit_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Path) -> None:
     model = open_model(toy_model(**changes).write(tmp_path / "toy"))
     save_model(model, tmp_path / "ours")
     again = open_model(tmp_path / "ours")
@@ -140,7 +140,7 @@ def test_our_folder_holds_all_of_it(changes: dict[str, Any], tmp_path: Path) -> 
     assert all(map(np.array_equal, vectors(again), vectors(model)))
 
 
-def test_the_shell_converts_and_describes_it(tmp_path: Path) -> None:
+def test_the_command_line_converts_and_describes_it(tmp_path: Path) -> None:
     toy = toy_model().write(tmp_path / "toy")
     assert CliRunner().invoke(elmokit, ["convert", str(toy), str(tmp_path / "ours")]).exit_code == 0
     for name, family in (("toy", "ELMoForManyLangs"), ("ours", "elmokit")):
@@ -150,14 +150,14 @@ def test_the_shell_converts_and_describes_it(tmp_path: Path) -> None:
         assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"
 
 
-def test_hdf5_has_no_place_for_a_lexicon(tmp_path: Path) -> None:
+def test_hdf5_cannot_hold_a_lexicon(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
     with pytest.raises(OutputError, match="Write a folder instead"):
         save_model(model, tmp_path / "x.hdf5")
     assert not (tmp_path / "x.hdf5").exists()
 
 
-def test_our_folder_without_its_lexicon_says_so(tmp_path: Path) -> None:
+def test_an_elmokit_folder_without_its_lexicon_is_reported(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
     save_model(model, tmp_path / "ours")
     file = tmp_path / "ours" / "lexicon.json"
@@ -226,7 +226,7 @@ def test_an_archive_of_such_a_folder_opens(tmp_path: Path) -> None:
     assert_equals_the_formulas(toy, open_model(tmp_path / "136.zip"))
 
 
-def test_files_beside_the_model_are_told(tmp_path: Path) -> None:
+def test_files_next_to_the_model_are_reported(tmp_path: Path) -> None:
     toy = toy_model().write(tmp_path / "toy")
     (toy / "classifier.pkl").write_bytes(b"not even read")
     (toy / "meta.json").write_text('{"corpus": "CoNLL17"}', encoding="utf-8")
@@ -361,7 +361,7 @@ def test_a_damaged_configuration_is_named(content: str, tmp_path: Path) -> None:
         open_model(folder)
 
 
-def test_an_lstm_of_parts_that_do_not_fit_is_named_by_its_tensors(tmp_path: Path) -> None:
+def test_mismatched_lstm_matrices_are_named(tmp_path: Path) -> None:
     toy = toy_model()
     del toy.encoder["backward_layer_1.state_linearity.weight"]
     toy.token_embedder["highways._layers.0.bias"] = torch.tensor(1.0)
@@ -448,7 +448,7 @@ def test_a_pickle_of_something_else_is_named(content: Any, tmp_path: Path) -> No
         open_model(folder)
 
 
-def test_a_lone_encoder_is_no_model_of_this_family(tmp_path: Path) -> None:
+def test_an_encoder_alone_is_not_a_model_of_this_format(tmp_path: Path) -> None:
     (tmp_path / "encoder.pkl").write_bytes(b"")
     with pytest.raises(FormatError, match="looks like an ELMoForManyLangs model"):
         open_model(tmp_path)

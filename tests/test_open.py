@@ -23,7 +23,7 @@ def same(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
     return all(torch.equal(tensor, tensors[name]) for name, tensor in first.bilm.state_dict().items())
 
 
-def test_the_folder_of_a_run_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "run" / "model")
     assert same(open_model(tmp_path / "run"), model)
 
@@ -52,12 +52,12 @@ def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_p
                 assert (first[name][...] == second[name][...]).all(), name
 
 
-def test_our_folder_opens_by_its_path(model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_an_elmokit_folder_opens_by_its_path(model: PretrainedBiLM, tmp_path: Path) -> None:
     assert save_model(model, tmp_path / "model", "float32") == [tmp_path / "model"]
     assert open_model(tmp_path / "model").family == "elmokit"
 
 
-def test_what_is_no_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
     bert = tmp_path / "bert"
     bert.mkdir()
     (bert / "config.json").write_text(json.dumps({"model_type": "bert"}))
@@ -75,20 +75,20 @@ def test_what_is_no_elmo_is_named_by_what_it_looks_like(tmp_path: Path) -> None:
         open_model(tmp_path / "empty")
 
 
-def test_several_weight_files_ask_which(model: PretrainedBiLM, tmp_path: Path) -> None:
+def test_several_weight_files_are_ambiguous(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "one.hdf5")
     (tmp_path / "two.hdf5").write_bytes((tmp_path / "one.hdf5").read_bytes())
     with pytest.raises(FormatError, match=r"several HDF5 files \(one\.hdf5, two\.hdf5\)"):
         open_model(tmp_path)
 
 
-def test_a_configuration_nested_without_end_is_no_hint_and_no_crash(tmp_path: Path) -> None:
+def test_a_deeply_nested_configuration_gives_no_hint_and_no_crash(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[" * 200_000)
     with pytest.raises(FormatError, match="is not a model that elmokit can open"):
         open_model(tmp_path)
 
 
-def test_every_path_that_is_given_may_start_at_home(
+def test_every_path_may_start_with_a_tilde(
     model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model(model, tmp_path / "model" / "weights.hdf5")
@@ -103,6 +103,6 @@ def test_every_path_that_is_given_may_start_at_home(
     assert open_model("~/model", options="~/options.json", vocabulary="~/words").vocabulary is not None
 
 
-def test_nothing_at_the_path_is_said(tmp_path: Path) -> None:
+def test_a_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="No model found for"):
         open_model(tmp_path / "nowhere")

@@ -68,7 +68,7 @@ def test_batches_do_not_change_it(model: PretrainedBiLM, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("n_rows", [None, 1, 2])
-def test_each_sentence_is_handed_out_once(model: PretrainedBiLM, n_rows: int | None) -> None:
+def test_each_sentence_is_passed_to_the_callback_once(model: PretrainedBiLM, n_rows: int | None) -> None:
     found: list[Surprisal] = []
     scored(model, start="stateful" if n_rows else "zero", n_rows=n_rows or 1, each=found.append)
     sentences = [sentence.tokens[1:-1] for sentence in found]
@@ -82,7 +82,7 @@ def test_characters_are_those_of_the_lines(model: PretrainedBiLM) -> None:
     assert scored(model).n_characters == len(lines)
 
 
-def test_unknown_words_are_paid_for_letter_by_letter(model: PretrainedBiLM) -> None:
+def test_unknown_words_are_spelled_out(model: PretrainedBiLM) -> None:
     spelling = spelling_of(model)
     result = scored(model, spelling=spelling)
     bits = [nats * N_PREDICTIONS / math.log(2) for nats in result.mean_nats]
@@ -101,13 +101,13 @@ def test_a_model_of_one_direction_has_one_perplexity() -> None:
     assert (result.mean,) == (result.arithmetic_mean,) == pytest.approx(result.per_direction)
 
 
-def test_a_hopeless_model_is_infinitely_perplexed() -> None:
+def test_a_perplexity_beyond_a_float_is_infinite() -> None:
     assert exp_or_inf(1000.0) == math.inf
     assert exp_or_inf(1.0) == math.e
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 5])
-def test_no_tail_is_lost_with_several_carried_rows(model: PretrainedBiLM, n_rows: int) -> None:
+def test_no_tail_is_lost_with_several_stateful_rows(model: PretrainedBiLM, n_rows: int) -> None:
     assert scored(model, start="stateful", n_rows=n_rows).n_predictions == N_PREDICTIONS
 
 

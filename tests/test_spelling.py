@@ -12,7 +12,7 @@ WORDS = ["the", "then", "cat", "cats", "Ätna"]
 
 
 @given(st.lists(st.text(max_size=5), max_size=6), st.binary(max_size=4))
-def test_every_context_shares_out_one(words: list[str], context: bytes) -> None:
+def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context: bytes) -> None:
     spelling = Spelling(words)
     total = sum(spelling.probability(symbol, tuple(context)) for symbol in range(N_SYMBOLS))
     assert total == pytest.approx(1.0)
@@ -32,6 +32,6 @@ def test_the_formula_by_hand() -> None:
     assert spelling.bits("ab") == pytest.approx(-sum(map(math.log2, (first, second, end))))
 
 
-def test_what_looks_like_a_word_of_the_language_is_cheaper() -> None:
+def test_a_word_like_those_of_the_language_is_cheaper() -> None:
     spelling = Spelling(WORDS)
     assert spelling.bits("cathen") < spelling.bits("ncthea") < spelling.bits("qqqqqq")

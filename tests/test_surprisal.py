@@ -56,12 +56,12 @@ def test_order_stays_whatever_the_batches(model: PretrainedBiLM, monkeypatch: py
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
 
 
-def test_a_string_is_no_sentence(model: PretrainedBiLM) -> None:
+def test_a_string_is_not_a_sentence(model: PretrainedBiLM) -> None:
     with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):
         list(surprisals(model, ["the cat"]))
 
 
-def test_a_model_without_softmax_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_model_without_a_softmax_is_refused_by_name(tmp_path: Path) -> None:
     model = random_model()
     model.softmax = None
     save_folder(model, tmp_path / "model")

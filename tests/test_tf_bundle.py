@@ -68,7 +68,7 @@ def test_more_names_than_a_restart_interval_are_read(tmp_path: Path) -> None:
     assert all(bundle.read(name)[0] == tensors[name][0] for name in tensors)
 
 
-def test_a_tensor_stays_mapped_until_it_is_asked_for(prefix: Path) -> None:
+def test_a_tensor_stays_mapped_until_it_is_requested(prefix: Path) -> None:
     tensor = TensorBundle(prefix).read("a/kernel")
     assert isinstance(tensor, np.memmap)
     assert not tensor.flags.writeable
@@ -92,7 +92,7 @@ def test_a_damaged_tensor_is_refused_and_the_others_are_read(prefix: Path) -> No
     assert np.array_equal(bundle.read("b"), TENSORS["b"])
 
 
-def test_text_and_slices_are_refused_only_when_asked_for(tmp_path: Path) -> None:
+def test_text_and_slices_are_refused_only_when_requested(tmp_path: Path) -> None:
     lies = {"counts": {"dtype": 7}, "half": {"sliced": True}}
     write_bundle(tmp_path / "X", TENSORS, lies=lies)
     bundle = TensorBundle(tmp_path / "X")
@@ -119,7 +119,7 @@ def test_text_and_slices_are_refused_only_when_asked_for(tmp_path: Path) -> None
         ({"shard": (1 << 64) - 1}, "of 1"),
     ],
 )
-def test_sizes_that_lie_give_one_error_and_allocate_nothing(tmp_path: Path, lie: dict[str, Any], message: str) -> None:
+def test_forged_sizes_give_one_error_and_allocate_nothing(tmp_path: Path, lie: dict[str, Any], message: str) -> None:
     write_bundle(tmp_path / "X", TENSORS, lies={"a/kernel": lie})
     tracemalloc.start()
     try:
@@ -197,7 +197,7 @@ def test_a_hostile_index_gives_one_error(prefix: Path, kind: str) -> None:
         TensorBundle(prefix)
 
 
-def test_any_flipped_byte_and_any_cut_of_an_index_is_noticed(prefix: Path) -> None:
+def test_any_flipped_byte_and_any_truncation_of_an_index_is_detected(prefix: Path) -> None:
     whole = index_of(prefix).read_bytes()
     for place in [*range(0, len(whole) - 48, 3), len(whole) - 47, len(whole) - 1]:
         index_of(prefix).write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
@@ -209,7 +209,7 @@ def test_any_flipped_byte_and_any_cut_of_an_index_is_noticed(prefix: Path) -> No
             TensorBundle(prefix)
 
 
-def test_a_data_file_cut_short_is_noticed_at_once(prefix: Path) -> None:
+def test_a_truncated_data_file_is_detected_at_once(prefix: Path) -> None:
     data_of(prefix).write_bytes(data_of(prefix).read_bytes()[:-1])
     with pytest.raises(FormatError, match="cut short"):
         TensorBundle(prefix)
@@ -223,7 +223,7 @@ def test_a_missing_file_is_named(prefix: Path) -> None:
         TensorBundle(prefix.with_name("Y"))
 
 
-def test_an_index_is_told_by_its_end(prefix: Path) -> None:
+def test_an_index_is_recognized_by_its_end(prefix: Path) -> None:
     assert is_index(index_of(prefix))
     assert not is_index(data_of(prefix))
     assert not is_index(prefix.parent)

@@ -108,7 +108,7 @@ def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> Non
     assert tf_checkpoint.read(folder).adagrad == {}
 
 
-def test_missing_adagrad_sums_are_an_error_only_when_asked_for(tmp_path: Path) -> None:
+def test_missing_adagrad_sums_are_an_error_only_when_requested(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path)
     tf_checkpoint.load(folder)
     with pytest.raises(TensorMismatchError, match="no Adagrad sums"):
@@ -195,7 +195,7 @@ def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:
     assert again.softmax is not None
 
 
-def test_token_embeddings_are_read_beside_a_checkpoint_and_their_words_are_not_its_softmaxs(tmp_path: Path) -> None:
+def test_token_embeddings_do_not_change_the_words_of_a_checkpoints_softmax(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path / "run")
     index = folder / "model.ckpt-207.index"
     with pytest.raises(ModelNotFoundError, match="no file of token embeddings"):
@@ -232,7 +232,7 @@ def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: 
         open_model(folder)
 
 
-def test_a_compressed_vocabulary_is_read_beside_and_where_it_is_given(tmp_path: Path) -> None:
+def test_a_compressed_vocabulary_is_read_next_to_the_checkpoint_and_by_name(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path)
     (folder / "vocab.txt.gz").write_bytes(gzip.compress((folder / "vocab.txt").read_bytes()))
     (folder / "vocab.txt").unlink()
@@ -291,7 +291,7 @@ def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
     assert open_model(folder / "checkpoint").family == "tf-checkpoint"
 
 
-def test_the_shell_tells_and_converts_a_checkpoint(tmp_path: Path) -> None:
+def test_the_command_line_describes_and_converts_a_checkpoint(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path / "run")
     told = CliRunner().invoke(elmokit, ["info", str(folder)])
     assert told.exit_code == 0, told.output

@@ -63,14 +63,14 @@ def test_a_module_gives_back_the_model_and_its_mix(
     [replace(TINY, n_layers=1), replace(TINY, hidden_dim=32), replace(TINY, bidirectional=False)],
     ids=["one layer", "no projection in the cell", "one direction"],
 )
-def test_sizes_are_told_from_the_variables(tmp_path: Path, config: Any) -> None:
+def test_sizes_are_inferred_from_the_variables(tmp_path: Path, config: Any) -> None:
     model = random_model(config)
     opened = open_model(write_module(tmp_path, module_tensors(model)))
     assert_same(opened, model)
     assert opened.card == {}
 
 
-def test_options_beside_the_module_tell_what_variables_do_not(tmp_path: Path) -> None:
+def test_options_next_to_the_module_complete_the_variables(tmp_path: Path) -> None:
     assert TINY.char_cnn is not None
     config = replace(TINY, skip_connections=False, cell_clip=None, char_cnn=replace(TINY.char_cnn, activation="tanh"))
     model = random_model(config)
@@ -112,7 +112,7 @@ def test_a_mix_of_another_model_is_refused(tmp_path: Path) -> None:
     ],
     ids=["a classifier", "a flat table", "a flat filter"],
 )
-def test_a_saved_model_of_something_else_says_so(tmp_path: Path, tensors: dict[str, Any]) -> None:
+def test_another_saved_model_is_reported(tmp_path: Path, tensors: dict[str, Any]) -> None:
     with pytest.raises((FormatError, TensorMismatchError), match=r"not of an ELMo|expected four|no char CNN"):
         open_model(write_module(tmp_path, tensors))
 

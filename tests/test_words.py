@@ -114,7 +114,7 @@ def test_a_word_list_is_read_as_bilm_tf_reads_it(tmp_path: Path) -> None:
     assert read_words(path) == ["<S>", "</S>", "<UNK>", "cat", "", "cat", "dog"]
 
 
-def test_a_character_model_does_not_need_a_sound_word_list(tmp_path: Path) -> None:
+def test_a_character_model_does_not_need_a_valid_word_list(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     (folder / "vocab.txt").write_text("the\ncat\n", encoding="utf-8")
     model = open_model(folder)
@@ -126,7 +126,7 @@ def test_a_character_model_does_not_need_a_sound_word_list(tmp_path: Path) -> No
     assert open_model(folder).vocabulary is not None
 
 
-def test_a_word_list_with_a_blank_line_is_left_out_so_that_what_is_converted_opens(tmp_path: Path) -> None:
+def test_a_word_list_with_a_blank_line_is_left_out(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     (folder / "vocab.txt").write_text("\n".join([*WORDS, "", "more"]), encoding="utf-8")
     model = open_model(folder)
@@ -136,14 +136,14 @@ def test_a_word_list_with_a_blank_line_is_left_out_so_that_what_is_converted_ope
     assert open_model(tmp_path / "ours").vocabulary is None
 
 
-def test_meta_json_is_a_part_of_the_card(tmp_path: Path) -> None:
+def test_meta_json_becomes_part_of_the_model_card(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     (folder / "meta.json").write_text('{"corpus": "CoNLL17"}')
     assert open_model(folder).card["meta"] == {"corpus": "CoNLL17"}
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000])
-def test_a_damaged_meta_json_is_passed_over(tmp_path: Path, content: str) -> None:
+def test_a_damaged_meta_json_is_ignored(tmp_path: Path, content: str) -> None:
     folder = char_input(tmp_path / "chars")
     (folder / "meta.json").write_text(content)
     assert "meta" not in open_model(folder).card
@@ -180,7 +180,7 @@ def test_listed_words_come_from_the_table_and_others_from_characters(tmp_path: P
     np.testing.assert_allclose(zebra, expected, atol=1e-6, rtol=0)
 
 
-def test_a_table_takes_part_in_the_module_inside_a_model(tmp_path: Path) -> None:
+def test_a_table_works_inside_a_module(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
     elmo, plain = (Elmo(open_model(folder, token_embeddings=path), start="zero") for path in (table, None))
@@ -254,7 +254,7 @@ def test_a_word_input_model_takes_another_table(word_input: Path, tmp_path: Path
         model.encode(["dog"])
 
 
-def test_token_embeddings_opened_as_a_model_say_what_they_are(tmp_path: Path) -> None:
+def test_token_embeddings_opened_as_a_model_are_recognized(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "table.hdf5", "w") as file:
         file["embedding"] = np.ones((3, 8), np.float32)
     with pytest.raises(FormatError, match="give this file as token_embeddings"):

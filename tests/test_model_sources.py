@@ -40,7 +40,7 @@ def assert_is_the_model(model: object) -> None:
     assert [p.shape for p in model.bilm.parameters()] == [p.shape for p in random_model().bilm.parameters()]  # type: ignore[attr-defined]
 
 
-def test_an_address_opens_with_the_options_that_stand_beside_it(server: Server, files: dict[str, bytes]) -> None:
+def test_a_url_opens_with_the_options_next_to_it(server: Server, files: dict[str, bytes]) -> None:
     there = serve(server, "/named", files)
     assert_is_the_model(open_model(f"{there}/elmo_weights.hdf5"))
     plain = {"elmo_weights.hdf5": files["elmo_weights.hdf5"], "options.json": files["elmo_options.json"]}
@@ -49,14 +49,14 @@ def test_an_address_opens_with_the_options_that_stand_beside_it(server: Server, 
         open_model(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
 
 
-def test_two_addresses_open_and_so_does_one_that_a_path_has_folded(server: Server, files: dict[str, bytes]) -> None:
+def test_two_urls_open_and_so_does_a_url_passed_as_a_path(server: Server, files: dict[str, bytes]) -> None:
     there = serve(server, "/a", files)
     elmo = Elmo.from_pretrained(Path(f"{there}/elmo_weights.hdf5"), options=f"{there}/elmo_options.json")
     expected = Elmo(random_model()).embed([["a", "cat"]])[0]
     np.testing.assert_allclose(elmo.embed([["a", "cat"]])[0], expected, atol=1e-5, rtol=0)
 
 
-def test_an_archive_at_an_address_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:
+def test_an_archive_at_a_url_opens(server: Server, files: dict[str, bytes], tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "210.zip", "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -64,7 +64,7 @@ def test_an_archive_at_an_address_opens(server: Server, files: dict[str, bytes],
     assert_is_the_model(open_model(f"{there}/210.zip"))
 
 
-def test_a_file_address_and_a_home_path_open(
+def test_a_file_url_and_a_home_path_open(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_is_the_model(open_model((tmp_path / "made" / "elmo_weights.hdf5").as_uri()))
@@ -73,7 +73,7 @@ def test_a_file_address_and_a_home_path_open(
     assert_is_the_model(open_model("~/made", options="~/made/elmo_options.json"))
 
 
-def test_a_published_name_opens_from_the_first_place_that_has_it(
+def test_a_published_name_opens_from_the_first_location_that_has_it(
     server: Server,
     files: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -90,7 +90,7 @@ def test_a_published_name_opens_from_the_first_place_that_has_it(
 
 
 @pytest.mark.parametrize("page", [b"<!DOCTYPE html><title>Buy this domain</title>", b"GIF89a: this domain is for sale"])
-def test_a_published_name_opens_from_a_mirror_where_the_first_place_is_parked(
+def test_a_published_name_opens_from_a_mirror_if_the_first_domain_is_parked(
     server: Server,
     files: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -112,7 +112,7 @@ def test_a_published_name_opens_from_a_mirror_where_the_first_place_is_parked(
         open_model("tiny-test")
 
 
-def test_a_dead_published_name_says_what_was_tried_and_what_to_do(
+def test_an_unavailable_published_name_says_what_was_tried_and_what_to_do(
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_path_comes_before_a_published_name(
     assert_is_the_model(open_model("original"))
 
 
-def test_an_unknown_name_says_so_and_names_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"no such file or folder.*Did you mean 'portuguese'"):
         open_model("portugese")
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
@@ -146,7 +146,7 @@ def test_a_published_name_takes_no_options() -> None:
         open_model("original", options="options.json")
 
 
-def test_the_table_is_whole() -> None:
+def test_the_table_of_published_models_is_complete() -> None:
     taken = published.names()
     assert len(taken) == len(set(taken))
     for model in models():
@@ -213,7 +213,7 @@ def test_a_hub_id_opens_the_folder_that_huggingface_hub_gives(
     assert asked == [("owner/name", None), ("owner/name", None), ("owner/name", "v1")]
 
 
-def test_a_hub_id_that_cannot_be_had_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_hub_id_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_hub(monkeypatch, OSError("401 Client Error.\nRepository Not Found"))
     with pytest.raises(ModelNotFoundError, match=r"401 Client Error\. .*download its files by hand"):
         open_model("hf:owner/name")
@@ -225,7 +225,7 @@ def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.M
         open_model("hf:owner/name")
 
 
-def test_a_mistyped_path_says_first_that_there_is_no_such_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_path_is_first_reported_as_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelNotFoundError, match=r"^No such file or folder here, and .*pip install 'elmokit\[hub\]'"):
         open_model("models/foo")
@@ -246,7 +246,7 @@ def test_a_mistyped_path_says_first_that_there_is_no_such_file(monkeypatch: pyte
         ("x" * 300, ModelNotFoundError, "no such file or folder"),
     ],
 )
-def test_a_name_that_cannot_be_read_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:
+def test_an_invalid_name_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         open_model(name)
 
