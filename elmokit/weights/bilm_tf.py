@@ -11,8 +11,9 @@ read again.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
         ConfigError: A required key is missing or has an invalid value.
     """
     lstm = options["lstm"]
-    try:
+    with config_errors(where):
         char_cnn = n_words = None
         if "char_cnn" in options:
             cnn = options["char_cnn"]
@@ -228,14 +229,6 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             bidirectional=bool(options.get("bidirectional", any(name.startswith("RNN_1/") for name in shapes))),
             dropout=options.get("dropout", 0.0),
         )
-    except KeyError as error:
-        raise ConfigError(
-            f"{where}: there is no key {error}. Use the options file that came with the weights."
-        ) from None
-    except WRONG_TYPES as error:
-        raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def options_from_config(config: BiLMConfig) -> dict[str, Any]:
@@ -269,17 +262,32 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
     return options
 
 
-WRONG_TYPES = (TypeError, ValueError, AttributeError, OverflowError)
-"""The exceptions that a value of the wrong type raises while sizes are read."""
+@contextlib.contextmanager
+def config_errors(where: str) -> Iterator[None]:
+    """Turn whatever a missing key or a value of the wrong type raises into a ConfigError that names the file.
+
+    Raises:
+        ConfigError: A key is missing, or a value has the wrong type or is out of range.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise ConfigError(
+            f"{where}: there is no key {error}. Use the configuration file that came with the weights."
+        ) from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
+    except ConfigError as error:
+        raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
 
 
 def filters_from(value: Any) -> tuple[tuple[int, int], ...]:
-    """Convert the pairs ``(width, count)`` of a configuration. Raises one of ``WRONG_TYPES`` for anything else."""
+    """Convert the pairs ``(width, count)`` of a configuration."""
     return tuple((int(width), int(count)) for width, count in value)
 
 
 def clip_from(value: Any) -> float | None:
-    """Convert a clip; 0 and None both mean none, as in AllenNLP. Raises one of ``WRONG_TYPES`` for anything else."""
+    """Convert a clip; 0 and None both mean none, as in AllenNLP."""
     return float(value) if value else None
 
 

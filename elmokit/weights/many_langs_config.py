@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from elmokit.bilm import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
-from elmokit.weights.bilm_tf import WRONG_TYPES, clip_from, filters_from, n_rows
+from elmokit.weights.bilm_tf import clip_from, config_errors, filters_from, n_rows
 from elmokit.weights.table import Shape
 
 FAMILY = "ELMoForManyLangs"
@@ -128,7 +128,7 @@ def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiL
     n_layers = _count(encoder, "n_layers", where)
     _check_number(shapes, r"encoder\.forward_layer_(\d+)\..*", n_layers, f"{where}: n_layers")
     words = cnn = None
-    try:
+    with config_errors(where):
         if word_dim:
             words = WordFeaturesConfig(n_rows(shapes, WORD_TABLE), word_dim)
         if char_dim:
@@ -154,12 +154,6 @@ def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiL
             projection_clip=clip_from(encoder.get("proj_clip")),
             dropout=settings.dropout,
         )
-    except KeyError as error:
-        raise ConfigError(f"{where}: there is no key {error}.") from None
-    except WRONG_TYPES as error:
-        raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
-    except ConfigError as error:
-        raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
     _refuse_equal_sizes(config, where)
     return config
 
