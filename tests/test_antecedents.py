@@ -137,7 +137,7 @@ def test_a_refined_span_lies_between_itself_and_its_expected_antecedent() -> Non
         refine.gate.weight.zero_()
         refine.gate.bias.fill_(30.0)
     found = refine(spans, candidates, scores)
-    assert torch.allclose(found[0], spans[0], atol=1e-6)  # nothing before it: "none" stands for itself
+    assert torch.allclose(found[0], spans[0], atol=1e-6)  # nothing before it: "none" means the span itself
     weights = scores[3].softmax(0)
     assert torch.allclose(found[3], weights[0] * spans[3] + weights[1] * spans[2] + weights[2] * spans[1], atol=1e-6)
 

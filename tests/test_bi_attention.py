@@ -1,4 +1,4 @@
-"""Attention of question answering against its formulas, written out."""
+"""The attention layers of question answering equal their formulas."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_self_attention_is_the_formula_with_its_null_score() -> None:
         torch.testing.assert_close(outputs[i], torch.cat([seen, x, seen * x]))
 
 
-def test_a_word_alone_sees_nothing_but_the_null() -> None:
+def test_a_single_word_attends_only_to_the_null_score() -> None:
     outputs = SelfAttention(4)(numbers(1, 1, 4), torch.ones(1, 1, dtype=torch.bool))
     assert not outputs[0, 0, :4].any()
 
 
 @pytest.mark.parametrize("padding", [0.0, 7.0])
-def test_padding_changes_nothing(padding: float) -> None:
+def test_padding_does_not_change_the_result(padding: float) -> None:
     both, alone = BiAttention(4), SelfAttention(4)
     passage, question = numbers(1, 3, 4), numbers(1, 2, 4)
     mask, question_mask = torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 2, dtype=torch.bool)

@@ -58,7 +58,7 @@ def tiny(sizes: CorefModelConfig = SIZES, head_words: bool = False) -> tuple[Cor
 
 
 @pytest.mark.parametrize("sizes", [SIZES, COARSE], ids=["2017", "coarse to fine"])
-def test_written_documents_are_learned_by_heart(sizes: CorefModelConfig) -> None:
+def test_the_model_can_memorize_a_few_documents(sizes: CorefModelConfig) -> None:
     config, model, inputs = tiny(sizes, head_words=sizes is COARSE)
     batch = TASK.collate(DOCUMENTS, inputs, KNOWN, config)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)

@@ -1,4 +1,4 @@
-"""The CRF against all sequences written out."""
+"""The CRF equals an enumeration of all tag sequences."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rules_change_the_loss_only_when_asked() -> None:
     assert bound.loss(emissions, tags, mask).item() < free.loss(emissions, tags, mask).item()
 
 
-def test_padding_does_not_matter_and_an_empty_row_costs_nothing() -> None:
+def test_padding_is_ignored_and_the_loss_of_an_empty_row_is_zero() -> None:
     crf = made()
     emissions, tags = torch.randn(2, 3, N_TAGS), torch.tensor([[0, 1, 1], [0, 0, 0]])
     mask = torch.tensor([[True, True, False], [False, False, False]])

@@ -1,4 +1,4 @@
-"""Dropout with one mask for a sequence."""
+"""Dropout with one mask per sequence."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def test_in_evaluation_nothing_is_dropped() -> None:
     assert VariationalDropout(0.9).eval()(inputs) is inputs
 
 
-def test_a_share_of_one_is_refused() -> None:
+def test_a_probability_of_one_is_rejected() -> None:
     with pytest.raises(ValueError, match="below 1"):
         VariationalDropout(1.0)

@@ -1,4 +1,4 @@
-"""Maxout."""
+"""Maxout layers."""
 
 from __future__ import annotations
 

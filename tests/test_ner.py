@@ -96,7 +96,7 @@ def test_the_loss_is_the_sum_over_the_batch_and_padding_does_not_matter(tmp_path
     assert predicted == [model.predict(TASK.collate([example], inputs, known, config))[0] for example in examples]
 
 
-def test_decoded_tags_are_sound_even_from_a_fresh_model(tmp_path: Path) -> None:
+def test_decoded_tags_are_valid_even_from_an_untrained_model(tmp_path: Path) -> None:
     for scheme in ("BIOUL", "IOB2"):
         task, config = tiny(
             "ner", tmp_path / "data", model={"tags": scheme, "constraints": "both", "variational": True}

@@ -1,4 +1,4 @@
-"""Passages to tokens that are slices of them."""
+"""Passages are split into tokens that are slices of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STRANGE = " ab.,'\"`-_“”\N{RIGHT SINGLE QUOTATION MARK}$€n\n\té\u00a0\u20
 
 
 @given(st.text(alphabet=st.sampled_from(STRANGE), max_size=40) | st.text(max_size=40))
-def test_tokens_stand_in_order_and_hold_every_visible_character(text: str) -> None:
+def test_tokens_are_in_order_and_contain_every_visible_character(text: str) -> None:
     position, seen = 0, ""
     for _, start, stop in tokenize(text):
         assert position <= start < stop

@@ -1,4 +1,4 @@
-"""Chunk F1 against conlleval: what the Perl program prints for these tags."""
+"""Chunk F1 equals what the Perl program conlleval prints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def counted(gold: str, predicted: str) -> tuple[int, int, int]:
         ("a chunk does not run on", "B-X|O", "B-X|I-X", (1, 2, 1)),
         ("IOE2", "I-X E-X E-X O", "I-X E-X E-X O", (2, 2, 2)),
         ("E then I begins anew", "E-X I-X E-X", "E-X I-X E-X", (2, 2, 2)),
-        ("E then B goes on: the program has no such rule", "E-X B-X", "E-X O", (0, 1, 1)),
+        ("E then B continues: the program has no such rule", "E-X B-X", "E-X O", (0, 1, 1)),
         ("brackets are chunks of one", "[-X ]-X O", "[-X ]-X O", (2, 2, 2)),
         ("two neighbouring U are one chunk to it", "U-X U-X", "U-X O", (0, 1, 1)),
         ("BIOUL of different types survives", "U-X U-Y B-Z L-Z", "U-X U-Y B-Z L-Z", (3, 3, 3)),
@@ -44,7 +44,7 @@ def counted(gold: str, predicted: str) -> tuple[int, int, int]:
         ("a point neither begins nor ends one", ".-X B-X O", ".-X B-X O", (0, 0, 0)),
     ],
 )
-def test_chunks_are_counted_as_conlleval_does(
+def test_chunks_are_counted_like_conlleval(
     what: str, gold: str, predicted: str, expected: tuple[int, int, int]
 ) -> None:
     assert counted(gold, predicted) == expected
@@ -57,7 +57,7 @@ def test_scores_by_type_and_tag_accuracy() -> None:
     assert scores.overall.f1 == 50
 
 
-def test_sentences_that_do_not_match_are_refused() -> None:
+def test_sentences_of_different_length_are_rejected() -> None:
     with pytest.raises(ValueError, match="zip"):
         conlleval([["O"]], [["O", "O"]])
     with pytest.raises(ValueError, match="zip"):
@@ -91,6 +91,6 @@ def test_ill_formed_iob_counts_the_same_as_tags_and_as_chunks(gold: list[list[st
     assert as_tags.by_type == chunk_f1_per_label(*as_chunks)
 
 
-def test_chunks_of_bioul_count_right() -> None:
+def test_chunks_of_bioul_are_counted_correctly() -> None:
     gold, predicted = [[Chunk(0, 1, "X"), Chunk(1, 2, "X")]], [[Chunk(0, 1, "X"), Chunk(1, 2, "Y")]]
     assert chunk_f1(gold, predicted) == Counts(1, 2, 2)

@@ -137,7 +137,7 @@ def test_an_invented_mention_that_is_repeated_counts_each_time() -> None:
     assert scores.mentions.precision_whole == 3
 
 
-def test_nothing_scores_zero() -> None:
+def test_empty_documents_score_zero() -> None:
     scores = coref_scores([[], clusters("ab")], [[], []])
     assert (scores.muc.f1, scores.b_cubed.f1, scores.ceaf_e.f1, scores.average_f1) == (0, 0, 0, 0)
     assert coref_scores([], []).average_f1 == 0

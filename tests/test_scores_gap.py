@@ -1,4 +1,4 @@
-"""GAP's scores, counted by hand."""
+"""GAP's scores equal those counted by hand."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def test_each_name_is_a_decision_counted_by_gender() -> None:
     assert scores.bias == pytest.approx(0.5)
 
 
-def test_nothing_scores_zero() -> None:
+def test_no_questions_score_zero() -> None:
     assert gap_scores([], [], []).overall.f1 == 0
     assert gap_scores([(True, False)], [(True, False)], [True]).bias == 0

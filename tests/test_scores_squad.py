@@ -1,4 +1,4 @@
-"""SQuAD scores against the official definitions, and plain accuracy."""
+"""SQuAD scores follow the official definitions; accuracy is a percentage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elmokit.tasks.scores.squad import normalize_answer, squad_v1, squad_v2
         ("anthem an apple", "anthem apple"),
     ],
 )
-def test_answers_are_normalised_as_officially(text: str, normal: str) -> None:
+def test_answers_are_normalized_like_the_official_script(text: str, normal: str) -> None:
     assert normalize_answer(text) == normal
 
 
@@ -46,12 +46,12 @@ def test_v1_counts_a_missing_prediction_as_wrong() -> None:
     assert squad_v1([["x"], ["y"]], ["x", None]).exact_match == 50
 
 
-def test_v1_refuses_a_question_without_answer() -> None:
+def test_v1_rejects_a_question_without_answer() -> None:
     with pytest.raises(ValueError, match="squad_v2"):
         squad_v1([[]], ["x"])
 
 
-def test_v2_scores_silence() -> None:
+def test_v2_scores_empty_answers() -> None:
     scores = squad_v2([[], [], ["x"], ["the"]], ["", "guess", "", "a"])
     assert scores.unanswerable.exact_match == 50
     assert scores.unanswerable.f1 == 50
@@ -63,7 +63,7 @@ def test_v2_leaves_a_missing_prediction_out() -> None:
     assert squad_v2([["x"], ["y"]], ["x", None]).overall.exact_match == 100
 
 
-def test_nothing_scores_zero() -> None:
+def test_no_questions_score_zero() -> None:
     assert squad_v1([], []).f1 == 0
     assert squad_v2([], []).overall.f1 == 0
 

@@ -1,4 +1,4 @@
-"""SRL F1 against srl-eval.pl: what the Perl program counts for these propositions."""
+"""SRL F1 equals what the Perl program srl-eval.pl counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chunks(text: str) -> list[Chunk]:
         ("the gap is wrong, the outer bounds are right", "0:A1 2:V 3-4:C-A1", "0-1:A1 2:V 3-4:C-A1", (0, 1, 1)),
         ("a piece is missing", "0:A1 1:V 3:C-A1", "0:A1 1:V", (0, 1, 1)),
         ("three pieces", "0:A1 1:V 3:C-A1 5:C-A1", "0:A1 1:V 3:C-A1 5:C-A1", (1, 1, 1)),
-        ("pieces told apart as roles", "0:A1 1:V 3:C-A1", "0:A1 1:V 3:A1", (0, 2, 1)),
+        ("pieces with different roles", "0:A1 1:V 3:C-A1", "0:A1 1:V 3:A1", (0, 2, 1)),
         ("a continuation without its argument is the argument", "1:V 3:C-A1", "1:V 3:A1", (1, 1, 1)),
         ("a continuation joins the last of two", "0:A1 1:A1 2:V 3:C-A1", "0:A1 1:A1 2:V", (1, 2, 2)),
         ("a reference is a role of its own", "0:A1 1:R-A1 2:V", "0:A1 2:V", (1, 1, 2)),
@@ -43,7 +43,7 @@ def chunks(text: str) -> list[Chunk]:
         ("no argument at all", "1:V", "1:V", (0, 0, 0)),
     ],
 )
-def test_arguments_are_counted_as_srl_eval_does(
+def test_arguments_are_counted_like_srl_eval(
     what: str, gold: str, predicted: str, expected: tuple[int, int, int]
 ) -> None:
     assert srl_eval([{1: chunks(gold)}], [{1: chunks(predicted)}]).overall == Counts(*expected)
@@ -54,7 +54,7 @@ def test_a_missed_predicate_loses_all_its_arguments() -> None:
     assert srl_eval(gold, [{4: chunks("3:A0 4:V")}]).overall == Counts(1, 1, 3)
 
 
-def test_an_invented_predicate_counts_for_nothing() -> None:
+def test_a_predicate_that_is_only_predicted_is_ignored() -> None:
     assert srl_eval([{}], [{2: chunks("0:A0 2:V")}]).overall == Counts(0, 0, 0)
 
 

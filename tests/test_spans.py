@@ -1,4 +1,4 @@
-"""Spans: which there are, their vectors, their scores, the best that do not cross."""
+"""Spans: enumeration, vectors, mention scores and pruning."""
 
 from __future__ import annotations
 

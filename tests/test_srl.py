@@ -51,7 +51,7 @@ def test_the_published_sizes_have_the_published_number_of_weights() -> None:
     assert n_weights == pytest.approx(7.77e6, rel=5e-3)
 
 
-def test_written_sentences_are_learned_by_heart() -> None:
+def test_the_model_can_memorize_a_few_sentences() -> None:
     config, model, inputs = tiny()
     batch = TASK.collate(EXAMPLES, inputs, KNOWN, config)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

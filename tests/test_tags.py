@@ -1,4 +1,4 @@
-"""Tags to chunks and back, and the rules that keep a sequence sound."""
+"""Chunks are converted to tags and back, and the rules allow exactly the valid sequences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chunked(draw: st.DrawFn) -> tuple[list[Chunk], int]:
 
 @settings(deadline=None)
 @given(chunked(), st.sampled_from(SCHEMES))
-def test_chunks_come_back_from_their_tags(case: tuple[list[Chunk], int], scheme: Scheme) -> None:
+def test_chunks_can_be_recovered_from_their_tags(case: tuple[list[Chunk], int], scheme: Scheme) -> None:
     chunks, n_tokens = case
     tags = tags_of(chunks, n_tokens, scheme)
     assert len(tags) == n_tokens
@@ -49,7 +49,7 @@ def test_the_three_schemes_by_example() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["IOB2", "BIOUL"])
-def test_rules_allow_exactly_the_sound_sequences(scheme: Scheme) -> None:
+def test_rules_allow_exactly_the_valid_sequences(scheme: Scheme) -> None:
     tags = all_tags(["X", "Y"], scheme)
     follow, start, end = rules_of(tags, scheme)
     for length in (1, 2, 3):

@@ -242,7 +242,7 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
 
     def read(self, path: str, config: QaConfig) -> Iterable[QaExample]:
         """Read the questions of a SQuAD file."""
-        unanswerable: Unanswerable = "skip" if config.data.skip_unanswerable else "refuse"
+        unanswerable: Unanswerable = "skip" if config.data.skip_unanswerable else "error"
         if config.model.no_answer:
             unanswerable = "keep"
         return read_squad(path, unanswerable, config.data.skip_mismatched)

@@ -34,7 +34,7 @@ def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     """Convert ``crf_tagger``."""
     ours = tables["model"]
     scheme = reader.take("coding_scheme", str, "IOB1")
-    # AllenNLP constrains decoding by default if it is told the scheme of the tags.
+    # AllenNLP constrains decoding by default if the config names the scheme of the tags.
     knows_scheme = "label_encoding" in model.content or "constraint_type" in model.content
     constrained = model.take("constrain_crf_decoding", bool, knows_scheme)
     for key in ("label_encoding", "constraint_type"):

@@ -157,8 +157,8 @@ class PairScorer(nn.Module):
 class SpanRefinement(nn.Module):
     """Moves span vectors towards their antecedents, so that later rounds see more than one link (2018).
 
-    A gate interpolates between a span and the expected vector of its antecedent. The antecedent "none" stands for the
-    span itself.
+    A gate interpolates between a span and the expected vector of its antecedent. For the antecedent "none"
+    that vector is the span itself.
 
     Args:
         span_dim: Size of the spans' vectors.

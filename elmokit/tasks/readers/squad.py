@@ -19,7 +19,7 @@ from elmokit.tasks.readers.json_text import parse_json
 from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
 
 OffsetTokenizer = Callable[[str], list[OffsetToken]]
-Unanswerable = Literal["refuse", "skip", "keep"]
+Unanswerable = Literal["error", "skip", "keep"]
 SQUAD_JSON = "SQuAD's JSON"  # as error messages call it
 
 
@@ -87,7 +87,7 @@ class _Line(msgspec.Struct):
     id: str = ""
 
 
-def read_squad(path: str, unanswerable: Unanswerable = "refuse", skip_mismatched: bool = False) -> Iterator[QaExample]:
+def read_squad(path: str, unanswerable: Unanswerable = "error", skip_mismatched: bool = False) -> Iterator[QaExample]:
     """Read the questions of a SQuAD file, v1.1 or v2.0.
 
     Args:
@@ -164,7 +164,7 @@ def _questions(
                 if question.is_impossible or question.answers == []:
                     if unanswerable == "skip":
                         continue
-                    if unanswerable == "refuse":
+                    if unanswerable == "error":
                         raise TextError(
                             f"{where}: has no answer, as in SQuAD v2.0. Set model.no_answer = true to train on such "
                             "questions, or data.skip_unanswerable = true to skip them."
