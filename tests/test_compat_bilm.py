@@ -350,7 +350,7 @@ def test_embedding_files_that_do_not_fit_are_refused(files: tuple[Path, Path], t
         opened(None)
     with pytest.raises(ModelNotFoundError, match=r"no file of token embeddings .*gone"):
         opened(tmp_path / "gone.hdf5")
-    with pytest.raises(FormatError, match="no readable HDF5"):
+    with pytest.raises(FormatError, match="not a readable HDF5"):
         opened(file_of(tmp_path / "text.hdf5", "not HDF5"))
     with pytest.raises(FormatError, match="no dataset 'embedding'"):
         opened(files[1])
