@@ -124,6 +124,9 @@ def compare_models(
 ) -> dict[str, dict[str, list[float]]]:
     """Compute the perplexity of each text by both models (full softmax, every sentence alone, from a zero state).
 
+    Sentences start from zeros and not from the models' initial states, because only the trained model may have a
+    calibrated one, and the comparison should show what the training changed.
+
     Returns:
         By the name of the text, then ``before`` and ``after``: forward, backward.
     """
