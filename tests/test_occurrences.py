@@ -14,7 +14,7 @@ from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.io.resumable import ResumableStore
 from elmokit.probes import corpus as corpus_module
 from elmokit.probes import occurrences
-from elmokit.probes.corpus import read_corpus
+from elmokit.probes.corpus import read_corpus_files
 from elmokit.probes.neighbours import nearest_tokens
 from elmokit.probes.occurrences import OccurrenceIndex, build_index
 from tests.conftest import random_model
@@ -167,5 +167,5 @@ def test_corpora_are_text_or_annotated(tmp_path: Path) -> None:
     (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")
     (tmp_path / "c.data.xml").write_text("<c><sentence><wf>take part</wf></sentence><sentence></sentence></c>")
     paths = [tmp_path / name for name in ("a.txt", "b.conllu", "c.data.xml")]
-    assert list(read_corpus(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
-    assert list(read_corpus(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]
+    assert list(read_corpus_files(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
+    assert list(read_corpus_files(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]

@@ -41,7 +41,7 @@ def index(
     """
     from elmokit.embedder import Elmo
     from elmokit.io.text_files import find_text_files, split_tokens
-    from elmokit.probes.corpus import read_corpus
+    from elmokit.probes.corpus import read_corpus_files
     from elmokit.probes.occurrences import build_index
     from elmokit.text.tokenize import treebank_tokenizer
 
@@ -51,7 +51,7 @@ def index(
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory
     with ProgressBar("words") as progress:
-        built = build_index(elmo, lambda: read_corpus(paths, tokenizer), index, model, progress)
+        built = build_index(elmo, lambda: read_corpus_files(paths, tokenizer), index, model, progress)
     click.echo(
         f"{index}: {built.n_sentences:,} sentences, {built.n_tokens:,} tokens, {len(built.types):,} distinct words",
         err=True,

@@ -88,12 +88,6 @@ def setting_options(
     return options
 
 
-def given_settings(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a config's settings that were given on the command line."""
-    names = [field.name for field in dataclasses.fields(cls) if "help" in field.metadata]
-    return {name: values[name] for name in names if values.get(name) is not None}
-
-
 class CommaSeparated(click.ParamType[list[int]]):
     """Whole numbers separated by commas, such as ``0,1``."""
 

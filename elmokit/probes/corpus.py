@@ -26,7 +26,9 @@ def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -
     return read_ahead(sentences, max_tokens=CHUNK_TOKENS, length=length)
 
 
-def read_corpus(paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens) -> Iterator[list[str]]:
+def read_corpus_files(
+    paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens
+) -> Iterator[list[str]]:
     """Yield the sentences of text files (one per line), ``.conllu`` files and ``.data.xml`` files. Empty ones are
     skipped.
 

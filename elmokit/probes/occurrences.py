@@ -127,7 +127,7 @@ def build_index(
         OutputError: ``path`` contains something else or cannot be written.
 
     Example:
-        >>> index = build_index(elmo, lambda: read_corpus([Path("corpus.txt")]), "index")
+        >>> index = build_index(elmo, lambda: read_corpus_files([Path("corpus.txt")]), "index")
         >>> print(index.neighbours(elmo, ["a", "river", "bank"], token=2).to_text())
     """
     n_sentences = n_tokens = 0
