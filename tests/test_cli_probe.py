@@ -107,7 +107,7 @@ BAD_CALLS = {
     "--seeds is 0": [*POS, "--seeds", "0"],
     "--sentences is 0": [*POS, "--sentences", "0"],
     "epochs is 0": [*POS, "--epochs", "0"],
-    "There is no layer 7": [*POS, "--layers", "7"],
+    "Layer 7 does not exist": [*POS, "--layers", "7"],
     "--layers is 'x'": [*POS, "--layers", "x"],
     "tags.txt": [*POS, "--vectors", "tags.txt"],
     "text.txt is not a *.data.xml file": ["probe", "wsd", "text.txt", "one.data.xml"],

@@ -76,7 +76,7 @@ def test_what_cannot_be_probed_is_refused(elmo: Elmo) -> None:
         probe_pos(elmo, [], TEST)
     with pytest.raises(TextError, match="one of them has none"):
         probe_pos(elmo, TRAIN, [TaggedSentence(["Go"], [None])])
-    with pytest.raises(ConfigError, match="no layer 3"):
+    with pytest.raises(ConfigError, match="Layer 3 does not exist"):
         probe_pos(elmo, TRAIN, TEST, layers=[3])
     with pytest.raises(ConfigError, match="at least one seed"):
         probe_pos(elmo, TRAIN, TEST, seeds=())
