@@ -394,7 +394,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_an_unexpected_value_anywhere_is_reported_or_rejected(tmp_path: Path, data: st.DataObject) -> None:
     content = PUBLISHED[data.draw(st.sampled_from(sorted(PUBLISHED)))]()

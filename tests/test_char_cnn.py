@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from elmokit.nn.char_cnn import CharCNN, Highway, WordEmbedding
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     seed=st.integers(0, 100),

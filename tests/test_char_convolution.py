@@ -33,7 +33,7 @@ def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor
     return (windows @ weight.t()).masked_fill(beyond[..., None], float("-inf"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n_tokens=st.integers(1, 150),
     n_chars=st.integers(1, 60),

@@ -25,7 +25,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     compiler.load_library.cache_clear()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=st.integers(1, 210), n_in=st.integers(1, 600), n_out=st.integers(1, 150))
 def test_the_product_is_the_product(rows: int, n_in: int, n_out: int) -> None:
     if compiler.load_library() is None:

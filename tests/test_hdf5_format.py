@@ -50,7 +50,7 @@ def written(
     return arrays
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=12).filter(lambda name: not {"/", "\0"} & set(name) and name != "."),

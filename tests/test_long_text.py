@@ -18,7 +18,7 @@ from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import WORDS, random_model
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
 def test_the_chunks_together_are_the_whole(n_tokens: int, chunk: int, bidirectional: bool, seed: int) -> None:
     elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))

@@ -45,7 +45,7 @@ def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> l
 def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(
         n_rows=st.integers(1, 15),
         n_steps=st.integers(1, 9),
@@ -159,7 +159,7 @@ def test_packed_order_visits_each_real_token_once_in_the_order_of_its_row(
         assert order.positions[last].item() == row * n_steps + read[int(row)][-1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
 def test_the_native_step_equals_the_torch_step(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
     functions = compiler.load_library()

@@ -10,7 +10,7 @@ from elmokit.nn.lstm import LSTMState, ProjectedLSTM
 CLIPS = st.sampled_from([None, 0.1, 0.5])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     n_rows=st.integers(1, 4),
     n_steps=st.integers(1, 7),

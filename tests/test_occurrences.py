@@ -50,7 +50,7 @@ def test_it_holds_the_corpus(index: OccurrenceIndex) -> None:
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_neighbours_are_those_of_a_plain_search(index: OccurrenceIndex, data: st.DataObject) -> None:
     query = data.draw(st.lists(st.sampled_from(["the", "cat", "dog", "mat", "ran", "on", "."]), min_size=1, max_size=6))
     token = data.draw(st.integers(0, len(query) - 1))

@@ -85,7 +85,7 @@ def test_what_is_written_as_conll_is_read_back(tmp_path: Path) -> None:
 spans = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda pair: (min(pair), max(pair)))
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(spans, min_size=1, max_size=4), max_size=4))
 def test_any_clusters_can_be_written_as_conll_and_read_back(
     tmp_path_factory: pytest.TempPathFactory, clusters: list[list[tuple[int, int]]]
@@ -129,7 +129,7 @@ def test_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
         read(tmp_path, text)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet='#begin document(x);\n0-|() {}"[],', max_size=100))
 def test_any_text_is_read_or_rejected_with_one_message(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     message = "line 0"

@@ -124,7 +124,7 @@ def test_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
         read(tmp_path, text)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet="AV0-* ()|#\t\nIBO.", max_size=80))
 def test_any_text_is_read_or_rejected_with_one_message(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     message, found = "line 0", []
@@ -139,7 +139,7 @@ def test_any_text_is_read_or_rejected_with_one_message(tmp_path_factory: pytest.
 roles = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["ARG0", "C-ARG0", "ARGM-TMP", None])), min_size=1)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(roles)
 def test_brackets_and_tags_describe_the_same_arguments(pieces: list[tuple[int, str | None]]) -> None:
     cells: list[str] = []

@@ -80,7 +80,7 @@ def told_otherwise(tags: list[str]) -> list[Chunk]:
     return found
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(iob, st.randoms(use_true_random=False))
 def test_ill_formed_iob_counts_the_same_as_tags_and_as_chunks(gold: list[list[str]], random: object) -> None:
     predicted = [[random.choice([tag, "O", "I-X"]) for tag in tags] for tags in gold]  # type: ignore[attr-defined]

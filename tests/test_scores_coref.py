@@ -150,7 +150,7 @@ partitions = st.lists(st.integers(0, 3), max_size=6).map(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(partitions, partitions)
 def test_changing_sides_swaps_recall_and_precision(key: Clusters, response: Clusters) -> None:
     one, other = coref_scores([key], [response]), coref_scores([response], [key])

@@ -64,7 +64,7 @@ def test_a_pass_reads_every_sentence_once(tmp_path: Path) -> None:
     assert sorted(targets) == sorted([3, 4, 4, 3, 4, 3, 4, 3] + 4 * [1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     n_before=st.integers(0, 30), batch_size=st.integers(1, 4), window_length=st.integers(1, 5), seed=st.integers(0, 5)
 )

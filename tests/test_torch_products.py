@@ -29,7 +29,7 @@ def test_a_packed_product_is_the_product(backend: str) -> None:
     if not torch_products.works(backend):
         pytest.skip(f"this machine lacks {backend}")
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(rows=st.integers(1, 70), n_in=st.integers(1, 70), n_out=st.integers(1, 70), biased=st.booleans())
     def check(rows: int, n_in: int, n_out: int, biased: bool) -> None:
         torch.manual_seed(rows)
