@@ -42,6 +42,7 @@ def pooled_convolutions(
     n_distinct = _distinct_columns(char_ids)
     library = _native_library_for(char_ids, char_embedding, layers)
     if library is not None and len(char_ids) and char_ids.shape[1] >= widest:
+        # Columns up to one whole window of padding for the longest token; the rest cannot change a maximum.
         characters = char_embedding(char_ids[:, : int(n_distinct.max()) + widest]).to(torch.float32).contiguous()
         return _convolve_native(library, characters, n_distinct, layers, packed)
     # Convolve tokens of similar length together, so that short ones do not pay for the longest.
@@ -53,11 +54,13 @@ def pooled_convolutions(
             for group in groups
         ]
     )
+    # The argsort of a permutation is its inverse.
     return pooled[order.argsort()]
 
 
 def _distinct_columns(char_ids: Tensor) -> Tensor:
     """Return the number of columns of each token up to the last that differs from the final one, ``(tokens,)``."""
+    # Columns count from 1, so that a token whose ids are all equal gets 0.
     columns = torch.arange(1, char_ids.shape[1] + 1, device=char_ids.device)
     return ((char_ids != char_ids[:, -1:]) * columns).amax(dim=1)
 
@@ -101,12 +104,15 @@ def _convolve_native(
 
 def _n_windows(n_distinct: Tensor, characters: Tensor, convolution: nn.Conv1d) -> Tensor:
     """Return how many windows of each token must be considered: those before the padding and one inside it."""
+    # Windows that start at columns 0 to n_distinct; the last of them is the first that lies wholly in the padding. The
+    # clamp is for tokens that fill all columns.
     return (n_distinct + 1).clamp(max=characters.shape[1] - convolution.kernel_size[0] + 1)
 
 
 def _flat(convolution: nn.Conv1d) -> tuple[Tensor, Tensor]:
     """Return the weight as ``(filters, width * dim)``, so that a window is one stretch of memory, and the bias."""
     assert convolution.bias is not None
+    # Conv1d stores (filters, dim, width); characters lie in memory as (chars, dim).
     weight = convolution.weight
     if convolution.kernel_size[0] > 1:  # a filter of width 1 needs no transposition, whose gradient would be strided
         weight = weight.transpose(1, 2)
@@ -134,6 +140,7 @@ class _NativeConvolution(torch.autograd.Function):
         weight_gradient = ctx.library.convolve_backward(
             characters, weight, positions, upstream[0].contiguous(), character_gradient
         )
+        # The bias is added to the maximum, so its gradient is that of the maximum, summed over tokens.
         return None, character_gradient, None, weight_gradient, upstream[0].sum(dim=0)
 
 

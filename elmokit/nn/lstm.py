@@ -27,6 +27,8 @@ from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, TorchLa
 from elmokit.nn.kernels.lstm_training import run_window
 from elmokit.nn.kernels.packed_weights import PackedWeights
 
+# TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step and does not store it. Forget gates that start out
+# open let gradients flow back further at the start of training (Jozefowicz et al. 2015).
 FORGET_OFFSET = 1.0
 STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
 
@@ -63,6 +65,8 @@ class ProjectedLSTM(nn.Module):
         self.projection_dim = projection_dim
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
+        # One matrix for inputs and state, as in TensorFlow's kernel (transposed), so that published files are copied in
+        # whole.
         self.weight = nn.Parameter(torch.empty(4 * hidden_dim, input_dim + projection_dim))
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
         projected = hidden_dim != projection_dim
@@ -92,6 +96,8 @@ class ProjectedLSTM(nn.Module):
             The outputs ``(batch, time, projection_dim)`` and the state after the last step.
         """
         bias = self._bias_with_offset()
+        # Training windows have no padding, and the stream delivers the backward direction's text already reversed
+        # (`text/windows.py`), so the hand-written gradient supports neither a mask nor `reverse`.
         is_window = torch.is_grad_enabled() and mask is None and not reverse and inputs.shape[1] > 0
         if is_window and not (state.hidden.requires_grad or state.cell.requires_grad):
             outputs, last_cell = run_window(
@@ -111,6 +117,8 @@ class ProjectedLSTM(nn.Module):
         return self._packed.get(backend, list(self.parameters()), pack)
 
     def _bias_with_offset(self) -> Tensor:
+        # A new tensor, not an in-place addition: the parameter keeps the value of the file, and its gradient is
+        # unchanged.
         offset = torch.zeros_like(self.bias)
         offset[2 * self.hidden_dim : 3 * self.hidden_dim] = FORGET_OFFSET
         return self.bias + offset
@@ -126,6 +134,8 @@ class ProjectedLSTM(nn.Module):
         starts = range(0, n_steps, STEPS_AT_ONCE)
         for start in reversed(starts) if reverse else starts:
             stop = min(start + STEPS_AT_ONCE, n_steps)
+            # Inputs do not depend on the state, so their products need no loop: one large product instead of many small
+            # ones.
             from_input = F.linear(inputs[:, start:stop], input_weight, bias).unbind(1)
             for step in reversed(range(start, stop)) if reverse else range(start, stop):
                 gates = from_input[step - start] + F.linear(hidden, recurrent_weight)
@@ -134,6 +144,8 @@ class ProjectedLSTM(nn.Module):
                     hidden, cell = new_hidden, new_cell
                     outputs.append(hidden)
                 else:
+                    # A padded position keeps the state. So in either reading direction, a row's state after the last
+                    # step is the one after its last real token, however long the others are.
                     real = mask[:, step, None]
                     hidden = torch.where(real, new_hidden, hidden)
                     cell = torch.where(real, new_cell, cell)
@@ -146,6 +158,8 @@ class ProjectedLSTM(nn.Module):
     def _step(self, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Return the new hidden state and cell for gate sums ``(batch, 4 * hidden_dim)`` and the old cell."""
         i, g, f, o = gates.chunk(4, dim=-1)
+        # Clipping comes before the output gate reads the cell, as in TensorFlow's `LSTMCell`; the clipped value is also
+        # the one that is passed to the next step.
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
         if self.cell_clip is not None:
             cell = cell.clamp(-self.cell_clip, self.cell_clip)
@@ -191,6 +205,7 @@ class LSTMStack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(
             ProjectedLSTM(projection_dim, hidden_dim, projection_dim, cell_clip, projection_clip)
+            # Input and output size are equal in every layer, which skip connections need.
             for _ in range(n_layers)
         )
         self.skip_connections = skip_connections
@@ -226,8 +241,11 @@ class LSTMStack(nn.Module):
         outputs: list[Tensor] = []
         new_states: list[LSTMState] = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            # bilm-tf wraps the cell in ResidualWrapper first and in DropoutWrapper after it, so the residual is the
+            # dropped input.
             layer_inputs = self.dropout(inputs)
             inputs, new_state = layer(layer_inputs, state, mask, reverse)
+            # Not around the first layer: bilm-tf adds the wrapper for layers after the first only.
             if self.skip_connections and index > 0:
                 inputs = inputs + layer_inputs
                 if mask is not None:

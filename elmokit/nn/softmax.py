@@ -69,6 +69,7 @@ class TiedSoftmax(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The weights ``(words, input_dim)``, a view of the embedding."""
+        # Row 0 is what padding reads. A slice is a view: gradients of the softmax reach the embedding.
         return self._embedding[0].weight[1:]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -104,6 +105,7 @@ class AdaptiveSoftmax(nn.Module):
 
     def __init__(self, n_words: int, input_dim: int, cutoffs: Sequence[int], shrink: float) -> None:
         super().__init__()
+        # PyTorch's class has no bias in the head by default; a bias is where unigram frequencies go.
         self.stages = nn.AdaptiveLogSoftmaxWithLoss(input_dim, n_words, list(cutoffs), shrink, head_bias=True)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -141,6 +143,7 @@ Softmax = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
     device = hidden.device.type
+    # The function below casts product by product, so autocast is switched off inside it.
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
         total: Tensor = _SummedNats.apply(  # type: ignore[no-untyped-call]
@@ -174,6 +177,7 @@ class _SummedNats(torch.autograd.Function):
         if wants_gradient:
             hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
             bias_gradient = torch.zeros_like(bias)
+        # Converted once, not once per block.
         low_weight = weight if low_dtype is None else weight.to(low_dtype)
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             rows = hidden[start : start + ROWS_AT_ONCE]
@@ -184,6 +188,7 @@ class _SummedNats(torch.autograd.Function):
                 scores = F.linear(rows.to(low_dtype), low_weight).to(rows.dtype).add_(bias)
             top = scores.amax(dim=1, keepdim=True)  # subtracted, so that exp does not overflow
             right = scores.gather(1, words)
+            # In place: a block of scores is the largest tensor here, and no second one is allocated.
             scores.sub_(top).exp_()
             norm = scores.sum(dim=1, keepdim=True)
             total += (norm.log() + top - right).sum()
@@ -195,6 +200,7 @@ class _SummedNats(torch.autograd.Function):
                     torch.mm(scores, weight, out=hidden_gradient[start : start + ROWS_AT_ONCE])
                     weight_gradient.addmm_(scores.t(), rows)
                 else:
+                    # Sums over blocks accumulate in the weight's own dtype; only each product is in the lower one.
                     low_scores = scores.to(low_dtype)
                     hidden_gradient[start : start + ROWS_AT_ONCE] = low_scores @ low_weight
                     weight_gradient += low_scores.t() @ rows.to(low_dtype)
@@ -206,4 +212,6 @@ class _SummedNats(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         hidden, weight, bias = ctx.saved_tensors
+        # The loss is a scalar, so the chain rule is one multiplication. Its gradient is 1 / (positions), times any loss
+        # scale.
         return hidden * upstream[0], weight * upstream[0], bias * upstream[0], None, None

@@ -43,14 +43,17 @@ void elmokit_convolve(long n_threads, long n_tokens, const float *characters, lo
             const float *weights = panels + panel * n_inputs * WIDE;
             const long column = panel * WIDE, n_columns = n_filters - column < WIDE ? n_filters - column : WIDE;
             for (long token = block * TOKEN_BLOCK; token < end; token++) {
+                /* A panel is two vectors wide (WIDE = 2 * LANES), hence the pairs. */
                 vec best[2] = {all(-INFINITY), all(-INFINITY)};
                 ivec winner[2] = {{0}, {0}};
                 for (long first = 0; first < n_windows[token]; first += POSITION_BLOCK) {
                     const long left = n_windows[token] - first, n = left < POSITION_BLOCK ? left : POSITION_BLOCK;
                     memset(sums, 0, n * WIDE * sizeof(float));
+                    /* A row stride of one character (`dim`) makes overlapping windows the rows of a matrix. */
                     multiply(n, 1, characters + token * stride + first * dim, dim, weights, n_inputs, sums, WIDE);
                     for (int v = 0; v < 2; v++) update_maximum(sums + v * LANES, n, first, best + v, winner + v);
                 }
+                /* Through a buffer, because the last panel has columns beyond n_filters that must not be written. */
                 float values[WIDE];
                 int32_t winners[WIDE];
                 for (int v = 0; v < 2; v++) {

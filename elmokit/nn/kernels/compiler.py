@@ -24,9 +24,13 @@ from elmokit.errors import ElmoError
 from elmokit.io.cache import cache_dir
 from elmokit.nn.kernels.native import NativeLibrary
 
+# Not -ffast-math: it assumes that there is no NaN (the kernels let a NaN pass, so that broken inputs are noticed), and
+# it allows sums in any order (a row must get the same bits in any batch). The two -fno flags give up only errno and
+# floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 SOURCES = ("lstm_inference.c", "lstm_training.c", "char_convolution.c")
 HEADERS = ("vectors.h", "packed_product.h")
+# A compiler wrapper that hangs, for example on a network license, must not hang the program: it falls back to PyTorch.
 BUILD_SECONDS = 60
 
 

@@ -21,12 +21,14 @@ static void partial_product(long first, long last, long n_rows, const float *inp
             const long n = n_rows - row < ROW_BLOCK ? n_rows - row : ROW_BLOCK;
             for (long r = 0; r < n; r++)
                 for (int v = 0; v < 2 * n_panels; v++)
+                    /* The sums start from the bias: that saves a pass over them. */
                     store(sums + r * GATES * WIDE + v * LANES, bias ? load(bias + column + v * LANES) : (vec){0});
             multiply(n, n_panels, inputs + row * n_inputs, n_inputs, weights + panel * n_inputs * WIDE, n_inputs, sums,
                      GATES * WIDE);
             for (long r = 0; r < n; r++) {
                 float *sum = sums + r * GATES * WIDE, *to = outputs + (row + r) * n_outputs + column;
                 for (int v = 0; v < 2 * n_panels; v++) store(sum + v * LANES, clip(load(sum + v * LANES), wide_bound));
+                /* Columns of the padding are not copied: `outputs` has n_outputs columns, not whole panels. */
                 for (long c = 0; c < n_columns; c++) to[c] = sum[c];
             }
         }
@@ -41,6 +43,7 @@ void elmokit_large_pages(void *start, size_t n_bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t page = 4096, first = ((uintptr_t)start + page - 1) / page * page;
     const uintptr_t last = ((uintptr_t)start + n_bytes) / page * page;
+    /* Only whole pages inside the block: its neighbours in memory belong to others. */
     if (last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
 #else
     (void)start, (void)n_bytes;
@@ -125,6 +128,7 @@ void elmokit_run_layer(long n_threads, long n_steps, const long *batch_sizes, co
         const long first = n_blocks * thread / n_here, last = n_blocks * (thread + 1) / n_here;
         const float *before = hidden;
         long row = 0; /* the step's first row among the rows of all steps */
+        /* These loop bounds are the same in every thread, so that all of them meet at the same barriers. */
         for (long start = 0, stop; start < n_steps; start = stop) {
             long n_rows = 0; /* of the steps `start` to `stop`, the chunk */
             for (stop = start; stop < n_steps && (stop == start || n_rows + batch_sizes[stop] <= chunk_rows); stop++)
@@ -133,6 +137,8 @@ void elmokit_run_layer(long n_threads, long n_steps, const long *batch_sizes, co
                 float *sums = gates + block * chunk_rows * GATES * WIDE;
                 for (long r = 0; r < n_rows; r++)
                     for (int v = 0; v < 2 * GATES; v++)
+                        /* The bias of this block: WIDE numbers each for i, g, f and o, the order that `_pack_native`
+                           gives the weights. */
                         store(sums + (r * 2 * GATES + v) * LANES, load(bias + (block * 2 * GATES + v) * LANES));
                 multiply(n_rows, GATES, inputs + row * input_dim, input_dim, input_panels + block * block_inputs,
                          input_dim, sums, GATES * WIDE);
@@ -166,6 +172,8 @@ void elmokit_run_layer(long n_threads, long n_steps, const long *batch_sizes, co
                             here[r * projection_dim + c] = squashed[r * hidden_dim + c];
                 }
 #pragma omp barrier
+                /* The state of the next step is this step's output, read where it was written. The next step may
+                   have fewer rows; they are the first ones. */
                 before = here;
                 row += n;
             }

@@ -80,6 +80,7 @@ def _pack_native(layer: LayerWeights, input_dim: int) -> NativeLayer:
     library = native_library()
     assert library is not None
     hidden_dim = len(layer.bias) // GATES
+    # Zero weights and biases for the padded units give g = tanh(0) = 0, so their cells stay 0 and they add nothing.
     n_blocks = math.ceil(hidden_dim / library.wide)
     padding = n_blocks * library.wide - hidden_dim
 
@@ -118,15 +119,20 @@ def packed_order(mask: Tensor, reverse: bool) -> PackedOrder:
     """Return the order for a mask ``(batch, time)``, which may have holes anywhere."""
     n_positions = mask.shape[1]
     lengths = mask.sum(dim=1)
+    # Stable, so that rows of equal length stay in the order of the batch.
     lengths, rows = lengths.sort(descending=True, stable=True)
     # Sorting the mask stably brings the positions of real tokens to the front and keeps their order.
     positions = mask[rows].byte().argsort(dim=1, descending=True, stable=True)
     steps = torch.arange(n_positions, device=mask.device)
     if reverse:
+        # Row r reads its real positions from the last to the first. Entries beyond its length are clamped here and
+        # dropped by `active` below.
         positions = positions.gather(1, (lengths[:, None] - 1 - steps).clamp(min=0))
     active = steps[:, None] < lengths  # (time, batch)
     batch_sizes = [n for n in active.sum(dim=1).tolist() if n]
     flat_positions = (rows * n_positions + positions.t())[active]
+    # A row of length n has its last token at step n - 1. Within a step, row r is token r, because the longest rows come
+    # first.
     starts = torch.tensor([0, *batch_sizes[:-1]], device=mask.device).cumsum(0)
     nonempty = lengths[: batch_sizes[0]] if batch_sizes else lengths[:0]
     last = starts[nonempty - 1] + torch.arange(len(nonempty), device=mask.device) if len(nonempty) else nonempty
@@ -158,11 +164,13 @@ def run_stack(
     """
     order = packed_order(mask, reverse)
     batch_sizes = torch.tensor(order.batch_sizes, dtype=torch.int64)
+    # From here on no padding is stored or computed; the same packed order serves every layer.
     packed = inputs.flatten(0, 1)[order.positions]  # (tokens, dim)
     outputs: list[Tensor] = []
     new_hidden: list[Tensor] = []
     new_cell: list[Tensor] = []
     for index, (layer, old_hidden, old_cell) in enumerate(zip(layers, hidden, cell, strict=True)):
+        # Indexing with a tensor copies, so the caller's states are not overwritten.
         last_hidden, last_cell = old_hidden[order.rows], old_cell[order.rows]
         padded = inputs.new_zeros(inputs.shape[0] * inputs.shape[1], old_hidden.shape[1])
         if order.batch_sizes:
@@ -175,6 +183,7 @@ def run_stack(
             packed = layer_outputs + packed if skip_connections and index > 0 else layer_outputs
             padded[order.positions] = packed
         outputs.append(padded.view(*inputs.shape[:2], padded.shape[1]))
+        # Back to the order of the batch. Rows without a token come last in `order.rows` and keep their old state.
         new_hidden.append(torch.empty_like(last_hidden).index_copy_(0, order.rows, last_hidden))
         new_cell.append(torch.empty_like(last_cell).index_copy_(0, order.rows, last_cell))
     return outputs, new_hidden, new_cell
@@ -223,6 +232,7 @@ def run_layer_torch(
     token = step = 0
     while step < len(batch_sizes):
         first, n_rows = step, 0
+        # A chunk has at least one step, even if that step alone has more rows than MAX_CHUNK_ROWS.
         while step < len(batch_sizes) and (step == first or n_rows + batch_sizes[step] <= MAX_CHUNK_ROWS):
             n_rows, step = n_rows + batch_sizes[step], step + 1
         chunk_from_input = layer.from_input(inputs[token : token + n_rows])
@@ -233,6 +243,7 @@ def run_layer_torch(
                 library.inference_step(from_input, from_state.contiguous(), cell[:n], squashed[:n], layer.cell_clip)
             else:
                 inference_step(from_input, from_state, cell[:n], squashed[:n], layer.cell_clip)
+            # Rows that have ended drop out of `hidden` here; the next step has the first rows of this one.
             hidden = squashed[:n] if layer.project is None else layer.project(squashed[:n])
             if layer.project is not None and layer.projection_clip < float("inf"):
                 hidden.clamp_(-layer.projection_clip, layer.projection_clip)
@@ -243,6 +254,7 @@ def run_layer_torch(
 
 def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
     """Compute the elementwise part of one step, in place; arguments as in ``NativeLibrary.inference_step``."""
+    # In place: `from_input` is a slice of the chunk's product, which is not read again.
     gates = from_input.add_(from_state)
     i, g, f, o = gates.chunk(4, dim=1)
     g.tanh_()

@@ -49,6 +49,7 @@ void elmokit_training_step_backward(long n_threads, long n_rows, long hidden_dim
             const long n = hidden_dim - unit, at = row * hidden_dim + unit, gate = row * GATES * hidden_dim + unit;
             const float *of = gates + gate;
             float *to = gate_gradient + gate;
+            /* The forward pass stored the activations, so no exponential is computed again. */
             const vec i = load_some(of, n), g = load_some(of + hidden_dim, n);
             const vec f = load_some(of + 2 * hidden_dim, n), o = load_some(of + 3 * hidden_dim, n);
             const vec upstream = load_some(gradient + at, n), tanh_cell = load_some(squashed + at, n);

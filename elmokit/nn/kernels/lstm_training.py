@@ -51,6 +51,8 @@ def run_window(
         The outputs ``(batch, time, projection_dim)``, and the last cell ``(batch, hidden_dim)`` without gradient.
     """
     device = inputs.device.type
+    # Every cast inside the function is explicit, because only products may be rounded. So the dtype of autocast is read
+    # here, and autocast is switched off.
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
         outputs: tuple[Tensor, Tensor] = _WindowLSTM.apply(  # type: ignore[no-untyped-call]
@@ -103,6 +105,7 @@ class _WindowLSTM(torch.autograd.Function):
         if low_dtype is None:
             gates = F.linear(inputs, weight[:, :input_dim], bias)
         else:
+            # The bias is added after the conversion back, in full precision.
             gates = F.linear(inputs.to(low_dtype), weight[:, :input_dim].to(low_dtype)).to(inputs.dtype).add_(bias)
             recurrent_weight = recurrent_weight.to(low_dtype)
         # Index t + 1 of cells and outputs is the state after step t; index 0 is the initial state. Copying it in also
@@ -128,7 +131,9 @@ class _WindowLSTM(torch.autograd.Function):
                     outputs[step + 1].clamp_(-projection_clip, projection_clip)
         ctx.save_for_backward(inputs, weight, projection, gates, cells, squashed, before_projection, outputs)
         ctx.clips, ctx.low_dtype, ctx.library = (cell_clip, projection_clip), low_dtype, library
+        # A copy, because a view would keep the cells of all steps in memory for as long as the caller keeps the state.
         last_cell = cells[-1].clone()
+        # Truncated backpropagation: the state that the next window starts from carries no gradient.
         ctx.mark_non_differentiable(last_cell)
         return outputs[1:], last_cell
 
@@ -148,16 +153,21 @@ def _window_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     n_steps, _, input_dim = inputs.shape
     recurrent_weight = weight[:, input_dim:]
     gate_gradients = torch.empty_like(gates)
+    # A copy, because each step adds the gradient that arrives from the step after it, and autograd may still use
+    # `upstream`.
     output_gradients = upstream.clone(memory_format=torch.contiguous_format)
     cell_gradient = torch.zeros_like(cells[0])  # from later steps; each step replaces it
     for step in reversed(range(n_steps)):
         output_gradient = output_gradients[step]
+        # An output has two readers: the layer above (`upstream`) and the gates of the next step. The last step of the
+        # window has no next step.
         if step < n_steps - 1:
             _add_product(output_gradient, gate_gradients[step + 1], recurrent_weight, low_dtype)
         if projection is None:
             gradient = output_gradient
         else:
             if projection_clip is not None:
+                # In place on purpose: the weight gradient of the projection below needs the masked gradient as well.
                 _zero_where_clipped(output_gradient, outputs[step + 1], projection_clip)
             gradient = _product(output_gradient, projection, low_dtype)
         training_step_backward(
@@ -179,6 +189,7 @@ def _window_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     if projection is not None:
         projection_gradient = _product(output_gradients.flatten(0, 1).t(), before_projection.flatten(0, 1), low_dtype)
     input_gradient = _product(flat_gates, weight[:, :input_dim], low_dtype).view_as(inputs)
+    # None for the states (truncated), the two bounds and the dtype.
     return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, *[None] * 5
 
 
@@ -217,6 +228,7 @@ def _training_step_backward(
     i, g, f, o = gates.chunk(4, dim=1)
     i_gradient, g_gradient, f_gradient, o_gradient = gate_gradient.chunk(4, dim=1)
     torch.mul(gradient, squashed, out=o_gradient)
+    # The cell receives gradient from its tanh in this step and from the next step's cell.
     total = torch.ops.aten.tanh_backward(gradient * o, squashed).add_(cell_gradient)
     if cell_clip is not None:
         _zero_where_clipped(total, cell_after, cell_clip)

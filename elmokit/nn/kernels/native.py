@@ -23,6 +23,8 @@ GATES = 4
 MAX_CHUNK_ROWS = 256
 _NO_CLIP = float("inf")
 
+# ctypes must know every type: it would otherwise pass a Python integer as a 32-bit C int and cut addresses. On 64-bit
+# Linux, where alone the library is built, a C long has 64 bits, so it fits sizes and the numbers of int64 tensors.
 _TYPES = {"l": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 # The argument types of each C function, in order; it must match the declaration in the C file.
 _SIGNATURES = {
@@ -56,6 +58,8 @@ class NativeLibrary:
         library = ctypes.CDLL(str(path))
         functions = {name: getattr(library, f"elmokit_{name}") for name in _SIGNATURES}
         for name, function in functions.items():
+            # A function that the file lacks raises AttributeError above; `compiler.py` then takes the file for damaged
+            # and rebuilds.
             function.argtypes, function.restype = [_TYPES[code] for code in _SIGNATURES[name]], None
         self.wide = int(library.elmokit_wide())
         self._large_pages = functions["large_pages"]
@@ -72,6 +76,7 @@ class NativeLibrary:
         n_panels = -(-len(weight) // self.wide)
         padded = torch.nn.functional.pad(weight, (0, 0, 0, n_panels * self.wide - len(weight)))
         panels = weight.new_empty(n_panels, weight.shape[1], self.wide)
+        # Before the first write: the system chooses the page size when a page is first touched.
         self._large_pages(panels.data_ptr(), panels.numel() * panels.element_size())
         return panels.copy_(padded.view(n_panels, self.wide, -1).transpose(1, 2))
 
@@ -145,7 +150,10 @@ class NativeLibrary:
         n_rows, hidden_dim = cell.shape
         outputs = inputs.new_empty(len(inputs), hidden.shape[1])
         chunk_rows = max(min(MAX_CHUNK_ROWS, len(inputs)), n_rows)  # at least one step
+        # C sees this as (blocks, chunk_rows, 4 * wide), the same number of floats: each block's sums are together, so
+        # that a thread writes to memory of its own.
         gates = inputs.new_empty(chunk_rows, GATES * hidden_dim)
+        # For one step at a time: the projection reads it before the next step overwrites it.
         squashed = inputs.new_empty(n_rows, hidden_dim)
         self._run_layer(
             *(torch.get_num_threads(), len(batch_sizes), batch_sizes.data_ptr(), inputs.data_ptr(), inputs.shape[1]),
@@ -260,6 +268,7 @@ class NativeLibrary:
         n_tokens, n_chars, dim = characters.shape
         n_filters, n_inputs = weight.shape
         n_threads = torch.get_num_threads()
+        # One copy per thread, summed in a fixed order: atomic additions would give other bits in every run.
         weight_gradient = weight.new_zeros(n_threads, n_filters, n_inputs)
         self._convolve_backward(
             *(n_threads, n_tokens, characters.data_ptr(), n_chars * dim, dim, weight.data_ptr(), n_inputs, n_filters),

@@ -24,12 +24,14 @@ class PackedLinear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``(rows, in_features)`` to ``(rows, out_features)``."""
         tensors = (inputs, self.weight, self.bias)
+        # Packed products have no backward pass, and packing would have to be repeated after every optimizer step.
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return super().forward(inputs)
         if any(tensor.dtype != torch.float32 or tensor.device != inputs.device for tensor in tensors):
             return super().forward(inputs)
         if inputs.ndim != 2 or inputs.shape[1] != self.weight.shape[1]:  # C would read beyond the end of the inputs
             return super().forward(inputs)
+        # Always "float32", never the model's precision: see the class.
         backend = select_backend(inputs.device, "reference" if requested_backend() == "reference" else "float32")
         if backend in ("reference", "torch"):
             return super().forward(inputs)

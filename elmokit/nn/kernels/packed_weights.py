@@ -35,6 +35,9 @@ class PackedWeights(Generic[T]):
         """
         kept = self._kept
         states = [_state(parameter) for parameter in parameters]
+        # The address detects a tensor that was replaced (`.data = ...`, `.to(...)`), the version most in-place writes,
+        # and the sample the others: `Adam(fused=True)` does not count its writes, so that every evaluation of a
+        # training after the first once used outdated weights.
         if kept is not None and kept[0] == key and kept[2] == states and _same_memory(kept[1], parameters):
             return kept[3]
         self._kept = None  # free the old value before the new one takes memory
@@ -58,5 +61,7 @@ def _same_memory(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
 
 def _state(parameter: Tensor) -> _State:
     numbers = parameter.detach().flatten()
+    # Spread evenly over the tensor, because an optimizer changes nearly all numbers at once: any few of them will do.
+    # Tensors made in inference mode have no version counter.
     sample = numbers[:: max(1, len(numbers) // N_SAMPLED)].tolist()
     return 0 if parameter.is_inference() else parameter._version, sample

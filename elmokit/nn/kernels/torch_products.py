@@ -20,6 +20,7 @@ Product = Callable[[Tensor], Tensor]
 """Maps ``(rows, inputs)`` in float32 to a new tensor ``(rows, outputs)`` in float32."""
 
 TYPICAL_ROWS = 64  # oneDNN packs weights for an expected number of rows; any other number works too
+# All sizes differ, so that a transposed result cannot pass for the right one.
 _TRIAL_SHAPE = (5, 64, 32)  # rows, inputs, outputs
 
 
