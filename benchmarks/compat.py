@@ -1,10 +1,11 @@
-"""Compare the speed of the old programs' calls with the corresponding calls of elmokit.
+"""Compare the speed of the old programs' calls with that of the corresponding calls of elmokit.
 
     python benchmarks/compat.py SENTENCES [--n-sentences 512] [--batch-size 32] [--rounds 5]
 
 SENTENCES is a file with one tokenized sentence per line. Both sides of a pair open the same weights (en-mini), read the
-same batches of strings and run one after the other in every round. The table shows medians over rounds. The ratio is
-the median of the rounds' own ratios, so that a busy machine slows both sides alike. Times are CPU seconds of a thread.
+same batches of strings and run one after the other in every round, in one thread. The script prints a Markdown table of
+medians over rounds, in CPU time. The ratio is the median of the ratios within each round, so that a busy machine
+affects both sides equally.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from elmokit import Elmo, save_model
+from elmokit import Elmo, open_model, save_model
 from elmokit.compat import allennlp, bilm, many_langs, simple_elmo, tfhub
 from elmokit.io.text_files import read_lines, split_tokens
 
@@ -29,7 +30,7 @@ WARM_UP_BATCHES = 2  # packs the weights and fills the libraries' caches
 
 
 class Pair(NamedTuple):
-    """One call of an old program and the call of elmokit that does the same work."""
+    """A call of an old program and the call of elmokit that does the same work."""
 
     old_name: str
     old: Callable[[list[Sentences]], object]
@@ -37,10 +38,8 @@ class Pair(NamedTuple):
     new: Callable[[list[Sentences]], object]
 
 
-def pairs(folder: Path, batch_size: int) -> list[Pair]:
-    """Build both sides of every pair; the old ones read the published format from ``folder``."""
-    from elmokit.weights.open import open_model
-
+def make_pairs(folder: Path, batch_size: int) -> list[Pair]:
+    """Build both sides of every pair. The old programs read the published format from ``folder``."""
     model = open_model(None)
     options, weights, vocabulary = folder / "elmo_options.json", folder / "elmo_weights.hdf5", folder / "vocab.txt"
     save_model(model, weights)
@@ -48,7 +47,7 @@ def pairs(folder: Path, batch_size: int) -> list[Pair]:
 
     elmo = Elmo.from_pretrained(weights)
     stateful = Elmo.from_pretrained(weights, start="stateful")
-    plain = Elmo.from_pretrained(weights, n_mixes=0)
+    without_mixes = Elmo.from_pretrained(weights, n_mixes=0)
     allennlp_elmo = allennlp.Elmo(str(options), str(weights), 1, dropout=0.0)
     embedder = allennlp.ElmoEmbedder(str(options), str(weights))
     language_model = bilm.BidirectionalLanguageModel(options, weights)
@@ -91,30 +90,31 @@ def pairs(folder: Path, batch_size: int) -> list[Pair]:
             "many_langs.Embedder.sents2elmo",
             lambda batches: many.sents2elmo(flat(batches)),
             "Elmo.embed",
-            lambda batches: plain.embed(flat(batches), layers="average"),
+            lambda batches: without_mixes.embed(flat(batches), layers="average"),
         ),
         Pair(
             "simple_elmo.ElmoModel.get_elmo_vectors",
             lambda batches: simple.get_elmo_vectors(flat(batches)),
             "Elmo.embed",
-            lambda batches: plain.embed(flat(batches), layers="average"),
+            lambda batches: without_mixes.embed(flat(batches), layers="average"),
         ),
     ]
 
 
 def seconds(call: Callable[[list[Sentences]], object], batches: list[Sentences]) -> float:
-    """Return the CPU time of one call."""
+    """Measure the CPU time of one call."""
     started = time.process_time()
     call(batches)
     return time.process_time() - started
 
 
 def main() -> None:
+    """Measure all pairs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sentences", type=Path)
-    parser.add_argument("--n-sentences", type=int, default=512)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("sentences", type=Path, help="tokenized text, one sentence per line")
+    parser.add_argument("--n-sentences", type=int, default=512, help="number of sentences to read  [default: 512]")
+    parser.add_argument("--batch-size", type=int, default=32, help="sentences per batch  [default: 32]")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements of each call  [default: 5]")
     args = parser.parse_args()
     torch.set_num_threads(1)
     lines = (tokens for line in read_lines(args.sentences) if (tokens := split_tokens(line)))
@@ -125,7 +125,7 @@ def main() -> None:
     print("| old call | tokens/s | elmokit call | tokens/s | old / new speed |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for pair in pairs(Path(folder), args.batch_size):
+        for pair in make_pairs(Path(folder), args.batch_size):
             for call in (pair.old, pair.new):
                 call(batches[:WARM_UP_BATCHES])
             times = [(seconds(pair.old, batches), seconds(pair.new, batches)) for _ in range(args.rounds)]

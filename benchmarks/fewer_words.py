@@ -1,30 +1,31 @@
-"""Perplexity of a model as if its vocabulary held the first N words only, beside models of those words.
+"""Compute the perplexity of a model as if its vocabulary had only its first N words.
 
     python benchmarks/fewer_words.py MODEL N TEXT...
 
-The words left out are unknown ones then: their probabilities are added to that of <UNK>, which is exact. Each sentence
-is read from the warm state, as by ``elmokit perplexity``. Prints a Markdown table.
+The perplexity can then be compared with that of a model trained with those N words. All other words count as unknown:
+their probabilities are added to that of <UNK>, which is exact. Each sentence starts from the model's fixed initial
+state, as in ``elmokit perplexity``. The script prints a Markdown table.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import sys
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from elmokit import open_model
 from elmokit.initial_state import initial_state
 from elmokit.io.text_files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.scoring.perplexity import perplexity
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.open import open_model
 
 
-class FewerWords(FullSoftmax):
-    """A softmax over all words that scores the first of them, and the others together as the unknown word."""
+class TruncatedSoftmax(FullSoftmax):
+    """A softmax over all words that scores the first ones, and adds the others to the unknown word."""
 
     def __init__(self, whole: FullSoftmax, vocabulary: Vocabulary) -> None:
         super().__init__(*whole.weight.shape)
@@ -33,31 +34,35 @@ class FewerWords(FullSoftmax):
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """As in the base class, for ids of the smaller vocabulary."""
-        found = []
+        """Compute surprisals as the base class does, for ids of the smaller vocabulary."""
+        chunks = []
         for rows, ids in zip(torch.split(hidden, 256), torch.split(word_ids, 256), strict=True):
             logs = self.scores(rows).log_softmax(dim=1)
             rare = torch.cat([logs[:, self.unknown_id, None], logs[:, self.n_words :]], dim=1).logsumexp(dim=1)
             logs = logs[:, : self.n_words].index_copy(1, torch.tensor([self.unknown_id]), rare[:, None])
-            found.append(-logs.gather(1, ids[:, None])[:, 0])
-        return torch.cat(found)
+            chunks.append(-logs.gather(1, ids[:, None])[:, 0])
+        return torch.cat(chunks)
 
 
 def main() -> None:
-    """Score and print."""
-    name, n_words, texts = sys.argv[1], int(sys.argv[2]), [Path(text) for text in sys.argv[3:]]
-    model = open_model(name)
+    """Score the texts and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="path, URL or published name of a model with a full softmax")
+    parser.add_argument("n_words", metavar="N", type=int, help="number of words to keep")
+    parser.add_argument("texts", metavar="TEXT", nargs="+", type=Path, help="tokenized text, one sentence per line")
+    arguments = parser.parse_args()
+    model = open_model(arguments.model)
     if not isinstance(model.softmax, FullSoftmax) or model.vocabulary is None:
-        raise SystemExit(f"{name} has no full softmax.")
-    vocabulary = Vocabulary(model.vocabulary.words[:n_words])
-    fewer = dataclasses.replace(model, softmax=FewerWords(model.softmax, vocabulary), vocabulary=vocabulary)
+        raise SystemExit(f"{arguments.model} has no full softmax. Give a model that was trained with one.")
+    vocabulary = Vocabulary(model.vocabulary.words[: arguments.n_words])
+    truncated = dataclasses.replace(model, softmax=TruncatedSoftmax(model.softmax, vocabulary), vocabulary=vocabulary)
     start = initial_state(model)
     print("| text | predictions | unknown words | forward | backward |\n|---|---|---|---|---|")
-    for text in texts:
-        found = perplexity(fewer, read_sentences(text), start=start)
-        values = " | ".join(f"{value:.2f}" for value in found.per_direction)
+    for text in arguments.texts:
+        result = perplexity(truncated, read_sentences(text), start=start)
+        values = " | ".join(f"{value:.2f}" for value in result.per_direction)
         print(
-            f"| {'/'.join(text.parts[-2:])} | {found.n_predictions:,} | {found.unknown_ratio:.1%} | {values} |",
+            f"| {'/'.join(text.parts[-2:])} | {result.n_predictions:,} | {result.unknown_ratio:.1%} | {values} |",
             flush=True,
         )
 

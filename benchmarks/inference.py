@@ -1,17 +1,18 @@
-"""Speed of the biLM beside AllenNLP's own, on the same sentences and weights, and the share of it that products take.
+"""Compare the inference speed of the biLM with AllenNLP's, on the same sentences and weights.
 
     python benchmarks/inference.py SENTENCES --work FOLDER [--peer-python PYTHON --peer-script SCRIPT]
         [--sizes small,medium,original] [--batches 1,16,64] [--rounds 3] [--threads N]
     python benchmarks/inference.py --report --work FOLDER [--figure speed]
 
-SENTENCES is a file of one tokenised sentence per line. FOLDER keeps the models (random weights of the published sizes)
-and, in ``times.json``, the times, one run after the other; ``--report`` prints them as Markdown and draws the figure.
-SCRIPT runs AllenNLP's ``_ElmoBiLm`` with the arguments ``run OPTIONS WEIGHTS SENTENCES BATCH_SIZE --order length
---state reset --repeat N --threads N`` and prints one JSON line with ``seconds.all_runs_total``.
+SENTENCES is a file with one tokenized sentence per line. FOLDER stores the models (random weights of the published
+sizes) and the times of all runs so far (``times.json``). ``--report`` prints the times as a Markdown table and draws
+the figure. SCRIPT runs AllenNLP's ``_ElmoBiLm`` with the arguments ``run OPTIONS WEIGHTS SENTENCES BATCH_SIZE
+--order length --state reset --repeat N --threads N`` and prints one line of JSON with ``seconds.all_runs_total``.
 
-Each round times every backend once, AllenNLP last; a table's numbers are medians over rounds. What is timed is the same
-on both sides: characters to ids, the network from a zero state, arrays per sentence. No token is remembered from one
-batch to the next. ``products`` are the matrix products of the LSTMs, highways and projection alone, on the same shapes.
+Each round times every backend once, AllenNLP last; the table shows medians over rounds. The same work is timed on both
+sides: converting characters to ids, running the network from a zero state, and making one array per sentence. No token
+is cached between batches. The column "in matrix products" is the time of the bare matrix products of the LSTMs, the
+highway layers and the projection, on the same shapes, as a fraction of the total time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from elmokit import Elmo, save_model
+from elmokit import Elmo, open_model, save_model
 from elmokit.bilm import PRESETS, BiLM
 from elmokit.io.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.io.text_files import read_lines, split_tokens
@@ -42,19 +43,19 @@ from elmokit.nn.kernels.packed_linear import pack_linear
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
 from elmokit.text.batching import pad_batch
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
 
 REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
 PEER = "AllenNLP"
-TYPICAL_LENGTH = 20  # of the sentences that are read one at a time
+TYPICAL_LENGTH = 20  # length of the sentences in batches of one
 N_BATCHES = {1: 4, 16: 2, 64: 2}
 Sentences = list[list[str]]
 
 
-def batches_of(source: str, size: int) -> list[Sentences]:
-    """The file's first sentences, similar lengths together (again from the first, where it is short).
+def make_batches(source: str, size: int) -> list[Sentences]:
+    """Make batches of the file's first sentences, with sentences of similar lengths in the same batch.
 
-    For a batch of one, those nearest to a typical length.
+    If the file has too few sentences, they are repeated. For a batch size of 1, the sentences closest to a typical
+    length are used.
     """
     sentences = [tokens for line in read_lines(source) if (tokens := split_tokens(line))]
     if size == 1:
@@ -64,15 +65,15 @@ def batches_of(source: str, size: int) -> list[Sentences]:
     return [chosen[start : start + size] for start in range(0, n, size)]
 
 
-def read(elmo: Elmo, batches: list[Sentences]) -> None:
-    """What is timed."""
+def embed_batches(elmo: Elmo, batches: list[Sentences]) -> None:
+    """Embed batches: the work that is timed."""
     for batch in batches:
         elmo.embed_batch(batch, elmo.start_state(len(batch)))
 
 
 def bare_products(elmo: Elmo, batches: list[Sentences], backend: backends.Backend) -> Callable[[], None]:
-    """The matrix products of reading the batches, and nothing else."""
-    runs: list[Callable[[], object]] = []
+    """Return a function that runs the matrix products of embedding the batches, and nothing else."""
+    products: list[Callable[[], object]] = []
 
     def product(weight: torch.Tensor) -> torch_products.Product:
         if backend in ("native", "reference"):
@@ -98,34 +99,34 @@ def bare_products(elmo: Elmo, batches: list[Sentences], backend: backends.Backen
         n_words, lengths = len(padded.words), padded.mask.sum(axis=1)
         steps = [int((lengths > step).sum()) for step in range(int(lengths.max()))]
         for packed, width in token_products:
-            runs.append(partial(packed, torch.randn(n_words, width)))
+            products.append(partial(packed, torch.randn(n_words, width)))
         for from_input, from_state, project, layer in layers:
             max_rows = NATIVE_MAX_CHUNK_ROWS if backend == "native" else MAX_CHUNK_ROWS
             chunk = max(1, min(max_rows, sum(steps)))
             wide = torch.randn(chunk, layer.input_dim)
             for first in range(0, sum(steps), chunk):
-                runs.append(partial(from_input, wide[: min(chunk, sum(steps) - first)]))
+                products.append(partial(from_input, wide[: min(chunk, sum(steps) - first)]))
             hidden, squashed = torch.randn(steps[0], layer.projection_dim), torch.randn(steps[0], layer.hidden_dim)
             for n in steps:
-                runs.append(partial(from_state, hidden[:n]))
-                runs.append(partial(project, squashed[:n]))
+                products.append(partial(from_state, hidden[:n]))
+                products.append(partial(project, squashed[:n]))
 
     def run() -> None:
-        for each in runs:
+        for each in products:
             each()
 
     return run
 
 
 def seconds(call: Callable[[], None]) -> float:
-    """Wall time of one call."""
+    """Measure the wall-clock time of one call."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
 
 
 def model_at(work: Path, size: str) -> tuple[Path, Path]:
-    """Options and weights of a random model of a published size, written once for both programs."""
+    """Write a random model of a published size, if it does not exist. Return its options and weights files."""
     folder = work / size
     options, weights = folder / "elmo_options.json", folder / "elmo_weights.hdf5"
     if not weights.exists():
@@ -137,7 +138,7 @@ def model_at(work: Path, size: str) -> tuple[Path, Path]:
 
 
 def peer_seconds(args: argparse.Namespace, size: str, batches: list[Sentences]) -> float:
-    """AllenNLP's best of two passes over the batches: its first one also fills the caches of its libraries."""
+    """Measure AllenNLP's best of ``--peer-repeat`` passes: the first one also fills the caches of its libraries."""
     options, weights = model_at(args.work, size)
     text = args.work / "sentences.txt"
     text.write_text("".join(" ".join(sentence) + "\n" for batch in batches for sentence in batch), encoding="utf-8")
@@ -148,20 +149,20 @@ def peer_seconds(args: argparse.Namespace, size: str, batches: list[Sentences]) 
 
 
 def measure(args: argparse.Namespace) -> None:
-    """All times of a run, added to ``times.json``."""
+    """Measure everything and append the times to ``times.json``."""
     torch.set_num_threads(args.threads)
     file = args.work / "times.json"
-    kept: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    runs: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
     for size in args.sizes.split(","):
         _, weights = model_at(args.work, size)
         elmos: dict[str, Elmo] = {}
         for request in REQUESTS:
             elmos[request] = Elmo(open_model(weights), start="zero", token_cache_mib=0)
         for n_rows in map(int, args.batches.split(",")):
-            batches = batches_of(args.sentences, n_rows)
+            batches = make_batches(args.sentences, n_rows)
             times: dict[str, list[float]] = {}
             selected = {request: backends.select_backend(torch.device("cpu"), request) for request in REQUESTS}
-            bare = {
+            products = {
                 request: bare_products(elmos[request], batches, selected[request])
                 for request in REQUESTS
                 if request != "reference"
@@ -170,21 +171,21 @@ def measure(args: argparse.Namespace) -> None:
                 for request in REQUESTS:
                     os.environ[backends.VARIABLE] = request
                     if round_ == 0:
-                        read(elmos[request], batches[-1:])  # packs the weights
+                        embed_batches(elmos[request], batches[-1:])  # packs the weights
                         continue
-                    times.setdefault(request, []).append(seconds(partial(read, elmos[request], batches)))
-                    if request in bare:
-                        times.setdefault(f"{request} products", []).append(seconds(bare[request]))
+                    times.setdefault(request, []).append(seconds(partial(embed_batches, elmos[request], batches)))
+                    if request in products:
+                        times.setdefault(f"{request} products", []).append(seconds(products[request]))
                 if args.peer_python and round_:
                     times.setdefault(PEER, []).append(peer_seconds(args, size, batches))
             n_tokens = sum(len(sentence) for batch in batches for sentence in batch)
-            kept.append({"size": size, "rows": n_rows, "tokens": n_tokens, "backends": selected, "seconds": times})
-            file.write_text(json.dumps(kept, indent=1))
-            print("\n".join(rows_of(kept[-1])), flush=True)
+            runs.append({"size": size, "rows": n_rows, "tokens": n_tokens, "backends": selected, "seconds": times})
+            file.write_text(json.dumps(runs, indent=1))
+            print("\n".join(table_rows(runs[-1])), flush=True)
 
 
-def rows_of(run: dict[str, Any]) -> list[str]:
-    """The rows of a run in the table."""
+def table_rows(run: dict[str, Any]) -> list[str]:
+    """Format a run as rows of the table."""
     times = {name: statistics.median(each) for name, each in run["seconds"].items()}
     rows = []
     for name in (PEER, *REQUESTS):
@@ -192,39 +193,48 @@ def rows_of(run: dict[str, Any]) -> list[str]:
             continue
         speed = run["tokens"] / times[name]
         ratio = f"{times[PEER] / times[name]:.1f}" if PEER in times else ""
-        bare = times.get(f"{name} products")
-        share = f"{bare / times[name]:.0%}" if bare else ""
+        products = times.get(f"{name} products")
+        fraction = f"{products / times[name]:.0%}" if products else ""
         latency = f"{1000 * times[name] / N_BATCHES.get(run['rows'], 2):,.0f}"
         spread = max(run["seconds"][name]) / min(run["seconds"][name]) - 1
-        cells = (run["size"], run["rows"], name, run["backends"].get(name, ""), f"{speed:,.0f}", latency, ratio, share)
+        cells = (
+            run["size"],
+            run["rows"],
+            name,
+            run["backends"].get(name, ""),
+            f"{speed:,.0f}",
+            latency,
+            ratio,
+            fraction,
+        )
         rows.append(f"| {' | '.join(map(str, cells))} | {spread:.0%} |")
     return rows
 
 
 def report(args: argparse.Namespace) -> None:
-    """The table and the figure of the last run of each size and batch."""
-    kept = json.loads((args.work / "times.json").read_text())
-    last = {(run["size"], run["rows"]): run for run in kept}
+    """Print the table, and draw the figure, of the last run of each size and batch size."""
+    all_runs = json.loads((args.work / "times.json").read_text())
+    last = {(run["size"], run["rows"]): run for run in all_runs}
     sizes = [size for size in ("small", "medium", "original") if any(key[0] == size for key in last)]
-    names = ("size", "sentences a batch", "requested", "backend", "tokens/s", "ms a batch", "times AllenNLP")
-    print(f"| {' | '.join((*names, 'in products', 'spread'))} |")
+    names = ("size", "batch size", "requested", "backend", "tokens/s", "ms per batch", "speed / AllenNLP")
+    print(f"| {' | '.join((*names, 'in matrix products', 'spread'))} |")
     print("|---|---|---|---|---|---|---|---|---|")
     for key in sorted(last, key=lambda key: (sizes.index(key[0]), key[1])):
-        print("\n".join(rows_of(last[key])))
+        print("\n".join(table_rows(last[key])))
     if not args.figure:
         return
     with styled_figure(width=PAGE, height=2.4) as figure:
         for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0], sizes, strict=True):
             runs = [last[key] for key in sorted(last) if key[0] == size]
-            for look, name in zip(LINES, (PEER, *REQUESTS), strict=False):
+            for style, name in zip(LINES, (PEER, *REQUESTS), strict=False):
                 speeds = [
                     (r["rows"], r["tokens"] / statistics.median(r["seconds"][name]))
                     for r in runs
                     if name in r["seconds"]
                 ]
                 if speeds:
-                    axes.plot(*zip(*speeds, strict=True), label=name, **look)
-            axes.set(title=size, xscale="log", yscale="log", xlabel="sentences a batch")
+                    axes.plot(*zip(*speeds, strict=True), label=name, **style)
+            axes.set(title=size, xscale="log", yscale="log", xlabel="batch size")
             axes.set_xticks([1, 16, 64], ["1", "16", "64"])
             axes.set_xticks([], minor=True)
         first = figure.axes[0]
@@ -234,24 +244,24 @@ def report(args: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse, and measure or report."""
+    """Measure, or report what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sentences", nargs="?")
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--peer-python")
-    parser.add_argument("--peer-script")
-    parser.add_argument("--peer-repeat", type=int, default=2)
-    parser.add_argument("--sizes", default="small,medium,original")
-    parser.add_argument("--batches", default="1,16,64")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--figure", help="a path without its suffix")
+    parser.add_argument("sentences", nargs="?", help="tokenized text, one sentence per line")
+    parser.add_argument("--work", type=Path, required=True, help="directory for models and times")
+    parser.add_argument("--peer-python", help="Python interpreter with AllenNLP")
+    parser.add_argument("--peer-script", help="script that runs AllenNLP")
+    parser.add_argument("--peer-repeat", type=int, default=2, help="passes of the script per round  [default: 2]")
+    parser.add_argument("--sizes", default="small,medium,original", help="presets, separated by commas  [default: all]")
+    parser.add_argument("--batches", default="1,16,64", help="batch sizes, separated by commas  [default: 1,16,64]")
+    parser.add_argument("--rounds", type=int, default=3, help="number of measurements  [default: 3]")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads  [default: all cores]")
+    parser.add_argument("--report", action="store_true", help="print the table instead of measuring")
+    parser.add_argument("--figure", help="path of the figure, without a suffix")
     args = parser.parse_args(arguments)
     if args.report:
         report(args)
     elif args.sentences is None:
-        parser.error("give a file of sentences, or --report")
+        parser.error("no SENTENCES given. Give a file of sentences, or --report.")
     else:
         measure(args)
 

@@ -1,10 +1,10 @@
-"""How long it takes until a model is open: our folder, its HDF5 file opened by us, and AllenNLP with the same file.
+"""Compare the time to load a model: from a model directory, from HDF5, and with AllenNLP from the same HDF5 file.
 
     python benchmarks/loading.py FOLDER OPTIONS.json WEIGHTS.hdf5 [--peer-python PYTHON --peer-runner RUNNER]
 
-FOLDER is ``elmokit convert WEIGHTS.hdf5 FOLDER``. RUNNER is a script that loads the file in AllenNLP and prints a line
-of JSON with ``seconds.load``. Each load is a process of its own, they alternate, and the clock starts after the
-imports; the files are in the page cache. Prints a Markdown table of medians.
+Make FOLDER with ``elmokit convert WEIGHTS.hdf5 FOLDER``. RUNNER is a script that loads the file with AllenNLP and
+prints a line of JSON with ``seconds.load``. Each load runs in its own process, the loads alternate, and the clock
+starts after the imports. Files are in the page cache. The script prints a Markdown table of medians.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-OURS = """
+LOAD_SCRIPT = """
 import sys, time
-from elmokit import Elmo
-from elmokit.weights.open import open_model
+from elmokit import Elmo, open_model
 started = time.perf_counter()
 model = open_model(sys.argv[1])
 opened = time.perf_counter()
@@ -31,42 +30,44 @@ print(opened - started, time.perf_counter() - started)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("options", type=Path)
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("--peer-python")
-    parser.add_argument("--peer-runner", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("folder", type=Path, help="model directory")
+    parser.add_argument("options", type=Path, help="options file of the HDF5 file")
+    parser.add_argument("weights", type=Path, help="HDF5 file of the same model")
+    parser.add_argument("--peer-python", help="Python interpreter with AllenNLP")
+    parser.add_argument("--peer-runner", type=Path, help="script that loads the file with AllenNLP")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements of each load  [default: 5]")
     arguments = parser.parse_args()
     seconds: dict[str, list[tuple[float, float | None]]] = {}
     for _ in range(arguments.rounds):
-        for what, path in (("elmokit, folder", arguments.folder), ("elmokit, HDF5", arguments.weights)):
-            opened, ready = map(float, _printed(sys.executable, "-c", OURS, str(path)).split())
-            seconds.setdefault(what, []).append((opened, ready))
+        for loader, path in (("elmokit, model directory", arguments.folder), ("elmokit, HDF5", arguments.weights)):
+            opened, ready = map(float, _output_of(sys.executable, "-c", LOAD_SCRIPT, str(path)).split())
+            seconds.setdefault(loader, []).append((opened, ready))
         if arguments.peer_python:
-            opened = _allennlp(arguments.peer_python, arguments.peer_runner, arguments.options, arguments.weights)
+            opened = _allennlp_seconds(
+                arguments.peer_python, arguments.peer_runner, arguments.options, arguments.weights
+            )
             seconds.setdefault("AllenNLP, HDF5", []).append((opened, None))
-    print("| what | seconds to open | of several | seconds to the first sentence's vectors |")
+    print("| loader | seconds, median | seconds, range | seconds until the first sentence is embedded |")
     print("|---|---|---|---|")
-    for what, pairs in seconds.items():
+    for loader, pairs in seconds.items():
         opened_all = [opened for opened, _ in pairs]
         ready_all = [ready for _, ready in pairs if ready is not None]
         ready_text = f"{statistics.median(ready_all):.2f}" if ready_all else ""
         spread = f"{min(opened_all):.3f} to {max(opened_all):.3f}"
-        print(f"| {what} | {statistics.median(opened_all):.3f} | {spread} | {ready_text} |")
+        print(f"| {loader} | {statistics.median(opened_all):.3f} | {spread} | {ready_text} |")
 
 
-def _allennlp(python: str, runner: Path, options: Path, weights: Path) -> float:
+def _allennlp_seconds(python: str, runner: Path, options: Path, weights: Path) -> float:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as sentences:
         sentences.write("One sentence .\n")
         sentences.flush()
-        printed = _printed(python, str(runner), "run", str(options), str(weights), sentences.name, "1")
+        printed = _output_of(python, str(runner), "run", str(options), str(weights), sentences.name, "1")
     return float(json.loads(printed)["seconds"]["load"])
 
 
-def _printed(*command: str) -> str:
+def _output_of(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -1,19 +1,22 @@
-"""What the layers know: runs what stands in results/probes.md, and prints its tables.
+"""Run the experiments of results/probes.md and print its tables.
 
-python benchmarks/probes.py DATA OUT [MODEL]
+    python benchmarks/probes.py DATA OUT [MODEL]
 
 DATA holds ``ud-english-ewt`` (CoNLL-U) and ``wsd`` (semcor, senseval2, senseval3, semeval2007, sense-inventory.tsv.xz).
-OUT keeps vectors, sense means and an index, so that a call that was killed goes on; delete it for another model.
+OUT stores vectors, sense means and an index. If the script is interrupted, run it again to resume. Use another OUT for
+another model.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+ELMOKIT = [sys.executable, "-m", "elmokit"]
 SEEDS = 3
 EWT = ("ud-english-ewt/en_ewt-ud-train.conllu.xz", "ud-english-ewt/en_ewt-ud-dev.conllu")
 SENSE_SETS = ("senseval2", "senseval3", "semeval2007")
@@ -25,9 +28,13 @@ QUERIES = [
 
 
 def main() -> None:
-    """Run what OUT lacks; print everything."""
-    data, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
-    model = sys.argv[3] if len(sys.argv) > 3 else "en-mini"
+    """Run the experiments whose results are not in OUT; print all tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="directory with the corpora")
+    parser.add_argument("out", type=Path, help="directory for the results")
+    parser.add_argument("model", nargs="?", default="en-mini", help="path, URL or published name  [default: en-mini]")
+    arguments = parser.parse_args()
+    data, out, model = arguments.data.resolve(), arguments.out, arguments.model
     out.mkdir(parents=True, exist_ok=True)
     texts = [str(data / name) for name in EWT]
 
@@ -53,21 +60,18 @@ def main() -> None:
         print("".join(f"    {line}\n" for line in shown.splitlines()))
 
 
-ELMOKIT = [sys.executable, "-m", "elmokit"]
-
-
 def run(out: Path, name: str, arguments: list[str]) -> dict[str, Any]:
-    """What a command says in JSON, kept in OUT."""
-    kept = out / f"{name}.json"
-    if not kept.exists():
-        text = subprocess.run([*ELMOKIT, *arguments, "--json"], cwd=out, check=True, stdout=subprocess.PIPE, text=True)
-        kept.write_text(text.stdout, encoding="utf-8")
-    facts: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    """Run a command with ``--json`` and return its results, or those of an earlier run from OUT."""
+    path = out / f"{name}.json"
+    if not path.exists():
+        done = subprocess.run([*ELMOKIT, *arguments, "--json"], cwd=out, check=True, stdout=subprocess.PIPE, text=True)
+        path.write_text(done.stdout, encoding="utf-8")
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return facts
 
 
 def print_pos(facts: dict[str, Any]) -> None:
-    """Accuracy by layer, as a Markdown table."""
+    """Print the accuracy by layer as a Markdown table."""
     print("| | accuracy | control task | selectivity |\n|---|---|---|---|")
     print(f"| most frequent tag of the word | {facts['most_frequent_tag']:.2%} | | |")
     for row in facts["rows"]:
@@ -81,7 +85,7 @@ def print_pos(facts: dict[str, Any]) -> None:
 
 
 def print_wsd(facts: dict[str, Any]) -> None:
-    """F1 by layer, set and part of speech, as a Markdown table."""
+    """Print F1 by layer, test set and part of speech as a Markdown table."""
     first = facts["rows"][0]
     columns = [*first["scores"], *first["parts_of_speech"]]
     print(f"| | {' | '.join(columns)} |\n|---{'|---' * len(columns)}|")
@@ -89,8 +93,10 @@ def print_wsd(facts: dict[str, Any]) -> None:
         scores = {**row["scores"], **row["parts_of_speech"]}
         name = f"layer {row['name']}" if row["name"].isdigit() else row["name"]
         print(f"| {name} | {' | '.join(format(100 * scores[column]['f1'], '.1f') for column in columns)} |")
-    missed, asked = sum(facts["backed_off"].values()), sum(facts["instances"].values())
-    print(f"\n{facts['senses']:,} senses learnt; {missed:,} of {asked:,} instances had none in training.")
+    unseen, n_instances = sum(facts["backed_off"].values()), sum(facts["instances"].values())
+    print(
+        f"\n{facts['senses']:,} senses in training; {unseen:,} of {n_instances:,} instances had no sense in training."
+    )
 
 
 if __name__ == "__main__":

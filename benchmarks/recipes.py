@@ -1,10 +1,11 @@
-"""Training recipes at equal tokens: the original's beside the newer ones, by held-out perplexity with the full softmax.
+"""Compare training recipes at equal numbers of tokens, by held-out perplexity with the full softmax.
 
     python benchmarks/recipes.py RUNS TEXT... --held-out TEXT... [--vocab VOCAB] [--words 10000] [--steps 300]
         [--only NAME;...]
 
-One network (mini), one text, one seed; each recipe trains for the same number of predictions. Every run is a folder in
-RUNS: after a kill the same command goes on, and what has ended is not done again. Prints a Markdown table.
+All recipes train the same network (mini) on the same text with the same seed, for the same number of predictions. Every
+run has its own directory in RUNS. If the script is interrupted, run it again: unfinished runs are resumed and finished
+ones are not repeated. The script prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from elmokit.weights.folder import load_folder
 N_SAMPLES = 1024
 N_WORDS = 10_000
 N_HELD_OUT = 1000
-SHIPPED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
+INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 
 MODERN, ORIGINAL = RECIPES["modern"], RECIPES["bilm-tf"]
 CHANGES: dict[str, tuple[TrainingConfig, dict[str, Any]]] = {
@@ -41,7 +42,7 @@ CHANGES: dict[str, tuple[TrainingConfig, dict[str, Any]]] = {
 
 
 def recipes(n_steps: int) -> dict[str, TrainingConfig]:
-    """Each recipe at the same sizes, windows and tokens; without dropout, which a fraction of a pass does not need."""
+    """Return each recipe with equal sizes, windows and tokens, without dropout (training is shorter than an epoch)."""
     shared = {
         "model": dataclasses.replace(PRESETS["mini"], dropout=0.0),
         "epochs": None,
@@ -55,19 +56,21 @@ def recipes(n_steps: int) -> dict[str, TrainingConfig]:
 
 
 def main() -> None:
-    """Train what is not trained yet, and print."""
+    """Train the recipes that are not finished, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("texts", nargs="+", type=Path)
-    parser.add_argument("--held-out", nargs="+", type=Path, required=True)
-    parser.add_argument("--vocab", type=Path, default=SHIPPED_VOCABULARY)
-    parser.add_argument("--words", type=int, default=N_WORDS, help="The first so many of the vocabulary.")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--only", help="Some of the recipes, by their names with ; between them.")
+    parser.add_argument("runs", type=Path, help="directory for the runs")
+    parser.add_argument("texts", metavar="text", nargs="+", type=Path, help="training text")
+    parser.add_argument("--held-out", nargs="+", type=Path, required=True, help="validation text")
+    parser.add_argument("--vocab", type=Path, default=INCLUDED_VOCABULARY, help="vocabulary file  [default: en-mini's]")
+    parser.add_argument(
+        "--words", type=int, default=N_WORDS, help="use the first N words of the vocabulary  [default: 10000]"
+    )
+    parser.add_argument("--steps", type=int, default=300, help="optimizer steps of 48 x 20 positions  [default: 300]")
+    parser.add_argument("--only", help="names of the recipes to train, separated by ;")
     arguments = parser.parse_args()
 
-    wanted = recipes(arguments.steps)
-    names = list(wanted) if arguments.only is None else arguments.only.split(";")
+    configs = recipes(arguments.steps)
+    names = list(configs) if arguments.only is None else arguments.only.split(";")
     vocabulary = Vocabulary(Vocabulary.from_file(arguments.vocab).words[: arguments.words])
     held_out = read_held_out(arguments.held_out, N_HELD_OUT)
     corpus, _, _ = count_corpus(arguments.texts, held_out, vocabulary, None)
@@ -78,14 +81,14 @@ def main() -> None:
         def report(content: TrainingReport, name: str = name) -> None:
             print(f"{name}: {content}", flush=True)
 
-        run_training(wanted[name], corpus, run, {"recipe": name}, report)
+        run_training(configs[name], corpus, run, {"recipe": name}, report)
         results = load_folder(run / "model").card
         last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
         values = " | ".join(f"{value:.1f}" for value in (*results["held_out_perplexity"], _mean(results)))
         loss = sum(last["losses"]) / len(last["losses"])
         rows.append(f"| {name} | {loss:.3f} | {values} |")
         print(rows[-1], flush=True)
-    print("\n| recipe | training loss at the end | held-out perplexity forward | backward | mean |")
+    print("\n| recipe | final training loss | held-out perplexity, forward | backward | mean |")
     print("|---" * 5 + "|", *rows, sep="\n")
 
 

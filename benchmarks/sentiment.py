@@ -1,15 +1,15 @@
-"""How much a linear classifier makes of a sentence's sentiment: from its bag of words, or from a biLM's vectors.
+"""Compare linear sentiment classifiers on bags of words and on a biLM's vectors.
 
-python benchmarks/sentiment.py TRAIN DEV [MODEL]
+    python benchmarks/sentiment.py TRAIN DEV [MODEL]
 
-TRAIN and DEV are trees of SST; sentences are the examples, five classes. The vectors are means over a sentence's
-tokens, of each layer, frozen. Logistic regression, fitted by L-BFGS; the better of two penalties on dev stands in
-results/tasks.md.
+TRAIN and DEV are files of SST trees. The examples are whole sentences, in five classes. The vectors are the means of
+each layer over a sentence's tokens, frozen. The classifier is a logistic regression, fitted by L-BFGS. The script
+prints a Markdown table of dev accuracies; results/tasks.md reports the better of two penalties.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,32 +23,37 @@ from elmokit.tasks.readers.trees import read_trees
 
 MIN_COUNT = 3
 PENALTIES = (1e-3, 1e-2)  # on the squared weights
-BAG_SHARE = 0.2  # a bag of words takes less of the penalty: its features are not scaled
+BAG_PENALTY_FACTOR = 0.2  # bags of words get a smaller penalty, because their features are not standardized
 N_CLASSES = 5
 
 
 def main() -> None:
     """Print a table of accuracies on dev."""
-    train, dev = (list(read_trees(path)) for path in sys.argv[1:3])
-    elmo = Elmo.from_pretrained(sys.argv[3] if len(sys.argv) > 3 else None, n_mixes=0)
-    labels = [torch.tensor([int(tree.nodes[0].label) for tree in part]) for part in (train, dev)]
-    sentences = [[tree.tokens for tree in part] for part in (train, dev)]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("train", help="SST trees to train on")
+    parser.add_argument("dev", help="SST trees to evaluate on")
+    parser.add_argument("model", nargs="?", help="path, URL or published name  [default: en-mini]")
+    arguments = parser.parse_args()
+    train, dev = (list(read_trees(path)) for path in (arguments.train, arguments.dev))
+    elmo = Elmo.from_pretrained(arguments.model, n_mixes=0)
+    labels = [torch.tensor([int(tree.nodes[0].label) for tree in trees]) for trees in (train, dev)]
+    sentences = [[tree.tokens for tree in trees] for trees in (train, dev)]
     counts = Counter(word.lower() for tokens in sentences[0] for word in set(tokens))
-    words = {word: place for place, word in enumerate(word for word, count in counts.items() if count >= MIN_COUNT)}
-    bags = [bags_of_words(part, words) for part in sentences]
-    means = [means_of_layers(elmo, part) for part in sentences]
+    words = {word: index for index, word in enumerate(word for word, count in counts.items() if count >= MIN_COUNT)}
+    bags = [bags_of_words(split, words) for split in sentences]
+    means = [means_of_layers(elmo, split) for split in sentences]
     print("| features | dev accuracy by penalty | best |\n|---|---|---|")
-    report("bag of words", bags, labels, BAG_SHARE)
+    report("bag of words", bags, labels, BAG_PENALTY_FACTOR)
     for layer in range(means[0].shape[1]):
-        report(f"mean of layer {layer}", scaled([part[:, layer] for part in means]), labels)
-    every = scaled([part.flatten(1) for part in means])
-    report("means of all layers", every, labels)
-    both = [torch.cat(parts, dim=1) for parts in zip(bags, every, strict=True)]
+        report(f"mean of layer {layer}", standardize([split[:, layer] for split in means]), labels)
+    all_layers = standardize([split.flatten(1) for split in means])
+    report("means of all layers", all_layers, labels)
+    both = [torch.cat(features, dim=1) for features in zip(bags, all_layers, strict=True)]
     report("means of all layers and bag of words", both, labels)
 
 
 def bags_of_words(sentences: Sequence[Sequence[str]], words: dict[str, int]) -> Tensor:
-    """1 for each listed word of a sentence, ``(sentences, words)``."""
+    """Return 1 for each listed word of a sentence, else 0: ``(sentences, words)``."""
     bags = torch.zeros(len(sentences), len(words))
     for row, tokens in zip(bags, sentences, strict=True):
         row[[words[token.lower()] for token in tokens if token.lower() in words]] = 1
@@ -56,24 +61,24 @@ def bags_of_words(sentences: Sequence[Sequence[str]], words: dict[str, int]) -> 
 
 
 def means_of_layers(elmo: Elmo, sentences: Sequence[Sequence[str]]) -> Tensor:
-    """Each layer's mean over a sentence's tokens, ``(sentences, layers, dim)``."""
+    """Return each layer's mean over a sentence's tokens: ``(sentences, layers, dim)``."""
     return torch.from_numpy(np.stack([layers.mean(axis=1) for layers in elmo.embed(sentences)]))
 
 
-def scaled(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Features of mean 0 and deviation 1 over the first part."""
-    mean, deviation = parts[0].mean(dim=0), parts[0].std(dim=0) + 1e-6
-    return [(part - mean) / deviation for part in parts]
+def standardize(splits: Sequence[Tensor]) -> list[Tensor]:
+    """Shift and scale features to mean 0 and standard deviation 1 over the first split (train)."""
+    mean, deviation = splits[0].mean(dim=0), splits[0].std(dim=0) + 1e-6
+    return [(split - mean) / deviation for split in splits]
 
 
-def report(name: str, features: Sequence[Tensor], labels: Sequence[Tensor], share: float = 1.0) -> None:
-    """One row of the table."""
-    found = [accuracy(features, labels, penalty * share) for penalty in PENALTIES]
-    print(f"| {name} | {' '.join(f'{value:.1f}' for value in found)} | {max(found):.1f} |", flush=True)
+def report(name: str, features: Sequence[Tensor], labels: Sequence[Tensor], factor: float = 1.0) -> None:
+    """Print one row of the table. Penalties are multiplied by ``factor``."""
+    scores = [accuracy(features, labels, penalty * factor) for penalty in PENALTIES]
+    print(f"| {name} | {' '.join(f'{value:.1f}' for value in scores)} | {max(scores):.1f} |", flush=True)
 
 
 def accuracy(features: Sequence[Tensor], labels: Sequence[Tensor], penalty: float) -> float:
-    """Of a logistic regression fitted to the first part, on the second, in percent."""
+    """Fit a logistic regression to the first split and return its accuracy on the second, in percent."""
     weight = torch.zeros(features[0].shape[1], N_CLASSES, requires_grad=True)
     bias = torch.zeros(N_CLASSES, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=60, line_search_fn="strong_wolfe")
@@ -86,8 +91,8 @@ def accuracy(features: Sequence[Tensor], labels: Sequence[Tensor], penalty: floa
 
     optimizer.step(loss)
     with torch.no_grad():
-        right = (features[1] @ weight + bias).argmax(dim=1) == labels[1]
-    return float(right.float().mean()) * 100
+        correct = (features[1] @ weight + bias).argmax(dim=1) == labels[1]
+    return float(correct.float().mean()) * 100
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Which constant state should a sentence start from? Perplexity, and distance to carried-state vectors.
+"""Compare initial states by perplexity and by the distance of vectors to those of the stateful start.
 
     python benchmarks/start_states.py MODEL TEXT CALIBRATION [--sentences 2000]
 
-MODEL has a softmax; TEXT is held out and in its natural order; CALIBRATION is training text. Prints a Markdown table.
+MODEL must have a softmax. TEXT is held-out text in its natural order; CALIBRATION is training text. The script prints a
+Markdown table.
 """
 
 from __future__ import annotations
@@ -17,58 +18,58 @@ from elmokit.initial_state import boundary_state, mean_state
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.scoring.perplexity import perplexity
 
-CARRIED_ROWS = 32
+STATEFUL_BATCH_SIZE = 32
 
 
-def sentences(path: str, limit: int) -> list[list[str]]:
-    """The first sentences of a file."""
+def read_first(path: str, limit: int) -> list[list[str]]:
+    """Read the first sentences of a file."""
     return list(islice((tokens for line in read_lines(path) if (tokens := split_tokens(line))), limit))
 
 
-def distances(model: PretrainedBiLM, start: BiLMState, text: list[list[str]], carried: list[np.ndarray]) -> np.ndarray:
-    """Mean cosine distance to the carried-state vectors, per LSTM layer: ``(n_layers,)``."""
+def distances(model: PretrainedBiLM, start: BiLMState, text: list[list[str]], stateful: list[np.ndarray]) -> np.ndarray:
+    """Return the mean cosine distance to the stateful vectors, per LSTM layer: ``(n_layers,)``."""
     elmo = Elmo(model, start="zero")
     elmo.start_hidden, elmo.start_cell = start
     total, n_tokens = np.zeros(elmo.n_layers), 0
-    for ours, theirs in zip(elmo.embed(text), carried, strict=True):
-        norms = np.linalg.norm(ours, axis=2) * np.linalg.norm(theirs, axis=2)
-        total += (1 - (ours * theirs).sum(axis=2) / norms).sum(axis=1)
-        n_tokens += ours.shape[1]
+    for layers, expected in zip(elmo.embed(text), stateful, strict=True):
+        norms = np.linalg.norm(layers, axis=2) * np.linalg.norm(expected, axis=2)
+        total += (1 - (layers * expected).sum(axis=2) / norms).sum(axis=1)
+        n_tokens += layers.shape[1]
     return total[1:] / n_tokens
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("text")
-    parser.add_argument("calibration")
-    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("model", help="path, URL or published name of a model with a softmax")
+    parser.add_argument("text", help="tokenized text, one sentence per line")
+    parser.add_argument("calibration", help="training text for the mean state")
+    parser.add_argument("--sentences", type=int, default=2000, help="sentences to read of each text  [default: 2000]")
     arguments = parser.parse_args()
 
     model = open_model(arguments.model)
     bilm = model.bilm
-    text = sentences(arguments.text, arguments.sentences)
-    calibration = sentences(arguments.calibration, arguments.sentences)
-    carried = Elmo(model, start="stateful").embed(text, batch_size=CARRIED_ROWS)
+    text = read_first(arguments.text, arguments.sentences)
+    calibration = read_first(arguments.calibration, arguments.sentences)
+    stateful = Elmo(model, start="stateful").embed(text, batch_size=STATEFUL_BATCH_SIZE)
 
     names = " | ".join(f"distance, layer {layer}" for layer in range(1, bilm.config.n_layers + 1))
-    print(f"| start | perplexity forward | backward | mean | {names} |")
+    print(f"| initial state | perplexity, forward | backward | mean | {names} |")
     print("|---" * (4 + bilm.config.n_layers) + "|")
     starts = {
-        "zero": bilm.zero_state(1),
+        "zeros": bilm.zero_state(1),
         "one empty sentence": boundary_state(model),
         f"mean state over {len(calibration)} sentences": mean_state(model, calibration),
     }
     if model.initial_state is not None:
-        starts["the state stored with the model"] = model.initial_state
+        starts["state stored with the model"] = model.initial_state
     for name, start in starts.items():
         result = perplexity(model, text, start=start)
-        far = " | ".join(f"{distance:.5f}" for distance in distances(model, start, text, carried))
-        print(f"| {name} | {' | '.join(f'{p:.2f}' for p in (*result.per_direction, result.mean))} | {far} |")
-    result = perplexity(model, text, start="stateful", n_rows=CARRIED_ROWS)
+        per_layer = " | ".join(f"{distance:.5f}" for distance in distances(model, start, text, stateful))
+        print(f"| {name} | {' | '.join(f'{p:.2f}' for p in (*result.per_direction, result.mean))} | {per_layer} |")
+    result = perplexity(model, text, start="stateful", n_rows=STATEFUL_BATCH_SIZE)
     values = " | ".join(f"{p:.2f}" for p in (*result.per_direction, result.mean))
-    print(f"| carried, {CARRIED_ROWS} rows | {values} |" + " 0 |" * bilm.config.n_layers)
+    print(f"| stateful, batch size {STATEFUL_BATCH_SIZE} | {values} |" + " 0 |" * bilm.config.n_layers)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The six tasks without and with ELMo: runs what stands in results/tasks.md, and prints its table.
+"""Train the six tasks without and with ELMo, and print the table of results/tasks.md.
 
-python benchmarks/tasks.py DATA OUT [TASK...] [--seeds 1,2,3]
+    python benchmarks/tasks.py DATA OUT [TASK...] [--seeds 1,2,3]
 
-DATA holds the folders that COMPARISONS names. Each task is one sweep, without and with ELMo on the same data, sizes,
-epochs and seeds. OUT keeps them, so that a call that was killed goes on, and several may share the work; delete
-OUT/TASK/elmo-1 and OUT/TASK/layers for another model inside the package.
+DATA has the directories that COMPARISONS names. Each task is one sweep, without and with ELMo, on the same data, with
+the same sizes, epochs and seeds. Results are stored in OUT. If the script is interrupted, run it again to resume;
+several processes can share the work. If the included model has changed, delete OUT/TASK/elmo-1 and OUT/TASK/layers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ ELMOKIT = [sys.executable, "-m", "elmokit"]
 
 
 class Comparison(NamedTuple):
-    """A task on some data."""
+    """A task, its data and its config."""
 
     title: str
     metric: str
     seeds: str
     config: str
-    """TOML, its paths relative to DATA."""
+    """TOML. Its paths are relative to DATA."""
 
 
-def _config(task: str, train: str, dev: str, more: str = "") -> str:
-    return f'task = "{task}"\npreset = "small"\n[data]\ntrain = "{train}"\ndev = "{dev}"\n{more}\n'
+def _config(task: str, train: str, dev: str, extra: str = "") -> str:
+    return f'task = "{task}"\npreset = "small"\n[data]\ntrain = "{train}"\ndev = "{dev}"\n{extra}\n'
 
 
 COMPARISONS = {
@@ -83,17 +83,19 @@ COMPARISONS = {
 
 
 def main() -> None:
-    """Run what OUT lacks of the named tasks; print a table of those that are done."""
+    """Train the named tasks that are not finished in OUT, and print a table of the finished ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"Of {', '.join(COMPARISONS)}.  [default: all]")
-    parser.add_argument("--seeds", help="Instead of each task's own.")
+    parser.add_argument("data", type=Path, help="directory with the data")
+    parser.add_argument("out", type=Path, help="directory for the results")
+    parser.add_argument(
+        "tasks", nargs="*", metavar="TASK", help=f"tasks to run: {', '.join(COMPARISONS)}  [default: all]"
+    )
+    parser.add_argument("--seeds", help="seeds, separated by commas  [default: each task's own]")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if unknown := set(arguments.tasks) - set(COMPARISONS):
-        parser.error(f"{unknown.pop()} is not one of {', '.join(COMPARISONS)}.")
+        parser.error(f"unknown task {unknown.pop()!r}. Use one of {', '.join(COMPARISONS)}.")
     for name in arguments.tasks or COMPARISONS:
         comparison = COMPARISONS[name]
         config = out / f"{name}.toml"
@@ -109,12 +111,12 @@ def main() -> None:
 
 
 def print_row(comparison: Comparison, rows: list[dict[str, Any]]) -> None:
-    """A line of the table: means over seeds, and how far the seeds differ."""
+    """Print a row of the table: means and standard deviations over seeds. Skip an unfinished task."""
     without, with_elmo = sorted(rows, key=lambda row: bool(row["with_elmo"]))
     cells, means = [], []
     for row in (without, with_elmo):
         score = row["scores"].get(comparison.metric)
-        if score is None:  # another process is at it
+        if score is None:  # another process is still training it
             return
         means.append(score["mean"])
         spread = f" ± {score['deviation']:.1f}" if len(row["seeds"]) > 1 else ""

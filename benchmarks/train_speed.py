@@ -1,18 +1,19 @@
-"""Training tokens per second, beside a plain PyTorch version of the same network, and the data path alone.
+"""Compare training speed with that of a plain PyTorch version of the same network.
 
     python benchmarks/train_speed.py TEXT... [--vocab VOCAB] [--words 10000] [--sizes mini,small] [--rounds 15]
         [--clock wall]
 
-One process; ours and the plain version take turns, window by window, on the same windows, so that whatever else the
-machine does falls on both. A token is one prediction of each direction. The plain version is what one would write with
-PyTorch alone: nn.Conv1d over the characters of every token of the window, nn.LSTM with proj_size (which has no
-clips), F.cross_entropy over the whole vocabulary, Adam. Both are float32, without dropout.
+Both versions run in one process and alternate on the same windows, so that other load on the machine affects both
+equally. A token is one prediction of each direction. The plain version uses PyTorch's own layers: nn.Conv1d over the
+characters of every token of the window, nn.LSTM with proj_size (which has no clipping), F.cross_entropy over the whole
+vocabulary, and Adam. Both use float32 without dropout.
 
-The share of the ceiling is the time of the step's matrix products alone, as bare torch.mm of the same shapes, over the
-time of the whole step. The data path is WindowStream alone. Prints Markdown tables.
+The fraction of the ceiling is the time of the step's matrix products alone, as bare torch.mm calls of the same shapes,
+divided by the time of the whole step. The script also measures the data pipeline (WindowStream) alone. It prints
+Markdown tables.
 
-On a machine with other work, --clock cpu --threads 1 counts this process's own processor time instead; it counts the
-thread that reads ahead, too, so that the data path then shows less than its speed.
+On a busy machine, use --clock cpu --threads 1 to measure the CPU time of the process. CPU time includes the thread that
+reads ahead, so the speed of the data pipeline is then underestimated.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.weights.model import PretrainedBiLM
 
-SHIPPED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
+INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 N_SAMPLES = 1024
 N_WORDS = 10_000
-N_WARM = 1  # steps before the clock starts
+N_WARMUP_STEPS = 1  # steps that are not timed
 N_DATA_WINDOWS = 400
 Shape = tuple[int, int, int]
-"""Of a product: rows, inner size, columns."""
+"""Shape of a matrix product: rows, inner size, columns."""
 
 
 class PlainBiLM(nn.Module):
-    """The network as PyTorch's own layers make it."""
+    """The same network, built from PyTorch's own layers."""
 
     def __init__(self, config: BiLMConfig, n_words: int) -> None:
         super().__init__()
@@ -72,11 +73,12 @@ class PlainBiLM(nn.Module):
         self.softmax = nn.Linear(config.projection_dim, n_words)
 
     def forward(self, char_ids: Tensor, targets: Tensor, states: list[list[tuple[Tensor, Tensor]] | None]) -> Tensor:
-        """The mean loss; ``states`` is brought up to date.
+        """Compute the mean loss, and replace ``states`` with the new states.
 
         Args:
-            char_ids: ``(directions, batch, window_length, chars)``.
-            targets: ``(directions, batch, window_length)``.
+            char_ids: Characters of each token, ``(directions, batch, window_length, chars)``.
+            targets: Words to predict, ``(directions, batch, window_length)``.
+            states: The LSTM states of each direction; None for zeros.
         """
         losses = []
         for direction, lstms in enumerate(self.lstms):
@@ -93,7 +95,7 @@ class PlainBiLM(nn.Module):
         return torch.stack(losses).mean()
 
     def token_vectors(self, char_ids: Tensor) -> Tensor:
-        """``(batch, window_length, chars)`` to ``(batch, window_length, projection_dim)``."""
+        """Convert ``(batch, window_length, chars)`` to ``(batch, window_length, projection_dim)``."""
         embedded = self.characters(char_ids.flatten(0, 1)).transpose(1, 2)
         features = torch.cat([F.relu(convolution(embedded).amax(dim=2)) for convolution in self.convolutions], dim=1)
         for highway in self.highways:
@@ -108,8 +110,8 @@ Step = Callable[[Window], object]
 Clock = Callable[[], float]
 
 
-def our_step(config: TrainingConfig, n_words: int) -> Step:
-    """One step of the optimizer as the trainer makes it."""
+def elmokit_step(config: TrainingConfig, n_words: int) -> Step:
+    """Return a function that runs one training step of elmokit."""
     bilm = BiLM(config.model)
     bilm.reset_parameters(0)
     softmax = FullSoftmax(n_words, config.model.projection_dim)
@@ -120,8 +122,8 @@ def our_step(config: TrainingConfig, n_words: int) -> Step:
 
     def step(window: Window) -> None:
         nonlocal state
-        parts = [torch.from_numpy(part) for part in (window.tokens, window.inputs, window.targets)]
-        loss, hidden, cell = losses(*parts, *state)
+        tensors = [torch.from_numpy(array) for array in (window.tokens, window.inputs, window.targets)]
+        loss, hidden, cell = losses(*tensors, *state)
         loss.mean().backward()
         state = BiLMState(hidden, cell)
         nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
@@ -132,13 +134,13 @@ def our_step(config: TrainingConfig, n_words: int) -> Step:
 
 
 def plain_step(config: TrainingConfig, n_words: int) -> Step:
-    """One step of the plain version."""
+    """Return a function that runs one training step of the plain version."""
     model = PlainBiLM(config.model, n_words)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     states: list[list[tuple[Tensor, Tensor]] | None] = [None] * config.model.n_directions
 
     def step(window: Window) -> None:
-        char_ids = torch.from_numpy(window.tokens[window.inputs])  # every token of the window, repeats too
+        char_ids = torch.from_numpy(window.tokens[window.inputs])  # every token of the window, including repeated ones
         model(char_ids, torch.from_numpy(window.targets), states).backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         optimizer.step()
@@ -148,18 +150,18 @@ def plain_step(config: TrainingConfig, n_words: int) -> Step:
 
 
 def forward_products(config: TrainingConfig, window: Window, n_words: int) -> dict[Shape, int]:
-    """The matrix products of one forward pass, and how often each comes; each has two more of its size backward."""
+    """Count the matrix products of a forward pass by shape. The backward pass has two of the same size for each."""
     model, cnn = config.model, config.model.char_cnn
     assert cnn is not None
-    found: dict[Shape, int] = {}
+    products: dict[Shape, int] = {}
 
     def add(rows: int, inner: int, columns: int, times: int = 1) -> None:
-        found[rows, inner, columns] = found.get((rows, inner, columns), 0) + times
+        products[rows, inner, columns] = products.get((rows, inner, columns), 0) + times
 
     n_distinct, n_positions = len(window.tokens), config.batch_size * config.window_length
-    busy = (window.tokens != window.tokens[:, -1:]).sum(axis=1).mean()  # columns that a token fills, on the average
+    mean_chars = (window.tokens != window.tokens[:, -1:]).sum(axis=1).mean()  # without padding
     for width, count in cnn.filters:
-        add(int(n_distinct * (busy + 1)), cnn.char_dim * width, count)
+        add(int(n_distinct * (mean_chars + 1)), cnn.char_dim * width, count)
     for _ in range(2 * cnn.n_highway):
         add(n_distinct, cnn.n_features, cnn.n_features)
     add(n_distinct, cnn.n_features, model.projection_dim)
@@ -168,11 +170,11 @@ def forward_products(config: TrainingConfig, window: Window, n_words: int) -> di
     add(config.batch_size, model.projection_dim, 4 * model.hidden_dim, times * config.window_length)
     add(config.batch_size, model.hidden_dim, model.projection_dim, times * config.window_length)
     add(n_positions, model.projection_dim, config.n_samples or n_words, model.n_directions)
-    return found
+    return products
 
 
 def products_step(config: TrainingConfig, window: Window, n_words: int) -> Step:
-    """The products of one step alone: forward, and the gradients of both factors."""
+    """Return a function that runs only the matrix products of a step: forward, and the gradients of both factors."""
     work = []
     for (rows, inner, columns), times in forward_products(config, window, n_words).items():
         left, right, out = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(rows, columns)
@@ -188,35 +190,37 @@ def products_step(config: TrainingConfig, window: Window, n_words: int) -> Step:
     return step
 
 
-def seconds_in_turns(
-    steps: dict[str, Step], windows: list[Window], rounds: int, seconds: float, clock: Clock
+def alternating_seconds(
+    steps: dict[str, Step], windows: list[Window], rounds: int, max_seconds: float, clock: Clock
 ) -> dict[str, float]:
-    """The median time of each step, in turns; fewer rounds where they would take longer than ``seconds``."""
+    """Measure the median time of each step, alternating between them. Stop early after ``max_seconds``."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     started = time.perf_counter()
-    for number in range(rounds + N_WARM):
+    for number in range(rounds + N_WARMUP_STEPS):
         window = windows[number % len(windows)]
         for name, step in steps.items():
             before = clock()
             step(window)
-            if number >= N_WARM:
+            if number >= N_WARMUP_STEPS:
                 times[name].append(clock() - before)
-        if number > N_WARM and time.perf_counter() - started > seconds:
+        if number > N_WARMUP_STEPS and time.perf_counter() - started > max_seconds:
             break
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("texts", nargs="+", type=Path)
-    parser.add_argument("--vocab", type=Path, default=SHIPPED_VOCABULARY)
-    parser.add_argument("--words", type=int, default=N_WORDS, help="The first so many of the vocabulary.")
-    parser.add_argument("--sizes", default="mini,small")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=240, help="For each size, at most about so long.")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("texts", metavar="text", nargs="+", type=Path, help="training text")
+    parser.add_argument("--vocab", type=Path, default=INCLUDED_VOCABULARY, help="vocabulary file  [default: en-mini's]")
+    parser.add_argument(
+        "--words", type=int, default=N_WORDS, help="use the first N words of the vocabulary  [default: 10000]"
+    )
+    parser.add_argument("--sizes", default="mini,small", help="presets, separated by commas  [default: mini,small]")
+    parser.add_argument("--rounds", type=int, default=15, help="steps to measure  [default: 15]")
+    parser.add_argument("--seconds", type=float, default=240, help="approximate time limit per size  [default: 240]")
+    parser.add_argument("--threads", type=int, help="CPU threads  [default: PyTorch's choice]")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="time to measure  [default: wall]")
     arguments = parser.parse_args()
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
@@ -229,50 +233,56 @@ def main() -> None:
         f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.clock} clock"
     )
     print(f"vocabulary {n_words:,}\n")
-    print("| sizes | step | tokens/s | plain PyTorch's | ratio | products alone | share of the ceiling |")
+    print(
+        "| size | softmax | tokens/s, elmokit | tokens/s, plain PyTorch | ratio | matrix products alone "
+        "| fraction of the ceiling |"
+    )
     print("|---" * 7 + "|", flush=True)
-    rate = 0.0
+    best_speed = 0.0
     for size in arguments.sizes.split(","):
         full = TrainingConfig(model=dataclasses.replace(PRESETS[size], dropout=0.0))
         sampled = dataclasses.replace(full, n_samples=N_SAMPLES)
-        stored = PretrainedBiLM(BiLM(full.model), "elmokit", vocabulary=vocabulary)
-        with contextlib.closing(stream_of(full, texts, stored)) as stream:
-            windows = list(islice(stream, arguments.rounds + N_WARM))
+        model = PretrainedBiLM(BiLM(full.model), "elmokit", vocabulary=vocabulary)
+        with contextlib.closing(stream_of(full, texts, model)) as stream:
+            windows = list(islice(stream, arguments.rounds + N_WARMUP_STEPS))
         steps = {
-            "ours, full softmax": our_step(full, n_words),
-            "ours, sampled": our_step(sampled, n_words),
+            "elmokit, full softmax": elmokit_step(full, n_words),
+            "elmokit, sampled": elmokit_step(sampled, n_words),
             "plain": plain_step(full, n_words),
             "products, full softmax": products_step(full, windows[0], n_words),
             "products, sampled": products_step(sampled, windows[0], n_words),
         }
-        taken = seconds_in_turns(steps, windows, arguments.rounds, arguments.seconds, clock)
+        taken = alternating_seconds(steps, windows, arguments.rounds, arguments.seconds, clock)
         tokens = full.batch_size * full.window_length
-        rate = max(rate, tokens / min(taken["ours, full softmax"], taken["ours, sampled"]))
+        best_speed = max(best_speed, tokens / min(taken["elmokit, full softmax"], taken["elmokit, sampled"]))
         plain = tokens / taken["plain"]
         for kind in ("full softmax", "sampled"):
-            ours, products = taken[f"ours, {kind}"], taken[f"products, {kind}"]
+            seconds, products = taken[f"elmokit, {kind}"], taken[f"products, {kind}"]
             print(
-                f"| {size} | {kind} | {tokens / ours:,.0f} | {plain:,.0f} | {tokens / ours / plain:.2f} "
-                f"| {products * 1000:.0f} of {ours * 1000:.0f} ms | {products / ours:.0%} |",
+                f"| {size} | {kind} | {tokens / seconds:,.0f} | {plain:,.0f} | {tokens / seconds / plain:.2f} "
+                f"| {products * 1000:.0f} of {seconds * 1000:.0f} ms | {products / seconds:.0%} |",
                 flush=True,
             )
         n_distinct = statistics.mean(len(window.tokens) for window in windows)
-        print(f"\n{size}: {n_distinct:.0f} distinct tokens in {2 * tokens} positions of a window\n", flush=True)
+        print(f"\n{size}: {n_distinct:.0f} distinct tokens in the {2 * tokens} positions of a window\n", flush=True)
     mini = TrainingConfig()
-    stored = PretrainedBiLM(BiLM(mini.model), "elmokit", vocabulary=vocabulary)
-    with contextlib.closing(stream_of(mini, texts, stored)) as stream:
+    model = PretrainedBiLM(BiLM(mini.model), "elmokit", vocabulary=vocabulary)
+    with contextlib.closing(stream_of(mini, texts, model)) as stream:
         for _ in islice(stream, N_DATA_WINDOWS // 4):
             pass
         before = clock()
         for _ in islice(stream, N_DATA_WINDOWS):
             pass
         seconds = clock() - before
-    fed = N_DATA_WINDOWS * mini.batch_size * mini.window_length / seconds
-    print(f"The data path alone: {fed:,.0f} tokens/s, {fed / rate:.0f} times the fastest step above")
+    data_speed = N_DATA_WINDOWS * mini.batch_size * mini.window_length / seconds
+    print(
+        f"The data pipeline alone: {data_speed:,.0f} tokens/s, "
+        f"{data_speed / best_speed:.0f} times the speed of the fastest step above"
+    )
 
 
 def stream_of(config: TrainingConfig, texts: list[Path], model: PretrainedBiLM) -> WindowStream:
-    """The windows of a training."""
+    """Return the windows that training with ``config`` would read."""
     assert model.vocabulary is not None
     return WindowStream(texts, model.vocabulary, model.encode, config.batch_size, config.window_length)
 
