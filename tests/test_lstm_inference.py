@@ -139,7 +139,6 @@ def test_an_empty_batch_keeps_the_states() -> None:
         torch.testing.assert_close([*after], [*states], atol=0, rtol=0)
 
 
-@settings(deadline=None)
 @given(n_rows=st.integers(1, 6), n_steps=st.integers(0, 7), reverse=st.booleans(), seed=st.integers(0, 1000))
 def test_packed_order_visits_each_real_token_once_in_the_order_of_its_row(
     n_rows: int, n_steps: int, reverse: bool, seed: int

@@ -26,7 +26,6 @@ def chunked(draw: st.DrawFn) -> tuple[list[Chunk], int]:
     return chunks, place
 
 
-@settings(deadline=None)
 @given(chunked(), st.sampled_from(SCHEMES))
 def test_chunks_can_be_recovered_from_their_tags(case: tuple[list[Chunk], int], scheme: Scheme) -> None:
     chunks, n_tokens = case
@@ -35,7 +34,6 @@ def test_chunks_can_be_recovered_from_their_tags(case: tuple[list[Chunk], int], 
     assert chunks_in(tags, scheme) == chunks
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=8))
 def test_iob1_is_read_as_conlleval_reads_it(tags: list[str]) -> None:
     assert chunks_in(tags, "IOB1") == chunks_of(tags)

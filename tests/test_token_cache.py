@@ -36,7 +36,6 @@ class Counting:
         return torch.tensor([vector(word) for word in words]).view(-1, DIM) * WEIGHT.detach()
 
 
-@settings(deadline=None)
 @given(
     batches=st.lists(st.lists(st.characters(codec="latin-1"), min_size=1, max_size=12, unique=True), max_size=12),
     rows=st.integers(1, 10),
