@@ -113,6 +113,7 @@ print(len([name for name in sys.modules if name.startswith("elmokit")]))
     assert int(done.stdout) < 25
 
 
+@pytest.mark.slow
 def test_building_a_model_without_memory_imports_no_compiler_stack_of_pytorch() -> None:
     code = """
 import sys, torch

@@ -240,6 +240,7 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # 
     assert not Path("vocab.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # a write beyond it fails as on a full disk

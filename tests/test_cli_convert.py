@@ -34,6 +34,7 @@ def test_half_precision_in_a_file_that_others_read_is_refused(shell) -> None:  #
     assert "AllenNLP and bilm-tf read float32 from .hdf5 files" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text(TEXT)

@@ -148,6 +148,7 @@ def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore
     assert "counting" not in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["two layers", "one layer, forward", "beside a vocabulary"])
 def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     one = kind == "one layer, forward"
@@ -164,6 +165,7 @@ def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  #
     assert set(tuned.vocabulary.words) == {"<S>", "</S>", "<UNK>", *NEW_TEXT.split()}
 
 
+@pytest.mark.slow
 def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: Path, bilm_tf_run: Path) -> None:  # type: ignore[no-untyped-def]
     golden = bilm_tf_fixture
     arguments = (str(golden / "lm_weights.hdf5"), "new.txt", "--held-out", "held.txt")
@@ -177,6 +179,7 @@ def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: 
     assert fell("run2", times=0.9)
 
 
+@pytest.mark.slow
 def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def]
     toy_model().write(Path("zh"))
     ran = shell("finetune", "zh", "new.txt", "--held-out", "held.txt", "--run", "run", *LONGER)
@@ -185,6 +188,7 @@ def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def
     assert open_model("run").lexicon == open_model("zh").lexicon
 
 
+@pytest.mark.slow
 def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     arguments = ("finetune", "model", "new.txt", "--held-out", "held.txt", *QUICK)
@@ -238,6 +242,7 @@ def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-u
 KILLED = "import sys; sys.argv[0] = 'elmokit'; from elmokit.cli.main import main; main()"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_one(shell, folder: Path) -> None:  # type: ignore[no-untyped-def]
     save_folder(random_model(), "model")
     settings = (

@@ -46,6 +46,7 @@ def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
     assert lines[6].startswith("mix                100.00%   weights 0.")
 
 
+@pytest.mark.slow
 def test_pos_reads_columns_and_writes_json_and_a_figure(shell: Shell) -> None:
     pytest.importorskip("matplotlib")
     tags = ("--tags", "3", "--layers", "0,2", "--seeds", "2", "--control")

@@ -60,6 +60,7 @@ def run(code: str, *args: str, path: Path | None = None) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_a_program_that_imports_allennlp_runs_unchanged(tmp_path: Path) -> None:
     files = write_files(tmp_path / "model")
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
@@ -76,6 +77,7 @@ def test_a_program_that_imports_allennlp_runs_unchanged(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imported", [True, False])
 def test_an_installed_allennlp_is_refused(tmp_path: Path, imported: bool) -> None:
     (tmp_path / "allennlp").mkdir()

@@ -370,6 +370,7 @@ def test_embedding_files_that_do_not_fit_are_refused(files: tuple[Path, Path], t
         opened(tmp_path / "outside.hdf5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dump", ["dump_token_embeddings", "dump_bilm_embeddings"])
 def test_a_full_disk_is_an_error_and_no_crash(files: tuple[Path, Path], tmp_path: Path, dump: str) -> None:
     lines = [*WORDS, *(f"word{number}" for number in range(3000))]

@@ -57,6 +57,7 @@ def tiny(sizes: CorefModelConfig = SIZES, head_words: bool = False) -> tuple[Cor
     return config, model, inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [SIZES, COARSE], ids=["2017", "coarse to fine"])
 def test_the_model_can_memorize_a_few_documents(sizes: CorefModelConfig) -> None:
     config, model, inputs = tiny(sizes, head_words=sizes is COARSE)
@@ -234,6 +235,7 @@ def test_a_missing_scipy_is_reported_before_training(monkeypatch: pytest.MonkeyP
         TASK.labels(DOCUMENTS, CorefConfig())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_elmo", [False, True])
 def test_the_command_line_trains_evaluates_and_predicts(tmp_path: Path, with_elmo: bool) -> None:
     gold = tmp_path / "gold.jsonl"

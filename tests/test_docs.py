@@ -19,6 +19,7 @@ from tests.helpers import allennlp_configs
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS
 
 ROOT = Path(__file__).parents[1]
+SLOW_PAGES = {"train.md", "understand.md", "tasks-how-to.md"}  # they train
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMED = re.compile(r"# (\S+\.toml)\n")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -49,7 +50,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in SLOW_PAGES)) for page in PAGES],
+)
 def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for code in blocks(page, "toml"):
         if name := NAMED.match(code):

@@ -24,6 +24,7 @@ TOKENS = st.text(max_size=12)
 SENTENCES = st.lists(st.lists(TOKENS, max_size=9), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     sentences=SENTENCES,

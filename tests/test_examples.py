@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 BENCHMARKS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tagger", "classifier", "finetune_jointly", "cached_layers"])
 def test_example_fits_its_sentences(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = EXAMPLES / f"{name}.py"

@@ -32,6 +32,7 @@ def test_a_figure_is_saved_as_png_and_as_svg(tmp_path: Path) -> None:
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 
 
+@pytest.mark.slow
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = drawn(tmp_path / "a"), drawn(tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

@@ -50,6 +50,7 @@ for path in spoilt:
 """Opens models where no more than 200 MB more than a sound one needs can be had, by Python, NumPy, torch or HDF5."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and limits the address space")
 def test_files_with_forged_sizes_are_refused_in_little_memory(folder: Path, tmp_path: Path) -> None:
     lies: dict[str, tuple[str, Any, str]] = {
@@ -278,6 +279,7 @@ print(refused)
 """
 
 
+@pytest.mark.slow
 def test_weights_with_bytes_changed_open_or_are_one_clear_error(folder: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", OPEN_SPOILT, folder], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

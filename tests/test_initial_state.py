@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from elmokit.embedder import Elmo
@@ -12,6 +13,7 @@ def test_boundary_state_is_the_carried_state_after_an_empty_sentence(model: Pret
     torch.testing.assert_close(boundary_state(model), state)
 
 
+@pytest.mark.slow
 def test_the_mean_state_is_the_mean_of_carried_states(model: PretrainedBiLM) -> None:
     sentences = [["the", "cat"], ["sat"]] * 2
     elmo = Elmo(model, start="stateful")

@@ -19,6 +19,7 @@ def accuracy(layers: list[np.ndarray], learn_mix: bool = False, n_train: int = 8
     return float((predict_linear(probe, [layer[n_train:] for layer in layers]) == LABELS[n_train:]).mean())
 
 
+@pytest.mark.slow
 def test_what_is_linear_is_learnt_and_noise_is_not() -> None:
     assert accuracy([SIGNAL]) > 0.95
     assert accuracy([NOISE]) < 0.5
@@ -29,6 +30,7 @@ def test_the_scale_and_offset_of_features_do_not_matter() -> None:
     assert accuracy([shifted]) == pytest.approx(accuracy([SIGNAL]), abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_mean_of_layers_is_one_layer_that_is_their_mean() -> None:
     given = train_linear([SIGNAL, NOISE], LABELS, N_CLASSES, settings=FEW)
     mean = train_linear([(SIGNAL + NOISE) / 2], LABELS, N_CLASSES, settings=FEW)
@@ -36,12 +38,14 @@ def test_a_mean_of_layers_is_one_layer_that_is_their_mean() -> None:
     assert given.mix.weight.tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_learned_mix_finds_the_layer_that_knows() -> None:
     probe = train_linear([NOISE, SIGNAL], LABELS, N_CLASSES, learn_mix=True, settings=FEW)
     assert probe.mix.weight.softmax(0)[1] > 0.8
     assert accuracy([NOISE, SIGNAL], learn_mix=True) > accuracy([NOISE, SIGNAL]) + 0.05
 
 
+@pytest.mark.slow
 def test_tokens_without_a_label_do_not_count() -> None:
     labels = LABELS.copy()
     labels[:400] = -1

@@ -26,6 +26,7 @@ def elmo(model: PretrainedBiLM) -> Elmo:
     return Elmo(model)
 
 
+@pytest.mark.slow
 def test_every_layer_their_mean_and_their_mix_are_scored(elmo: Elmo) -> None:
     result = probe_pos(elmo, TRAIN, TRAIN, settings=SHORT)
     assert [row.name for row in result.rows] == ["0", "1", "2", "average", "mix"]
@@ -35,6 +36,7 @@ def test_every_layer_their_mean_and_their_mix_are_scored(elmo: Elmo) -> None:
     assert (result.n_train_tokens, result.n_test_tokens, result.n_tags) == (9, 9, 4)
 
 
+@pytest.mark.slow
 def test_layers_are_chosen_and_seeds_counted(elmo: Elmo) -> None:
     result = probe_pos(elmo, TRAIN, TEST, layers=[2, 0], combined=False, seeds=(0, 1), settings=SHORT)
     assert [(row.name, len(row.accuracies)) for row in result.rows] == [("0", 2), ("2", 2)]
@@ -48,6 +50,7 @@ def test_words_without_a_tag_are_not_asked_and_unknown_tags_are_wrong(elmo: Elmo
     assert result.baseline == 0.5
 
 
+@pytest.mark.slow
 def test_the_control_task_gives_a_word_one_tag_everywhere(elmo: Elmo) -> None:
     result = probe_pos(elmo, TRAIN, TRAIN, layers=[0], control=True, settings=SHORT)
     (row,) = result.rows
@@ -62,6 +65,7 @@ def test_mean_and_deviation_are_over_the_seeds() -> None:
     assert (PosRow("0", [0.5]).deviation, row.selectivity) == (0.0, None)
 
 
+@pytest.mark.slow
 def test_vectors_are_kept_and_used_again(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", settings=SHORT)
     assert np.fromfile(tmp_path / "kept" / "train" / "layer-1.f16", "<f2").size == 10 * elmo.output_dim

@@ -129,6 +129,7 @@ def answers_of(config: qa.QaConfig, given: list[QaExample]) -> list[qa.Answer]:
         return model.predict(TASK.collate(given, inputs, {}, config))
 
 
+@pytest.mark.slow
 def test_it_learns_to_answer_and_its_answers_are_slices(tmp_path: Path) -> None:
     given = examples(tmp_path)
     answers = answers_of(TINY, given)
@@ -139,6 +140,7 @@ def test_it_learns_to_answer_and_its_answers_are_slices(tmp_path: Path) -> None:
     assert TASK.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
 
 
+@pytest.mark.slow
 def test_it_learns_that_a_question_has_no_answer(tmp_path: Path) -> None:
     config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=True))
     given = examples(tmp_path, config, without_answer=True)
@@ -173,6 +175,7 @@ def shell(*arguments: str) -> None:
     assert elmokit.main(list(arguments), prog_name="elmokit", standalone_mode=False) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elmo", ["", '[elmo]\ncache_dtype = "float32"\n'])
 def test_the_small_preset_learns_in_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elmo: str

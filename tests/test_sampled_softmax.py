@@ -16,6 +16,7 @@ def law(word: int, n_words: int) -> float:
     return math.log((word + 2) / (word + 1)) / math.log(n_words + 1)
 
 
+@pytest.mark.slow
 def test_the_distribution_is_log_uniform() -> None:
     generator = torch.Generator().manual_seed(0)
     n_words, n_times = 50, 20_000

@@ -68,6 +68,7 @@ def test_the_nearest_use_of_an_ambiguous_word_mostly_has_the_same_sense(
         assert len(right) >= n_right, (layer, nearest)
 
 
+@pytest.mark.slow
 def test_the_demo_writes_vectors_and_shows_neighbours(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), str(tmp_path / "vectors.hdf5")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)

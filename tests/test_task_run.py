@@ -37,6 +37,7 @@ def bilm(tmp_path: Path) -> str:
     return str(tmp_path / "bilm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(TEXTS))
 @pytest.mark.parametrize("with_elmo", [False, True])
 def test_each_task_fits_its_examples_and_gives_them_back(name: str, with_elmo: bool, tmp_path: Path, bilm: str) -> None:

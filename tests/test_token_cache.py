@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit import Elmo

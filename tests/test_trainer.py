@@ -72,6 +72,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return {**stored.bilm.state_dict(), **stored.softmax.state_dict()}
 
 
+@pytest.mark.slow
 def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, tokens=100 * 20, eval_every=50)
     result = run_training(tmp_path, config)

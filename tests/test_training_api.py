@@ -73,6 +73,7 @@ def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
     assert Elmo.from_pretrained("run").embed([["the", "cat"]])[0].shape == (3, 2, 64)
 
 
+@pytest.mark.slow
 def test_train_in_python_and_in_the_shell_make_the_same_run(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: P
     assert all(str(report) for report in reports)
 
 
+@pytest.mark.slow
 def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus: Path) -> None:
     settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300}
     del settings["preset"], settings["max_words"]
@@ -127,6 +129,7 @@ def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus
     assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
 
 
+@pytest.mark.slow
 def test_resume_ends_with_the_numbers_of_an_uninterrupted_run(corpus: Path) -> None:
     straight = train(corpus, held_out=corpus, out="straight", report=lambda _: None, **SETTINGS)
 
