@@ -16,7 +16,7 @@ from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.weights import published
 from elmokit.weights.fetch import local_path
 from elmokit.weights.open import open_model, save_model
-from elmokit.weights.published import ModelLocation, PublishedModel, find, many_languages, models
+from elmokit.weights.published import ModelLocation, PublishedModel, find_published, many_languages, models
 from tests.conftest import random_model
 from tests.helpers import trace_b
 from tests.helpers.http_server import Server
@@ -150,8 +150,8 @@ def test_the_table_of_published_models_is_complete() -> None:
     taken = published.names()
     assert len(taken) == len(set(taken))
     for model in models():
-        assert find(model.name) is model
-        assert all(find(name) is model for name in model.also)
+        assert find_published(model.name) is model
+        assert all(find_published(name) is model for name in model.also)
         assert model.about
         assert model.read_on
         for place in model.locations:
@@ -166,7 +166,7 @@ def test_the_table_of_published_models_is_complete() -> None:
 def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
     import torch
 
-    model = find(name)
+    model = find_published(name)
     assert model is not None
     with torch.device("meta"):
         n_parameters = BiLM(PRESETS[name]).n_parameters
@@ -176,15 +176,15 @@ def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
 
 def test_models_of_the_nlpl_repository_have_names() -> None:
     assert (many_languages()["arabic"], many_languages()["dutch"], many_languages()["chinese"]) == (136, 164, 179)
-    found = find("nlpl:210")
+    found = find_published("nlpl:210")
     assert found is not None
     assert found.locations == (ModelLocation("http://vectors.nlpl.eu/repository/20/210.zip"),)
-    finnish, number = find("many-langs:finnish"), find("nlpl:149")
+    finnish, number = find_published("many-langs:finnish"), find_published("nlpl:149")
     assert finnish is not None
     assert number is not None
     assert finnish.locations == number.locations
     assert len(finnish.locations) == 2
-    assert find("nlpl:x") is find("many-langs:klingon") is find("nothing") is None
+    assert find_published("nlpl:x") is find_published("many-langs:klingon") is find_published("nothing") is None
 
 
 def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[tuple[str, str | None]]:

@@ -101,7 +101,7 @@ def open_model(
         model = _open_url(name, options, words)
     elif _exists(path := expand_user(source, ModelNotFoundError)):
         model = _open_path(path, options, words)
-    elif (known := published.find(name)) is not None:
+    elif (known := published.find_published(name)) is not None:
         if options is not None:
             raise ConfigError(f"{name} is the name of a published model, which has its own options; leave them out.")
         model = _open_published(known, words)
@@ -197,7 +197,7 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Pretra
         return with_words(many_langs.load(path), words)
     if tf_hub.is_module(path):
         return with_words(tf_hub.load(path, options), words)
-    has_checkpoint = tf_checkpoint.find(path) is not None
+    has_checkpoint = tf_checkpoint.find_checkpoint(path) is not None
     found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
     if found:
         named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]

@@ -80,7 +80,7 @@ def names() -> list[str]:
     return own + [f"many-langs:{language}" for language in many_languages()]
 
 
-def find(name: str) -> PublishedModel | None:
+def find_published(name: str) -> PublishedModel | None:
     """Find a published model by name, in upper or lower case.
 
     Besides the names in the table, ``many-langs:LANGUAGE`` is a model of ELMoForManyLangs, and ``nlpl:NUMBER`` any

@@ -137,7 +137,7 @@ def read(
         FormatError, TensorMismatchError, ConfigError: A file is damaged or of another format, or the files do not
             belong together; most often, the vocabulary has not as many words as the softmax has rows.
     """
-    prefix = find(Path(path), step)
+    prefix = find_checkpoint(Path(path), step)
     if prefix is None:
         raise ModelNotFoundError(f"There is no TensorFlow checkpoint at {path}: it has no .index file of one.")
     variables = _Variables(prefix)
@@ -184,7 +184,7 @@ def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = 
         path, vocabulary: As in ``read``.
     """
     try:
-        prefix = find(path)
+        prefix = find_checkpoint(path)
         words_path = None if prefix is None else _vocabulary_path(prefix, vocabulary)
         if prefix is None or words_path is None:
             model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
@@ -223,7 +223,7 @@ def _read_softmax(prefix: Path, bilm: BiLM, vocabulary: Vocabulary) -> Softmax:
     return _softmax(_Variables(prefix), bilm, vocabulary, str(prefix))
 
 
-def find(path: Path, step: int | None = None) -> Path | None:
+def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
     """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none.
 
     Raises:
