@@ -20,7 +20,6 @@ import shutil
 import socket
 import ssl
 import string
-import sys
 import tempfile
 import time
 import urllib.error
@@ -32,6 +31,7 @@ from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlspl
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError, OutputError
 from elmokit.io.cache import cache_dir
+from elmokit.io.progress import ProgressBar
 from elmokit.io.text_files import expand_user
 from elmokit.weights.archives import MODEL_FILES
 
@@ -321,8 +321,6 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def _receive(url: str, response: Any, file: IO[bytes]) -> None:
     """Write a response: a partial one (status 206) after what the file holds, a complete one over it."""
-    from tqdm import tqdm
-
     start = file.tell()
     if response.status == 206:
         if re.match(rf"bytes {start}-", response.headers.get("Content-Range", "")) is None:
@@ -338,22 +336,15 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> None:
         raise FormatError(f"{url}: the server gives a length of {length!r}. Nothing was kept.")
     total = None if length is None else start + int(length)
     _check_room(url, total, file)
-    progress = tqdm(
-        total=total,
-        initial=start,
-        unit="B",
-        unit_scale=True,
-        desc=url_file_name(url),
-        leave=False,
-        disable=not sys.stderr.isatty(),
-    )
-    with progress:
+    name = url_file_name(url)
+    with ProgressBar("B") as progress:
+        progress(name, start, total)
         while block := response.read(_BLOCK):
             # Expired domains and login pages often answer 200 with a page, and some without the right content type.
             if file.tell() == 0 and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:9].lower().startswith(_WEB_PAGE):
                 raise _download_error(url, "the server sends a web page")
             file.write(block)
-            progress.update(len(block))
+            progress(name, file.tell(), total)
             if file.tell() > MAX_BYTES:
                 raise FormatError(f"{url} sends more than {MAX_BYTES:,} bytes; no ELMo is that large.")
     if total is not None and file.tell() < total:
