@@ -9,7 +9,7 @@ import click
 from elmokit.errors import ConfigError
 
 
-@click.command("allennlp-elmo", short_help="Drop-in replacement for `allennlp elmo`.")
+@click.command("allennlp-elmo")
 @click.argument("source", metavar="INPUT", type=click.Path(path_type=Path, allow_dash=True))
 @click.argument("output", metavar="OUTPUT", type=click.Path(path_type=Path))
 @click.option("--all", "all_layers", is_flag=True, help="All layers: (layers, tokens, dim).")
@@ -84,7 +84,7 @@ def allennlp_elmo(
     click.echo(f"{output}: {summary.n_sentences:,} sentences, {summary.n_tokens:,} tokens", err=True)
 
 
-@click.command("allennlp-vocab", short_help="Drop-in replacement for AllenNLP's script for the vectors of a word list.")
+@click.command("allennlp-vocab")
 @click.option(
     "--vocab_path", "--vocab-path", required=True, type=click.Path(path_type=Path), help="Word list, one word per line."
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from elmokit.weights.folder import Storage
 
 
-@click.command(short_help="Convert a model to another format.")
+@click.command()
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @options_option

@@ -27,7 +27,7 @@ _speed = partial(_option, "Speed and memory")
 _run = partial(_option, "Interrupted runs and existing files")
 
 
-@click.command(cls=GroupedCommand, short_help="Compute ELMo vectors for a text file.")
+@click.command(cls=GroupedCommand)
 @click.argument("source", metavar="TEXT", type=click.Path(path_type=Path, allow_dash=True))
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 @model_option

@@ -33,7 +33,7 @@ class FinetuneCommand(SettingsCommand):
         return setting_options(TrainingConfig, FINETUNING)
 
 
-@click.command(cls=FinetuneCommand, short_help="Continue training a model on your own text.")
+@click.command(cls=FinetuneCommand)
 @click.argument("model", metavar="MODEL")
 @texts_argument
 @out_option(required=True, help="New directory for checkpoints, logs and the final model.")

@@ -9,7 +9,7 @@ import click
 from elmokit.cli.common import options_option
 
 
-@click.command(short_help="Show a model's architecture, size and provenance.")
+@click.command()
 @click.argument("model", required=False)
 @options_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elmokit.scoring.surprisal import Surprisal
 
 
-@click.command(short_help="Compute the perplexity of a text.")
+@click.command()
 @click.argument("model")
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 @options_option

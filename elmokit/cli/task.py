@@ -26,7 +26,7 @@ seeds_option = click.option("--seeds", metavar="N[,N...]", help="Train once with
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(short_help="Train and use models for six NLP tasks, with or without ELMo.")
+@click.group()
 def task() -> None:
     """Train, evaluate and use models for six NLP tasks, with or without ELMo."""
 

@@ -34,7 +34,7 @@ class TrainCommand(SettingsCommand):
         return setting_options(TrainingConfig, {"epochs": 1.0})
 
 
-@click.command(cls=TrainCommand, short_help="Pre-train a biLM on tokenized text.")
+@click.command(cls=TrainCommand)
 @texts_argument
 @out_option(help="New directory for checkpoints, log and model.")
 @in_run("--resume", type=PATH, help="Resume the run in this directory. TEXT is not needed.")
