@@ -10,7 +10,7 @@ from pathlib import Path
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.text_files import find_text_files, read_sentences
-from elmokit.text.counts import WordCounts
+from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import TrainingConfig
 from elmokit.training.reports import CountingProgress, TextCounts, TrainingCallback, TrainingNotice
@@ -87,16 +87,7 @@ def count_corpus(
     check_vocabulary_choice(vocabulary, max_words)
     shards = find_text_files(texts, reread=True)
     report(TrainingNotice(f"counting {len(shards)} file{'s' * (len(shards) != 1)}"))
-    n_bytes, total_bytes = 0, sum(shard.stat().st_size for shard in shards)
-
-    def show_progress(n: int) -> None:
-        nonlocal n_bytes
-        n_bytes += n
-        report(CountingProgress(n_bytes, total_bytes))
-
-    with WordCounts() as counts:
-        for shard in shards:
-            counts.add(shard, show_progress)
+    with count_words(shards, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
         elif not isinstance(vocabulary, Vocabulary):
