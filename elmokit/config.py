@@ -12,7 +12,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,14 +70,19 @@ def _checked_table(cls: Any, table: Any, where: str) -> Table:
     checked = {}
     for name, value in table.items():
         if name not in hints:
-            nearest = difflib.get_close_matches(str(name), sorted(hints), n=1, cutoff=0.0)
-            raise ConfigError(f"{where}: unknown key {name!r}. Did you mean {nearest[0]!r}?")
+            raise ConfigError(f"{where}: unknown key {name!r}. {did_you_mean(name, hints)}")
         accepted = typing.get_args(hints[name]) or (hints[name],)
         if value is False and types.NoneType in accepted and bool not in accepted:
             value = None
         inner = [kind for kind in accepted if dataclasses.is_dataclass(kind)]
         checked[name] = _checked_table(inner[0], value, f"{where}.{name}") if inner and value is not None else value
     return checked
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return "Did you mean ...?" with the known name that is closest to an unknown one."""
+    (nearest,) = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.0)
+    return f"Did you mean {nearest!r}?"
 
 
 def to_dict(config: Any) -> Table:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from elmokit.corpus.embed import embed_file
-from elmokit.corpus.estimate import check_disk_space, describe_work, format_bytes, format_time
+from elmokit.corpus.estimate import check_disk_space, describe_work, format_bytes
 from elmokit.corpus.hdf5 import VectorFileLayout
 from elmokit.corpus.reading import CorpusSentence, SentenceCounts, count_sentences
 from elmokit.corpus.writer import WriteProgress
@@ -59,8 +59,7 @@ def test_time_is_estimated_only_for_long_texts(elmo: Elmo) -> None:
     assert little == "10 sentences, 20 tokens; out.hdf5 will take 5.0 kB"
 
 
-def test_sizes_and_times_are_short() -> None:
+def test_sizes_are_short() -> None:
     assert [format_bytes(n) for n in (0, 999, 1600, 242_000_000, 2.5e15)] == [
         *("0 bytes", "999 bytes", "1.6 kB", "242 MB", "2,500.0 TB")
     ]
-    assert [format_time(n) for n in (0.1, 40, 720, 12_600)] == ["1 s", "40 s", "12 min", "3.5 h"]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from elmokit.io.progress import ProgressBar, format_seconds
+from elmokit.io.progress import ProgressBar, format_duration
 
 
 def test_without_a_terminal_a_line_with_the_time_left_appears_every_half_minute(
@@ -20,8 +20,8 @@ def test_without_a_terminal_a_line_with_the_time_left_appears_every_half_minute(
         now[0] += 100
         progress.update(5000)
     assert capsys.readouterr().err.splitlines() == [
-        " 20% of 1,000 B, 0:02:04 left",
-        " 40% of 1,000 B, 0:01:33 left",
+        " 20% of 1,000 B, 2 min left",
+        " 40% of 1,000 B, 93 s left",
         "5,000 B",
     ]
 
@@ -38,7 +38,7 @@ def test_each_stage_estimates_its_time_without_what_an_earlier_run_has_done(
         progress("sort", 0, None)
         now[0] = 80
         progress("sort", 5, None)
-    assert capsys.readouterr().err.splitlines() == ["index:  80% of 1,000 words, 0:00:40 left", "sort: 5 words"]
+    assert capsys.readouterr().err.splitlines() == ["index:  80% of 1,000 words, 40 s left", "sort: 5 words"]
 
 
 def test_on_a_terminal_there_is_a_bar_per_stage_and_lines_go_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,5 +58,11 @@ def test_on_a_terminal_there_is_a_bar_per_stage_and_lines_go_above_it(monkeypatc
     assert "score:" in shown
 
 
-def test_durations_read_as_hours_minutes_and_seconds() -> None:
-    assert [format_seconds(seconds) for seconds in (0, 59.6, 3661)] == ["0:00:00", "0:01:00", "1:01:01"]
+def test_durations_are_short() -> None:
+    assert [format_duration(seconds) for seconds in (0, 0.1, 40, 720, 12_600)] == [
+        "0 s",
+        "1 s",
+        "40 s",
+        "12 min",
+        "3.5 h",
+    ]

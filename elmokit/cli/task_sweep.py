@@ -19,7 +19,7 @@ from elmokit.cli.task import (
     set_option,
 )
 from elmokit.errors import ConfigError
-from elmokit.io.progress import ProgressBar, format_seconds
+from elmokit.io.progress import ProgressBar, format_duration
 
 if TYPE_CHECKING:
     from elmokit.tasks.sweep import StepsSaved, SweepRow, TrainingStart
@@ -163,6 +163,6 @@ def _echo_table(rows: list[SweepRow], metric: str) -> None:
 
 
 def _format_start(start: TrainingStart) -> str:
-    left = "" if start.seconds_left is None else f", about {format_seconds(start.seconds_left)} left for all trainings"
+    left = "" if start.seconds_left is None else f", about {format_duration(start.seconds_left)} left for all trainings"
     variant, seed = start.training.variant, start.training.seed
     return f"training {start.number} of {start.total}: {variant.label}, seed {seed}{left}"

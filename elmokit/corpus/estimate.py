@@ -11,6 +11,7 @@ from elmokit.corpus.reading import CorpusSentence, SentenceCounts
 from elmokit.corpus.writer import WriteProgress, partial_folder
 from elmokit.embedder import Elmo, Layers
 from elmokit.errors import OutputError
+from elmokit.io.progress import format_duration
 
 TRIAL_TOKENS = 1000
 MIN_TOKENS_FOR_TRIAL = 20 * TRIAL_TOKENS  # shorter texts take seconds
@@ -64,7 +65,7 @@ def describe_work(
     line += f"; {output} will take {format_bytes(n_bytes)}"
     if n_left >= MIN_TOKENS_FOR_TRIAL:
         seconds = _seconds_per_token(elmo, _first_tokens(sentences), layers, batch_tokens)
-        line += f" and about {format_time(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
+        line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
     return line
 
 
@@ -93,10 +94,3 @@ def format_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.1f} {unit}"
         n /= 1000
     return f"{n:,.1f} TB"
-
-
-def format_time(seconds: float) -> str:
-    """Return a duration such as "40 s", "12 min" or "3.5 h"."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

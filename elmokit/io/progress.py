@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -102,14 +103,15 @@ class ProgressBar:
             line = f"{min(1, self.done / self.total):4.0%} of {self.total:,} {self.unit}".rstrip()
             if done_here := self.done - self._first:
                 seconds = (now - self._started) * max(0, self.total - self.done) / done_here
-                line += f", {format_seconds(seconds)} left"
+                line += f", {format_duration(seconds)} left"
         print(f"{self._stage}: {line}" if self._stage else line, file=sys.stderr, flush=True)
 
 
-def format_seconds(seconds: float) -> str:
-    """Return a duration as ``hours:minutes:seconds``."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+def format_duration(seconds: float) -> str:
+    """Return a duration such as "40 s", "12 min" or "3.5 h"."""
+    if seconds <= 120:
+        return f"{math.ceil(seconds)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _bar_class() -> Any:

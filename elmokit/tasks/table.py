@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import deep_merge, from_dict, read_toml, to_dict
+from elmokit.config import deep_merge, did_you_mean, from_dict, read_toml, to_dict
 from elmokit.errors import ConfigError
 from elmokit.tasks.config import apply_override
 from elmokit.tasks.coref import CorefTask
@@ -94,5 +93,4 @@ def _choice(name: Any, choices: Iterable[str], what: str, where: str) -> str:
     names = ", ".join(choices)
     if name is None:
         raise ConfigError(f"{where} has no {what}. Add a first line such as: {what} = {choices[0]!r} ({names}).")
-    nearest = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.0)
-    raise ConfigError(f"{where}: unknown {what} {name!r}. Did you mean {nearest[0]!r}? The choices are: {names}.")
+    raise ConfigError(f"{where}: unknown {what} {name!r}. {did_you_mean(name, choices)} The choices are: {names}.")

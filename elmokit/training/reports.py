@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from elmokit.io.progress import ProgressBar
+from elmokit.io.progress import ProgressBar, format_duration
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TrainingPlan:
     def __str__(self) -> str:
         return (
             f"{self.n_predictions:,} predictions per direction in {self.n_steps:,} steps of "
-            f"{self.predictions_per_step:,} per process; about {format_hours(self.seconds)}"
+            f"{self.predictions_per_step:,} per process; about {format_duration(self.seconds)}"
         )
 
 
@@ -109,7 +109,7 @@ class TrainingProgress:
         losses = " / ".join(f"{loss:.3f}" for loss in self.losses)
         line = (
             f"step {self.n_steps:>6}  {self.fraction:6.1%}  epoch {self.epoch:.2f}  "
-            f"{self.tokens_per_second:6.0f} tokens/s  {format_hours(self.seconds_left)} left  training loss {losses}"
+            f"{self.tokens_per_second:6.0f} tokens/s  {format_duration(self.seconds_left)} left  training loss {losses}"
         )
         if self.held_out:
             line += f"  held-out perplexity {format_perplexities(self.held_out)}"
@@ -148,9 +148,3 @@ class TrainingDisplay:
 def format_perplexities(perplexities: Sequence[float]) -> str:
     """Return the perplexities of both directions as text, such as ``96.31 / 94.80``."""
     return " / ".join(f"{value:.2f}" for value in perplexities)
-
-
-def format_hours(seconds: float) -> str:
-    """Return a duration in hours and minutes, such as ``1:05 h``."""
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours}:{minutes:02} h"

@@ -7,14 +7,13 @@ and ``TrainingConfig`` nest the sizes in ``model`` and the softmax in ``softmax`
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from elmokit.bilm import PRESETS
-from elmokit.config import Table, deep_merge, from_dict, read_toml, setting, to_dict
+from elmokit.config import Table, deep_merge, did_you_mean, from_dict, read_toml, setting, to_dict
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, TrainingConfig
@@ -137,9 +136,8 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
         elif name in flat:
             table[name] = value
         else:
-            known = sorted({*flat, *MODEL_SETTINGS, *SOFTMAX_SETTINGS})
-            (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            raise ConfigError(f"There is no setting {name!r}. Did you mean {nearest!r}?")
+            known = {*flat, *MODEL_SETTINGS, *SOFTMAX_SETTINGS}
+            raise ConfigError(f"There is no setting {name!r}. {did_you_mean(name, known)}")
     return table
 
 

@@ -6,14 +6,13 @@ so that nothing is dropped silently.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import to_toml
+from elmokit.config import did_you_mean, to_toml
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.io.text_files import read_lines
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport, to_json
@@ -66,11 +65,10 @@ def _convert_config(top: ConfigTable) -> Tables:
         raise ConfigError("model: expected a table, found null.")
     kind = model.take("type", str, "")
     if kind not in COUNTERPARTS:
-        nearest = difflib.get_close_matches(kind, list(COUNTERPARTS), n=1, cutoff=0.0)[0]
         raise ConfigError(
-            f"model.type is {kind!r}, which is not the model of one of the six tasks. Did you mean {nearest!r}? "
-            f"Expected one of: {', '.join(COUNTERPARTS)}. To import the embedders alone, put text_field_embedder in "
-            "a file of its own."
+            f"model.type is {kind!r}, which is not the model of one of the six tasks. "
+            f"{did_you_mean(kind, COUNTERPARTS)} Expected one of: {', '.join(COUNTERPARTS)}. To import the embedders "
+            "alone, put text_field_embedder in a file of its own."
         )
     counterpart = COUNTERPARTS[kind]
     tables: Tables = {"task": counterpart.task, "data": convert_data(top), "model": {}}
