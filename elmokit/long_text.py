@@ -40,6 +40,8 @@ def read_in_chunks(
     # the state after it.
     backward_states: list[list[LSTMState]] = []
     if bilm.config.bidirectional:
+        # A chunk is read backward from the state after its last position, which comes from the chunk that follows it in
+        # the text.
         states = start.of_direction(1)
         for first, stop in reversed(chunks):
             backward_states.append(states)
@@ -49,7 +51,10 @@ def read_in_chunks(
     for first, stop in chunks:
         vectors = vectors_of(first, stop)
         outputs, states = bilm.run_direction(0, vectors, states)
+        # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
         directions = [[vectors, *outputs]]
         if backward_states:
+            # The list was filled from the end of the text, so `pop` returns the first chunk's state first. Each state
+            # is freed once it has been used.
             directions.append([vectors, *bilm.run_direction(1, vectors, backward_states.pop(), reverse=True)[0]])
         yield torch.stack([torch.cat(layer, dim=-1) for layer in zip(*directions, strict=True)])

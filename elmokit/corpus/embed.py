@@ -32,6 +32,7 @@ from elmokit.io.text_files import STDIN, check_input_file, split_tokens
 from elmokit.nn.kernels.backends import requested_backend
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 
+# A few items even out pools and writes of different speed; each one more costs memory.
 POOLS_AHEAD = 2
 WRITES_BEHIND = 2
 
@@ -115,14 +116,14 @@ def embed_file(
 
     Example:
         >>> from elmokit import Elmo
-        >>> from elmokit.io.atomic import check_output_path
-    from elmokit.io.progress import ProgressBar
+        >>> from elmokit.io.progress import ProgressBar
         >>> with ProgressBar("tokens") as bar:
         ...     embed_file(Elmo.from_pretrained(), "corpus.txt", "vectors.hdf5", dtype="float16", progress=bar)
     """
     started = time.monotonic()
     check_output_path(output, overwrite)
     check_input_file(source, output)
+    # An empty call checks the arguments before the output is created.
     elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
     if fasta:
         keys = "sentences"
@@ -132,6 +133,7 @@ def embed_file(
     settings = _settings(elmo, layers, dtype, fasta, tokenize, batch_size if stateful else batch_tokens)
     # A pipe can be read only once, so it is not counted first.
     counted = count_sentences(source, fasta, strict, tokenize, progress) if Path(source).is_file() else None
+    # The arguments were checked above, so that a mistake leaves no partial output behind.
     with open_resumable(output, settings, resume, overwrite) as writer:
         before = writer.progress
         if counted is not None:
@@ -146,6 +148,9 @@ def embed_file(
             read_corpus_sentences(source, fasta, strict, tokenize),
             before,
             layout.token_bytes,
+            # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
+            # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on
+            # time or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
             max_tokens=None if stateful else READ_AHEAD_BATCHES * batch_tokens,
             max_sentences=batch_size if stateful else None,
         )
@@ -178,6 +183,8 @@ def _embed_pools(
     with BackgroundWriter(_call, WRITES_BEHIND) as background:
         for pool in pools:
             if layout.keys == "sentences":
+                # Checked pool by pool, so that a name that HDF5 cannot hold is reported before its vectors are
+                # computed.
                 for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
                     check_key(name, number)
             if n_to_skip and pool.progress.checksum != before.pool_checksum:
@@ -186,12 +193,14 @@ def _embed_pools(
                 n_to_skip = 0
             for batch in embedding.plan(pool):
                 if n_to_skip:
+                    # Batches of a pool come in a fixed order, so a count is enough to know which of them were written.
                     n_to_skip -= 1
                     n_tokens = sum(len(pool.sentences[row]) for row in batch)
                     n_skipped_tokens += n_tokens
                     count(n_tokens)
                     continue
                 for chunks in embedding.compute(pool, batch):
+                    # Writes and counts go through one queue: a batch is counted only after its vectors were written.
                     background.put(partial(_write_chunks, writer, chunks, layout.dtype))
                     for chunk in chunks:
                         count(chunk.vectors.shape[-2])
@@ -299,10 +308,12 @@ def _settings(
     elmo: Elmo, layers: Layers, dtype: StoredDtype, fasta: bool, tokenize: Callable[[str], list[str]], batch: int
 ) -> dict[str, Any]:
     """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
+    # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
     mixes = zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in elmo.mixes.parameters()))
     return {
         "model": f"{fingerprint(elmo.model, elmo.start)}-{mixes:08x}",
         "start": elmo.start,
+        # Backends differ in the last bits, and lower precisions in more: one file must not mix them.
         "backend": requested_backend(elmo.bilm.precision),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,

@@ -41,6 +41,8 @@ class Prefetcher(Generic[Item]):
 
     def __exit__(self, *error: object) -> None:
         self._stopped.set()
+        # With a limit: a thread that is blocked in a read from a pipe cannot be woken. It is a daemon, so it does not
+        # keep the process alive.
         self._thread.join(timeout=10 * _WAIT_SECONDS)
 
     def __iter__(self) -> Iterator[Item]:

@@ -98,6 +98,8 @@ class ResumableWriter:
         Raises:
             OSError: It cannot be written.
         """
+        # The vectors of a pool are written at their final offsets, in the order of computation. They count batch by
+        # batch, while lengths and names are appended in text order when the pool is complete.
         self._advance(replace(self.progress, n_batches=self.progress.n_batches + 1, pool_checksum=pool_checksum))
 
     def discard_batches(self) -> None:
@@ -124,6 +126,7 @@ class ResumableWriter:
         Raises:
             OSError: It cannot be written.
         """
+        # Fixed byte order: the file is read back with "<i8" on any machine.
         self._store.append(LENGTHS, lengths.astype("<i8"))
         self._store.append(NAMES, names)
         self.state = state
@@ -154,6 +157,7 @@ class ResumableWriter:
     def read_names(self) -> Iterator[str]:
         """Yield the names of the sentences in order."""
         with (self._store.folder / NAMES).open(encoding="utf-8", newline="\n") as file:
+            # newline="\n": a sentence may contain a carriage return or another character at which Python would split.
             for line in islice(file, self.progress.n_sentences):
                 yield line.removesuffix("\n")
 
@@ -188,6 +192,7 @@ def open_resumable(
     store = ResumableStore(
         partial_folder(output),
         settings,
+        # `resume` wins over `overwrite`: with both, an existing output is replaced, but a partial one is continued.
         if_exists="resume" if resume else "restart" if overwrite else "refuse",
         resume_hint="pass --resume",
         restart_hint="pass --overwrite",
@@ -195,6 +200,7 @@ def open_resumable(
     )
     with store:
         yield ResumableWriter(store)
+        # Reached only if the block raised nothing: an exception leaves through `yield`.
         store.publish(VECTORS, output)
 
 
@@ -204,6 +210,7 @@ def partial_folder(output: str | Path) -> Path:
 
 
 def _save_state(state: BiLMState) -> bytes:
+    # Imported here, because only stateful runs need it.
     from safetensors.torch import save
 
     return save({name: tensor.cpu().contiguous() for name, tensor in state._asdict().items()})

@@ -42,6 +42,8 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
     check_output_path(path, overwrite, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
+        # and `mkstemp` would make the file readable by its owner only.
         workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
         raise OutputError(
@@ -67,6 +69,7 @@ def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
     path.rename(old)
     try:
         temporary.replace(path)
+    # Also on Ctrl-C: the existing directory must come back.
     except BaseException:
         old.rename(path)
         raise
@@ -79,6 +82,7 @@ def recover_interrupted(folder: Path) -> None:
     """
     for workspace in _workspaces(folder):
         name = workspace.name[1:].rpartition(".")[0]
+        # The process died between the two renames of `_move_into_place`: put the old directory back.
         if (workspace / "old").exists() and not (folder / name).exists():
             (workspace / "old").rename(folder / name)
         shutil.rmtree(workspace)
@@ -98,6 +102,7 @@ def remove_abandoned(folder: Path, idle_seconds: float = ABANDONED_SECONDS) -> N
 
 def _workspaces(folder: Path) -> list[Path]:
     """Return the temporary directories that ``atomic_write`` made in a directory."""
+    # The name pattern `.NAME.xxxxxxxx`; other hidden files of the directory are left alone.
     names = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
     return [path for path, name, _, suffix in names if name and len(suffix) == SUFFIX_LENGTH and path.is_dir()]
 

@@ -93,6 +93,8 @@ class StoreContents(_Journal):
         if not n_bytes:
             return np.zeros(shape, dtype)
         try:
+            # An empty file cannot be mapped, hence the case above. With an explicit shape only the committed prefix is
+            # mapped, so a reader never sees what a writer is appending.
             return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
         except (OSError, ValueError):
             raise OutputError(
@@ -188,6 +190,7 @@ class ResumableStore:
         wait: bool = False,
     ) -> None:
         self.folder = Path(folder)
+        # Through JSON, so that the settings compare equal to those of a journal: a tuple, for example, becomes a list.
         self.committed = StoreContents(json.loads(json.dumps(dict(settings))), folder=self.folder)
         self.if_exists = if_exists
         self.resume_hint = resume_hint
@@ -216,6 +219,7 @@ class ResumableStore:
 
     def __enter__(self) -> ResumableStore:
         if self.if_exists != "restart":
+            # Before the lock, because taking the lock creates the directory and a file in it.
             self._refuse_other_files()
         with contextlib.ExitStack() as stack:
             stack.enter_context(file_lock(self.folder / _LOCK, self._locked_message, wait=self._wait))
@@ -226,10 +230,13 @@ class ResumableStore:
                 if not self.progress:
                     self._remove()
                 raise self._failure(error) from error
+            # From here on `__exit__` releases the lock; until here, any error does.
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # Files are closed and leftovers removed while the lock is still held: it is the first entry on the stack, so it
+        # is released last.
         with self._open:
             self._close()
             if not self.progress:
@@ -244,6 +251,7 @@ class ResumableStore:
             OSError: It cannot be written.
         """
         file = self._file(name)
+        # Not opened in append mode: there the system ignores `seek`, which `write_at` needs.
         file.seek(0, os.SEEK_END)
         _write(file, data)
 
@@ -303,6 +311,7 @@ class ResumableStore:
                 state_file=state_file,
             )
         )
+        # Only now that no journal refers to them any more.
         for old in self.folder.glob("state-*"):
             if old.name != state_file:
                 old.unlink()
@@ -336,6 +345,8 @@ class ResumableStore:
     def _load(self) -> None:
         """Read the journal and bring the files to the sizes it records."""
         found = None if self.if_exists == "restart" else _read_journal(self.folder)
+        # The process died between the move and the removal: the output is complete, and what is left counts for
+        # nothing.
         if found is not None and found.published is not None and not (self.folder / found.published).exists():
             found = None
         if found is None or not found.progress:
@@ -356,6 +367,7 @@ class ResumableStore:
                     f"or start from scratch: {self.restart_hint}."
                 )
         self.committed = found
+        # Opened at once, not when first needed, so that a missing or short file is reported before hours of computing.
         for name in found.sizes:
             self._file(name)
 
@@ -372,6 +384,8 @@ class ResumableStore:
         if name not in self._files:
             path, size = self.folder / name, self.committed.sizes.get(name, 0)
             self._names.add(name)
+            # "r+b" does not create a file, "wb" would empty it, and "ab" could not write in the middle. Unbuffered, so
+            # that `fsync` and `fstat` see everything that was written.
             path.touch()
             file = self._files[name] = path.open("r+b", buffering=0)
             found = os.fstat(file.fileno()).st_size
@@ -380,12 +394,15 @@ class ResumableStore:
                     f"{path} is cut short: it has {found:,} bytes, but {size:,} were recorded. "
                     f"To start from scratch, {self.restart_hint}."
                 )
+            # What was written after the last commit is not described by the journal, and may be incomplete.
             file.truncate(size)
         return self._files[name]
 
     def _write_journal(self, contents: StoreContents) -> None:
         content = asdict(contents)
         del content["folder"]
+        # Without the `fsync` before the rename, a file system may store the new name before the new content, and a
+        # power loss leaves an empty journal.
         beside = self.folder / _NEW_JOURNAL
         with beside.open("w", encoding="utf-8") as text:
             json.dump(content, text, indent=1)
@@ -403,6 +420,7 @@ class ResumableStore:
     def _remove(self) -> None:
         """Remove the files of the store, and its directory if nothing else is in it."""
         with contextlib.suppress(OSError):
+            # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
             names = [*self._names, JOURNAL, _NEW_JOURNAL, _LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
                 path.unlink(missing_ok=True)
@@ -449,6 +467,7 @@ def _read_old_index_journal(folder: Path) -> StoreContents | None:
 
 def _checked(contents: StoreContents, path: Path) -> StoreContents:
     for name, size in contents.sizes.items():
+        # The journal may have been edited or damaged; a name with a slash would lead out of the directory.
         if not isinstance(size, int) or size < 0 or Path(name).name != name:
             raise _damaged(path, f"{name!r} has size {size!r}")
     return contents
@@ -463,8 +482,10 @@ def _damaged(path: Path, reason: object) -> OutputError:
 
 def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> None:
     """Write everything: an unbuffered file may take only a part at a time."""
+    # A view of the array's memory, not a copy.
     content = data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
     rest = memoryview(content)
+    # Linux writes at most 2 GiB per call, and less when the disk is nearly full.
     while rest:
         rest = rest[file.write(rest) :]
 

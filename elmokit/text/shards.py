@@ -81,6 +81,7 @@ class SentenceBlocks:
         self._seed = list(seed)
         self._shuffle = shuffle
         self._rank, self._n_ranks = rank, n_ranks
+        # One thread: it runs a generator, which cannot be advanced by two at once, and blocks must come in order.
         self._blocks = self._read(start)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
         self._next: Future[SentenceBlock] | None = None
@@ -107,6 +108,8 @@ class SentenceBlocks:
                 n_lines = -(-RANGE_LINES // len(shards))  # of each file
                 readers = [read_lines(self._shards[shard]) for shard in shards]
                 for reader in readers:
+                    # Compressed files cannot be entered in the middle, so the lines before the start are read and
+                    # dropped.
                     for _ in islice(reader, range_ * n_lines):  # skip the ranges before the start
                         pass
                 while (lines := self._own_lines(readers, n_lines)) is not None:

@@ -57,6 +57,7 @@ class _TokenTable:
         encoded = encode(vocabulary.words)
         # Char ids are below 262 and fit into 16 bits, a quarter of what the model reads.
         self._dtype = np.min_scalar_type(max(int(encoded.max()), 2**8))
+        # Kept apart, so that dropping all other words does not encode the vocabulary again.
         self._vocabulary_rows = encoded.astype(self._dtype)
         self.keep_only([])
 
@@ -92,6 +93,7 @@ class _TokenTable:
 
     def word_ids(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
         """Return the word ids of these numbers. Words outside the vocabulary are ``<UNK>``."""
+        # Words of the vocabulary have the lowest numbers, so one comparison finds the unknown ones.
         word_ids = np.where(numbers < len(self.vocabulary), numbers, self.vocabulary.unknown_id)
         return word_ids.astype(np.int64)
 
@@ -169,6 +171,8 @@ class _RowReader:
     def _number_block(self) -> None:
         tokens = list(chain.from_iterable(self._sentences))
         self.table.add(tokens)
+        # All tokens of the block are looked up in one call; a call per sentence would spend its time in NumPy's
+        # overhead.
         ends = np.cumsum([len(sentence) for sentence in self._sentences])
         self._numbers = np.split(self.table.numbers(tokens), ends[:-1])
 

@@ -89,6 +89,7 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
         FormatError: The archive is damaged or unsafe, or holds no model or several.
         OutputError: There is not enough room to unpack it.
     """
+    # Errors while deleting are ignored: Windows cannot delete a file that is still memory-mapped.
     with tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
@@ -106,6 +107,7 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
 
 def _is_zip(path: Path) -> bool:
     with path.open("rb") as file:
+        # The second signature is that of an archive without members.
         return file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -119,6 +121,7 @@ def _is_tar(path: Path) -> bool:
             return archive.next() is not None
     except (*_DAMAGE, OSError):
         return False
+    # It is an archive, but one that `_Member` refuses. The reason is given when it is opened.
     except FormatError:
         return True
 
@@ -129,12 +132,14 @@ def _unpack_zip(path: Path, folder: Path) -> list[str]:
         limit = _Limit(path, folder)
         for member in members:
             name = _safe_path(path, member.filename)
+            # The upper 16 bits hold the Unix mode. Zip has no type of its own for links.
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise _unsafe(path, member.filename, "is a link")
             if member.flag_bits & 0x1:
                 raise _unsafe(path, member.filename, "is encrypted; unpack the archive yourself and give the folder")
             limit.take(member.filename, member.file_size, member.compress_size)
         for member in members:
+            # A second loop: nothing is written before every member was checked.
             name = _safe_path(path, member.filename)
             if not member.is_dir() and _is_wanted(name):
                 with archive.open(member) as source:
@@ -235,8 +240,10 @@ def _is_wanted(name: PurePosixPath) -> bool:
 def _write(path: Path, source: IO[bytes], target: Path, declared: int) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        # "x" refuses an existing file, so that a second member of the same name cannot replace one that was checked.
         with target.open("xb") as file:
             written = 0
+            # One byte more than declared is requested, to notice a member that is longer than its header says.
             while block := source.read(min(_BLOCK, declared - written + 1)):
                 written += len(block)
                 if written > declared:
@@ -251,6 +258,8 @@ def _write(path: Path, source: IO[bytes], target: Path, declared: int) -> None:
 def _root(path: Path, folder: Path) -> Path:
     """Find the one folder that holds a model."""
     roots = {file.parent for file in folder.rglob("*") if any(fnmatch(file.name, pattern) for pattern in _ROOTS)}
+    # `variables` holds the weights of a SavedModel, `fta` the files of the ELMo inside an archive of an AllenNLP task
+    # model. The model is the folder above either.
     roots = {root.parent if root.name in ("variables", "fta") else root for root in roots}
     outer = [root for root in roots if not any(other in root.parents for other in roots)]
     if len(outer) == 1:

@@ -14,7 +14,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+# 0x1EDC6F41, the polynomial of RFC 3720 (iSCSI), with its bits reversed: the register shifts to the right.
 _POLYNOMIAL = 0x82F63B78  # bits reflected
+# Rotation and offset are those of LevelDB's `crc32c::Mask`.
 _MASK_DELTA = 0xA282EAD8
 _ALL = 0xFFFFFFFF
 _MAX_LANES = 1 << 14
@@ -27,9 +29,11 @@ def crc32c(data: bytes | NDArray[np.uint8]) -> int:
     """Compute the CRC-32C of bytes. A memory-mapped array is read row by row."""
     octets = np.frombuffer(data, dtype=np.uint8) if isinstance(data, bytes) else data
     n_lanes = _MAX_LANES
+    # At least 16 rows of 4 bytes per lane, so that the loop over rows, not the fold at the end, does the work.
     while n_lanes * 64 > len(octets) and n_lanes > 64:
         n_lanes //= 2
     row_size = 4 * n_lanes
+    # Bytes that do not fill a row go first: the register after them enters the lanes with a single XOR.
     n_head = len(octets) % row_size if len(octets) >= _MIN_LANED else len(octets)
     state = _advance_plain(_ALL, octets[:n_head].tobytes())
     body = octets[n_head:]
@@ -68,9 +72,12 @@ def _advance_laned(state: int, rows: NDArray[np.uint8]) -> int:
         np.bitwise_xor(moved, np.frombuffer(row.tobytes(), dtype="<u4"), out=lanes)
         if not index:  # the register so far belongs in front of the first word
             lanes[0] ^= state
+    # The left half of the lanes holds words that come 4 * n_lanes bytes before those of the right half: advance it by
+    # that distance, and XOR. Log2(lanes) steps leave one word.
     while n_lanes > 1:
         n_lanes //= 2
         lanes = _advanced(lanes[:n_lanes], 4 * n_lanes) ^ lanes[n_lanes:]
+    # The XOR put the last word into the register; it has yet to move through it.
     return int(_advanced(lanes, 4)[0])
 
 
@@ -90,6 +97,7 @@ def _advance_columns(n_bytes: int) -> tuple[int, ...]:
     """Return the image of each of the register's 32 bits after ``n_bytes`` zero bytes (a power of two)."""
     if n_bytes == 1:
         return tuple(_advance_plain(1 << bit, b"\0") for bit in range(32))
+    # Advancing by n bytes is advancing by n / 2 bytes twice.
     half = _advance_columns(n_bytes // 2)
     return tuple(int(_applied(half, np.array([column], dtype=np.uint32))[0]) for column in half)
 

@@ -42,8 +42,10 @@ HUB_PREFIX = "hf:"
 
 _BLOCK = 1 << 20
 _WAIT_SECONDS = 1.0  # before the second try; doubled before each further one
+# Statuses and errors that may be gone a second later, and errors that will not.
 _RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _PERMANENT_ERRORS = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
+# Beginnings of pages and of the XML errors of object stores. No format of a model begins with one of them.
 _WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<!--", b"<error")
 _ONE_SLASH = re.compile(r"^(https?|file):/(?!/)")
 _URL = re.compile(r"\s*(https?|file):", re.IGNORECASE)
@@ -139,6 +141,7 @@ def fetch(url: str | Path) -> Path:
         return path
     if scheme not in ("http", "https"):
         raise ConfigError(f"{url} cannot be downloaded: give an http, https or file URL.")
+    # One folder per URL: many published files have the same name, such as options.json.
     folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
     path, record = folder / url_file_name(url), folder / "download.json"
     if path.is_file() and record.is_file():
@@ -192,6 +195,8 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, so that the rename is atomic; with a random name, so that two processes do not write one
+        # file.
         handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)
     except OSError as error:
         raise OutputError(
@@ -207,6 +212,7 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
         if expected is not None and sha256 != expected:
             raise FormatError(f"{url} gave a file with the SHA-256 {sha256}, expected {expected}. Nothing was kept.")
         note = {"address": url, "sha256": sha256, "n_bytes": part.stat().st_size}
+        # mkstemp made it readable by its owner only, and a cache may be shared.
         part.chmod(0o644)
         part.replace(path)
         new_record = record.with_name(f".{os.getpid()}.{record.name}")
@@ -236,6 +242,7 @@ def _download(url: str, file: IO[bytes]) -> None:
                 etag = _etag(response.headers)
                 _receive(url, response, file)
             return
+        # Before URLError, of which it is a subclass.
         except urllib.error.HTTPError as error:
             with error:
                 problem = f"the server answers {error.code} {error.reason}"
@@ -245,6 +252,7 @@ def _download(url: str, file: IO[bytes]) -> None:
                 break
         except urllib.error.URLError as error:
             problem = f"no connection ({error.reason})"
+            # A string as the reason comes from urllib itself (an unknown scheme) or from `_SecureRedirects`.
             if isinstance(error.reason, (str, *_PERMANENT_ERRORS)):
                 break
         except (http.client.InvalidURL, UnicodeError) as error:
@@ -271,12 +279,14 @@ def _download_error(url: str, problem: str, is_partial: bool = False) -> ModelNo
 
 def _etag(headers: Any) -> str | None:
     """Return what identifies this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
+    # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
     etag = headers.get("ETag") or headers.get("Last-Modified")
     return None if etag is None or etag.startswith("W/") else str(etag)
 
 
 @contextlib.contextmanager
 def _request(url: str, start: int, etag: str | None) -> Iterator[Any]:
+    # "identity": lengths and ranges of a compressed response would be those of the compressed bytes.
     headers = {"User-Agent": "elmokit", "Accept-Encoding": "identity"}
     if start and etag is not None:
         headers |= {"Range": f"bytes={start}-", "If-Range": etag}
@@ -323,10 +333,12 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> None:
     """Write a response: a partial one (status 206) after what the file holds, a complete one over it."""
     start = file.tell()
     if response.status == 206:
+        # Status 206 must say which bytes follow; bytes from elsewhere would damage the file unnoticed.
         if re.match(rf"bytes {start}-", response.headers.get("Content-Range", "")) is None:
             _truncate(file)
             raise _TruncatedError("the server sent another part of the file than was requested")
     else:
+        # The server ignored the range, or its file has changed: everything is sent again.
         start = 0
         _truncate(file)
         if response.headers.get_content_type() == "text/html":

@@ -38,10 +38,12 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 
 
 def _read(file: IO[bytes], path: Path) -> dict[str, Tensor]:
+    # A pickle can declare a tensor of any size in a few bytes, and torch would allocate it.
     n_bytes = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
         _checked(_loaded(file, "meta", path), n_bytes, path)  # check the sizes before anything is allocated
+    # The old format has no sizes that can be read without the data, so it is checked afterwards only.
     return _checked(_loaded(file, "cpu", path), n_bytes, path)
 
 
@@ -50,6 +52,7 @@ def _loaded(file: IO[bytes], device: str, path: Path) -> Any:
     try:
         return torch.load(file, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
+        # torch names the class that it refused; that name tells the user what is in the file.
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             raise FormatError(
                 f"{path} asks for {found[1]}, which is not a tensor: it holds code or objects, and none of it was run. "

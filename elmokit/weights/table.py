@@ -93,6 +93,7 @@ def fill(
     misshapen: list[str] = []
     found: list[tuple[TensorRow, str]] = []
     for row in rows:
+        # On the meta device a conversion moves no data: it only says which shape the file must have.
         shape = tuple(row.layout.to_theirs(wanted[row.ours].to("meta")).shape)
         name = next((name for name in (row.theirs, *row.also) if name in shapes), None)
         if name is None:
@@ -101,6 +102,8 @@ def fill(
         found.append((row, name))
         if shapes[name] != shape:
             misshapen.append(f"{name} (here {row.ours}) is {shapes[name]}, expected {shape}")
+    # All problems in one message: with wrong options nearly every tensor differs, and the pattern shows which option it
+    # is.
     unexpected = sorted(set(shapes) - {name for _, name in found})
     problems = [
         f"{kind}: {'; '.join(names)}"
@@ -118,6 +121,7 @@ def fill(
             f"{what} holds NaN or infinity in {'; '.join(damaged)}. Training diverged, or the file is damaged: "
             "download or copy it again."
         )
+    # `assign`, because a parameter on the meta device has no memory to copy into.
     module.load_state_dict(tensors, assign=True)
     module.eval()  # a loaded model is used as it is; training turns dropout on itself
 

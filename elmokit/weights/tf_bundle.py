@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from elmokit.weights.table import Shape
 
 INDEX_SUFFIX = ".index"
+# LevelDB's `kTableMagicNumber` (table/format.h): the last 8 bytes of a table.
 MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
+# Two handles of at most 20 bytes (two varints of up to 10 bytes each), padded to 40, and the magic number.
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5  # compression byte and CRC
 
@@ -107,6 +109,8 @@ class TensorBundle:
             kind = "in slices" if entry.sliced else f"with TensorFlow's type number {entry.dtype}"
             raise FormatError(f"{self.prefix}: variable {name} is stored {kind}, which elmokit does not read.")
         octets = self._octets(entry)
+        # Tensors are checked when they are read, not when the bundle is opened: a reader of the biLM need not wait for
+        # a softmax of gigabytes.
         if masked_crc32c(octets) != entry.crc:
             raise FormatError(
                 f"{self._shard_path(entry.shard)}: the checksum of variable {name} is wrong, so the file is damaged. "
@@ -118,6 +122,7 @@ class TensorBundle:
             raise FormatError(f"{self.prefix}: variable {name} is said to have shape {entry.shape}.") from None
 
     def _octets(self, entry: Entry) -> NDArray[np.uint8]:
+        # An empty range cannot be mapped.
         if not entry.size:
             return np.empty(0, dtype=np.uint8)
         return np.memmap(self._shard_path(entry.shard), np.uint8, "r", entry.offset, (entry.size,))
@@ -125,6 +130,8 @@ class TensorBundle:
     def _entry(self, name: str, value: bytes) -> Entry:
         """Parse one entry and check it against the data file that it points into."""
         where = f"{self.index_path}: variable {name}"
+        # The field numbers are those of `BundleEntryProto`. proto3 does not write fields that are zero, such as the
+        # shard and the offset of the first tensor.
         numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)  # dtype, shard, offset, size, CRC; absent fields are 0
         shape: Shape = ()
         sliced = False
@@ -133,6 +140,7 @@ class TensorBundle:
                 numbers[field] = content
             elif field == 2 and isinstance(content, bytes):
                 shape = _shape(content, where)
+            # Field 7, `slices`: a partitioned variable, whose data is under other keys. bilm-tf does not write any.
             sliced = sliced or field == 7
         entry = Entry(numbers[1], shape, numbers[3], numbers[4], numbers[5], numbers[6], sliced)
         if sliced:
@@ -228,6 +236,7 @@ def _block(data: bytes, offset: int, size: int, path: Path) -> Iterator[tuple[by
         raise FormatError(f"{path} is damaged: a block reaches beyond the end. Download or copy it again.")
     content = data[offset : offset + size]
     compression = data[offset + size]
+    # The checksum covers the block and the compression byte.
     crc = int.from_bytes(data[offset + size + 1 : offset + size + _TRAILER_SIZE], "little")
     if masked_crc32c(data[offset : offset + size + 1]) != crc:
         raise FormatError(f"{path} is damaged: a checksum is wrong. Download or copy it again.")
@@ -242,6 +251,8 @@ def _block(data: bytes, offset: int, size: int, path: Path) -> Iterator[tuple[by
     key = b""
     while block.more:
         n_shared, n_own, n_value = block.varint(), block.varint(), block.varint()
+        # Without a limit, keys that each extend the one before would make a small file take memory with the square of
+        # its size.
         if n_shared > len(key) or n_shared + n_own > _MAX_KEY_SIZE:
             raise FormatError(f"{path} is damaged: a name has an impossible length. Download or copy it again.")
         key = key[:n_shared] + block.take(n_own)
@@ -269,6 +280,7 @@ class _Reader:
     def varint(self) -> int:
         """Read a number in groups of seven bits, lowest first; each byte but the last has its top bit set."""
         number = 0
+        # Ten groups of seven bits hold 64 bits; a longer varint is invalid.
         for shift in range(0, 70, 7):
             octet = self.take(1)[0]
             number |= (octet & 0x7F) << shift
@@ -295,6 +307,8 @@ def _fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
 
 def _header(data: bytes, path: Path) -> int:
     """The number of data files."""
+    # `BundleHeaderProto`: 1 num_shards, 2 endianness (0 is little), 3 version, whose field 2 is the oldest reader
+    # allowed.
     numbers = {1: 1, 2: 0}
     for field, content in _fields(data, f"{path}: header"):
         if field in numbers and isinstance(content, int):
@@ -311,10 +325,12 @@ def _header(data: bytes, path: Path) -> int:
 def _shape(data: bytes, where: str) -> Shape:
     sizes = []
     for field, content in _fields(data, where):
+        # `TensorShapeProto`: 2 dim, with its size in field 1; 3 unknown_rank.
         if field == 3 and content:
             raise FormatError(f"{where} has no known shape.")
         if field == 2 and isinstance(content, bytes):
             size = dict(_fields(content, where)).get(1, 0)
+            # A negative size (unknown) is written as a varint of 64 bits in two's complement.
             if not isinstance(size, int) or size >= 1 << 63:
                 raise FormatError(f"{where} has a dimension that is no size. Download or copy the file again.")
             sizes.append(size)

@@ -46,9 +46,12 @@ _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
 _TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
+# Optimizers and moving averages keep their variables under the name of the trained one, with one of these endings.
 _SLOTS = (_ADAGRAD, "/Adam", "/Adam_1", "/ExponentialMovingAverage", "/Momentum")
 _INNER_FOLDER = re.compile(r"saves|epochs|tf_checkpoint|\d+")  # options and vocabulary may be above these
 
+# Both spellings in use: checkpoints put the layer in the scope multi_rnn_cell/cell_L, the module of TensorFlow Hub in
+# RNN/MultiRNNCell/CellL.
 _LSTM = re.compile(
     r"(?:RNN_(?P<direction>\d+)/)?(?:RNN/MultiRNNCell/Cell(?P<hub_layer>\d+)/)?rnn/"
     r"(?:multi_rnn_cell/cell_(?P<layer>\d+)/)?lstm_cell/(?P<part>.+)"
@@ -154,6 +157,7 @@ def read(
     fill(bilm, rows, lm_shapes, variables.read, f"{prefix} (sizes from {options})")
     n_steps = _step(variables.bundle, prefix)
     model = PretrainedBiLM(bilm, FAMILY, source=prefix, card={} if n_steps is None else {"training_steps": n_steps})
+    # A softmax without its words is useless and may hold most of the bytes: without a vocabulary it is not read at all.
     words_path = _vocabulary_path(prefix, vocabulary)
     if words_path is None:
         model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
@@ -234,6 +238,7 @@ def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
     if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
         return path
     folder = path.parent if path.name == "checkpoint" and path.is_file() else path
+    # DeepPavlov's layout: the best model in saves/, and one per epoch; the latest epoch is tried first.
     epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
     for inner in (folder, folder / "saves", *reversed(epochs)):
         prefixes = [file.with_name(file.name.removesuffix(INDEX_SUFFIX)) for file in inner.glob(f"*{INDEX_SUFFIX}")]
@@ -258,6 +263,7 @@ def _is_bundle(prefix: Path) -> bool:
 
 def as_tensor(bundle: TensorBundle, name: str) -> Tensor:
     """Copy a variable into a tensor."""
+    # A copy, because torch has no read-only tensors: writing to one over a read-only map would end the process.
     return torch.from_numpy(np.array(bundle.read(name), dtype=np.float32))
 
 
@@ -288,6 +294,7 @@ def _choose(folder: Path, found: list[Path], step: int | None) -> Path:
         text = ""
     match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
     # It may be an absolute path of the machine it was trained on, with either kind of slash.
+    # PureWindowsPath splits at both.
     newest = by_name.get(PureWindowsPath(match[1]).name) if match else None
     return newest or max(found, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
 
@@ -304,6 +311,7 @@ def _in_or_above(prefix: Path, pattern: str) -> Path | None:
         files = sorted(folder.glob(pattern))
         if len(files) == 1:
             return files[0]
+        # Go up only through folders with the names that training programs give, not through the user's own.
         if not _INNER_FOLDER.fullmatch(folder.name):
             return None
         folder = folder.parent
@@ -374,6 +382,7 @@ def _adagrad(variables: _Variables, module: nn.Module, rows: list[TensorRow]) ->
         slot = variable + _ADAGRAD
         if slot not in bundle.entries or bundle.entries[slot].shape != bundle.entries[variable].shape:
             raise TensorMismatchError(f"{bundle.prefix} holds no Adagrad sums for {theirs}.")
+        # The sums are elementwise, so they take the same change of layout as their parameter.
         tensor = row.layout.to_ours(as_tensor(bundle, slot)).contiguous()
         if row.layout is bilm_tf.WITHOUT_ZERO_ROW:
             tensor[0] = ADAGRAD_START  # not zero: Adagrad divides by the square root of it
