@@ -28,5 +28,8 @@ def info(model: str | None, options: str | None, as_json: bool) -> None:
     card = facts.pop("card")
     for name, value in facts.items():
         click.echo(f"{name:<17} {value}")
+    if card:
+        click.echo("\nModel card")
     for name, value in card.items():
-        click.echo(f"card: {name:<11} {json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value}")
+        shown = f"(a table of {len(value)} values; see --json)" if isinstance(value, dict) else value
+        click.echo(f"{name:<17} {shown}")
