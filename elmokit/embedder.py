@@ -113,6 +113,7 @@ class Elmo(nn.Module):
         if token_cache_mib < 0:
             raise ConfigError(f"token_cache_mib is {token_cache_mib}. Choose 0 or more.")
         self.model = model
+        # Frozen weights let the packed kernels run: they have no backward pass.
         self.bilm = model.bilm.requires_grad_(trainable)
         self.start: Start = start
         self.trainable = trainable
@@ -121,10 +122,13 @@ class Elmo(nn.Module):
         self.mixes = nn.ModuleList(make_scalar_mix(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
         self.dropout = nn.Dropout(dropout)
         state = initial_state(model) if start == "warm" else self.bilm.zero_state(1)
+        # Buffers move with the module to another device, and no optimizer sees them.
         self.register_buffer("start_hidden", state.hidden)
         self.register_buffer("start_cell", state.cell)
         self.start_hidden: Tensor
         self.start_cell: Tensor
+        # Unlike other modules, which start in training mode: most users only embed, and dropout would add noise
+        # silently.
         self.eval()
 
     @classmethod
@@ -203,6 +207,7 @@ class Elmo(nn.Module):
         Peters et al. (2018) use 0.001 for most tasks and 0.1 for NER.
         """
         penalties = [mix.penalty() for mix in self.mixes if isinstance(mix, ScalarMix)]
+        # The zero makes the sum valid without any mix, on the right device.
         return torch.stack([*penalties, self.start_hidden.new_zeros(())]).sum()
 
     def train(self, mode: bool = True) -> Elmo:
@@ -239,10 +244,13 @@ class Elmo(nn.Module):
         Raises:
             ValueError: There is padding between tokens.
         """
+        # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
         mask = (ids > 0).any(dim=-1) if self.bilm.config.n_words is None else ids > 0
+        # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("There is padding before or between tokens. Pad on the right, as Elmo.ids does.")
         state = self.start_state(len(ids)) if state is None else state
+        # Gradients of a frozen biLM would cost memory for nothing. The mixes below are trained all the same.
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers, state = self.bilm(ids, mask, state)
         real = mask if self.keep_boundaries else within_boundaries(mask)
@@ -314,6 +322,7 @@ class Elmo(nn.Module):
         selection = self._select(layers)
         if batch_tokens < 1 or batch_size < 1:
             raise ConfigError(f"batch_tokens is {batch_tokens} and batch_size {batch_size}; both must be at least 1.")
+        # `_embed` is a generator, whose body runs only when it is read; so arguments are checked here.
         vectors = self._embed(iter(sentences), selection, batch_tokens, batch_size)
         return vectors if isinstance(sentences, Iterator) else list(vectors)
 
@@ -402,6 +411,7 @@ class Elmo(nn.Module):
         self, sentences: Iterator[Sequence[str]], selection: _LayerSelection, batch_tokens: int, batch_size: int
     ) -> Iterator[Vectors]:
         if self.start == "stateful":
+            # No rows yet: the state grows with the largest batch, and new rows start from zero, as in bilm-tf.
             state = self.bilm.zero_state(0)
             for batch in read_ahead(sentences, max_items=batch_size):
                 vectors, after = self._run(batch, state.first_rows(len(batch)), selection)
@@ -419,6 +429,7 @@ class Elmo(nn.Module):
 
     def _embed_long(self, sentence: Sequence[str], selection: _LayerSelection) -> Vectors:
         """Compute a long sentence chunk by chunk into one array, so that only its vectors are in memory at once."""
+        # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
         vectors, stop = np.empty(0, np.float32), 0
         for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):
             if not stop:
@@ -432,15 +443,18 @@ class Elmo(nn.Module):
     ) -> Iterator[Vectors]:
         positions = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
         # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
+        # Excluding the last position as an edge leaves no chunk of </S> alone.
         edges = [0, *range(1 + chunk_tokens, len(positions) - 1, chunk_tokens), len(positions)]
 
         def vectors_of(start: int, stop: int) -> Tensor:
+            # Each distinct token is computed once per chunk: in a long text most tokens are repetitions.
             numbers: dict[str, int] = {}
             index = [numbers.setdefault(token, len(numbers)) for token in positions[start:stop]]
             vectors = self.model.word_vectors(list(numbers), self.token_cache)
             return vectors[torch.tensor(index, device=vectors.device)][None]
 
         chunks = read_in_chunks(self.bilm, vectors_of, edges, self.start_state(1))
+        # There is one edge more than there are chunks.
         for start, layers in zip(edges, chunks, strict=False):
             chunk = selection.apply(layers)[..., 0, :, :].detach()
             n_positions = chunk.shape[-2]
@@ -453,6 +467,7 @@ class Elmo(nn.Module):
     ) -> tuple[list[Vectors], BiLMState]:
         (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
         selected = selection.apply(layers, torch.from_numpy(batch.mask).to(layers.device))  # (..., batch, time, dim)
+        # (batch, ..., time, dim), in one transfer from the device.
         rows = selected.movedim(-3, 0).float().cpu().numpy()
         lengths = batch.mask.sum(axis=1)
         # Copies, so that keeping one short sentence does not keep its whole batch in memory.
@@ -518,6 +533,7 @@ class _LayerSelection:
 def within_boundaries(mask: Tensor) -> Tensor:
     """Return the mask of a batch without its boundaries: True only on the tokens between ``<S>`` and ``</S>``."""
     inner = torch.zeros_like(mask)
+    # Position t is a token if t > 0 and position t + 1 is real: then t is not the row's </S>.
     inner[:, 1:-1] = mask[:, 2:]
     return inner
 

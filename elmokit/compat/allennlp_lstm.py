@@ -33,8 +33,10 @@ class _CellLayer(ProjectedLSTM):
         self.input_linearity, self.state_linearity = cell.input_linearity, cell.state_linearity
         self.state_projection = cell.state_projection
         self.input_dim, self.hidden_dim, self.projection_dim = cell.input_size, cell.cell_size, cell.hidden_size
+        # AllenNLP treats 0 as "no bound", too.
         self.cell_clip = cell.memory_cell_clip_value or None
         self.projection_clip = cell.state_projection_clip_value or None
+        # Kept in the cell, because a `_CellLayer` lives for one batch only.
         self._packed = cell._packed
         self.recurrent_dropout = cell.recurrent_dropout_probability if cell.training else 0.0
 
@@ -59,6 +61,8 @@ class _CellLayer(ProjectedLSTM):
         """As ``ProjectedLSTM.forward``, but the same units are dropped at every step if there is recurrent dropout."""
         if not self.recurrent_dropout:
             return super().forward(inputs, state, mask, reverse)
+        # Step by step, because the output of a step is dropped before the next one reads it. That is slow, and only for
+        # training with recurrent dropout.
         mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
         dropout = F.dropout(torch.ones_like(state.hidden), self.recurrent_dropout)
         outputs = list(inputs.new_zeros(*inputs.shape[:2], self.projection_dim).unbind(1))
@@ -115,6 +119,8 @@ class LstmCellWithProjection(nn.Module):
         for linear in (self.input_linearity, self.state_linearity):
             for block in linear.weight.chunk(4):
                 nn.init.orthogonal_(block)
+        # Only this layer has a bias: `input_linearity` has none, as in AllenNLP, so that the gates have one bias and
+        # not two.
         self.state_linearity.bias.zero_()[self.cell_size : 2 * self.cell_size] = 1.0
 
     def forward(
@@ -151,6 +157,7 @@ def read_direction(
 ) -> tuple[list[Tensor], list[LSTMState]]:
     """Read a batch through the layers of one direction; arguments and results as of ``LSTMStack``."""
     first = cells[0]
+    # A stack without layers of its own, to use its choice of kernels; building it costs no memory.
     stack = LSTMStack(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
     stack.layers.extend(_CellLayer(cell) for cell in cells)
     if not (first.training and first.recurrent_dropout_probability):
@@ -159,6 +166,7 @@ def read_direction(
     outputs, after = [], []
     for index, (layer, state) in enumerate(zip(stack.layers, states, strict=True)):
         output, new_state = layer(inputs, state, mask, not first.go_forward)
+        # The skip connection of `LSTMStack.forward`: around every layer but the first.
         inputs = output if index == 0 else output + inputs
         outputs.append(inputs)
         after.append(new_state)
@@ -230,6 +238,7 @@ class ElmoLstm(nn.Module):
         lengths_of(mask)
         mask = mask != 0
         stored = self._stored_state(inputs)
+        # A larger batch than before adds rows that start from zero, as in AllenNLP.
         start = stored.first_rows(len(inputs))
         outputs: list[list[Tensor]] = []
         states: list[list[LSTMState]] = []
@@ -253,6 +262,7 @@ class ElmoLstm(nn.Module):
             return
         if len(mask) != self._states[0].shape[1]:
             raise ValueError(f"There are states of {self._states[0].shape[1]} rows; the mask has {len(mask)} entries.")
+        # (1, rows, 1), against the states' (layers, rows, dim).
         kept = (mask == 0)[None, :, None]
         hidden, memory = (torch.where(kept.to(part.device), part, 0.0) for part in self._states)
         self._states = hidden, memory
@@ -267,6 +277,7 @@ class ElmoLstm(nn.Module):
 
     def _store(self, stored: BiLMState, start: BiLMState, after: BiLMState) -> None:
         """Keep the state after a batch; rows beyond the batch, and rows that became NaN or infinite, keep theirs."""
+        # (rows,): in AllenNLP a single NaN stays in its row for all later batches.
         finite = torch.stack([part.isfinite().all(dim=-1).all(dim=0).all(dim=0) for part in after]).all(dim=0)
         kept = BiLMState(*(torch.where(finite[:, None], new, old) for new, old in zip(after, start, strict=True)))
         hidden, memory = (torch.cat(list(part), dim=-1) for part in stored.with_first_rows(kept))

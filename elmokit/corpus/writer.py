@@ -157,7 +157,7 @@ class ResumableWriter:
     def read_names(self) -> Iterator[str]:
         """Yield the names of the sentences in order."""
         with (self._store.folder / NAMES).open(encoding="utf-8", newline="\n") as file:
-            # newline="\n": a sentence may contain a carriage return or another character at which Python would split.
+            # newline="\n": by default, a carriage return inside a sentence would end its line.
             for line in islice(file, self.progress.n_sentences):
                 yield line.removesuffix("\n")
 

@@ -139,10 +139,12 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
 
     def loss(self, batch: CorefBatch) -> Tensor:
         losses = []
+        # One document at a time: the pruned spans, and so all shapes after pruning, differ from document to document.
         for document in batch.documents:
             assert document.cluster_of is not None
             found = self.antecedents(document)
             spans = zip(found.starts, found.ends, strict=True)
+            # 0 means "not a gold mention". A gold mention that was pruned has no row here and adds nothing to the loss.
             gold = torch.tensor([document.cluster_of.get(span, 0) for span in spans], dtype=torch.int64)
             losses.append(antecedent_loss(found.scores, found.candidates, gold.to(found.scores.device)))
         return torch.stack(losses).mean()
@@ -157,7 +159,10 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         starts, ends = all_spans(document.sentence_ends, self.config.max_width)
         widths = self.vectors.widths(starts, ends)
         mention_scores = self._mention_scores(document.sentence_ends, context, heads, starts, ends, widths)
+        # Lee et al. 2017 keep 0.4 spans per word. The loss never raises the score of a gold mention outside that ratio;
+        # only dropout, which lets such spans in now and then, makes up for it.
         n_best = max(1, int(self.config.keep * len(context)))
+        # A greedy choice in which each span depends on those before it: plain Python, without gradient.
         best = prune_spans(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best)
         kept = torch.tensor(best, dtype=torch.int64, device=starts.device)
         # Only the spans that are kept get vectors: all spans of a document together would not fit in memory.
@@ -166,8 +171,11 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         if self.coarse is None:
             candidates = nearest_antecedents(mention_scores, self.config.antecedents)
         else:
+            # The candidates' scores hold the mention scores and, from 2018 on, the coarse score; `pairs` adds the rest.
             candidates = self.coarse(spans, mention_scores, self.config.antecedents)
         scores = self._scores(spans, candidates, document.speakers[starts], document.genre)
+        # Later rounds score the same candidates again, with span vectors that have moved (Lee et al. 2018). The coarse
+        # score is not computed again.
         for _ in range(self.config.rounds - 1):
             assert self.refine is not None
             spans = self.refine(spans, candidates, scores)
@@ -183,9 +191,12 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         self, sentence_ends: Tensor, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor
     ) -> Tensor:
         """Return the mention score of each span, ``(spans,)``, computed for some sentences at a time."""
+        # (tokens,), computed once although spans overlap.
         attention = self.vectors.attention(context)[:, 0]
         scores = []
         for first, stop in token_ranges(sentence_ends.tolist(), TOKENS_AT_ONCE):
+            # Spans are ordered by first token and end within their sentence, so those of a range of sentences are
+            # consecutive.
             here = slice(*torch.searchsorted(starts, torch.tensor([first, stop], device=starts.device)).tolist())
             tokens = slice(first, stop)
             tensors = (attention[tokens], context[tokens], heads[tokens])
@@ -199,12 +210,16 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         for tokens in document.blocks:
             chars = self.inputs.char_features(tokens)
             words = self._lexical([self.inputs.word_vectors(tokens), chars], tokens)
+            # Each sentence is read on its own, as in Lee et al.; AllenNLP reads the document as one sequence.
             mixed = self.inputs.elmo_mix(tokens, "input")
             outputs = self.lstm(words if mixed is None else torch.cat([words, mixed], dim=-1), tokens.mask)
             contexts.append(self.inputs.at_output(outputs, tokens)[tokens.mask])
+            # Lee et al. 2018 attend over other vectors than those the LSTM reads: GloVe with a context window of 2
+            # words.
             if self.has_head_words:
                 words = self._lexical([self.inputs.word_vectors(tokens, HEAD_WORDS), chars], tokens)
             heads.append(words[tokens.mask])
+        # (tokens, context_dim), from blocks of similar length back to the order of the text.
         context = torch.cat(contexts)[document.position_in_blocks]
         return context, context if self.attends_to_context else torch.cat(heads)[document.position_in_blocks]
 

@@ -110,6 +110,8 @@ class LayerCache:
             for chunk in read_ahead(missing.items(), max_tokens=CHUNK_TOKENS, length=lambda item: len(item[1])):
                 texts = (sentence for _, sentence in chunk)
                 for (key, _), layers in zip(chunk, self.elmo.embed(texts, batch_tokens=BATCH_TOKENS), strict=True):
+                    # (layers, tokens, dim) becomes (tokens, layers, dim), so that the rows of a sentence are
+                    # consecutive in the file.
                     end += layers.shape[1]
                     store.append("layers", np.ascontiguousarray(layers.swapaxes(0, 1).astype(self.dtype)))
                     store.append("ends", np.array([end], np.int64))
@@ -151,5 +153,7 @@ class LayerCache:
 
 def _key(sentence: Sequence[str]) -> bytes:
     """Return a hash of the tokens. Different token lists have different hashes, whatever characters they contain."""
+    # JSON separates tokens unambiguously, as a join with any character would not. 128 bits make a collision of two
+    # sentences practically impossible.
     content = json.dumps(list(check_sentence(sentence))).encode("ascii")
     return hashlib.blake2b(content, digest_size=KEY_BYTES).digest()

@@ -108,8 +108,8 @@ class SentenceBlocks:
                 n_lines = -(-RANGE_LINES // len(shards))  # of each file
                 readers = [read_lines(self._shards[shard]) for shard in shards]
                 for reader in readers:
-                    # Compressed files cannot be entered in the middle, so the lines before the start are read and
-                    # dropped.
+                    # The offset of a line is unknown, and a compressed file cannot be entered in the middle: earlier
+                    # lines are read and dropped.
                     for _ in islice(reader, range_ * n_lines):  # skip the ranges before the start
                         pass
                 while (lines := self._own_lines(readers, n_lines)) is not None:

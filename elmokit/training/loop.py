@@ -95,8 +95,10 @@ def run_training(
     with contextlib.ExitStack() as stack:
         world.on_main_process(lambda: stack.enter_context(run_lock(run)))
         if world.is_main_process:
+            # Only under the lock: the temporary directories of another process that is writing would be removed.
             recover_interrupted(run)
             recover_interrupted(run / CHECKPOINTS)
+        # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
         found = world.broadcast(checkpoints(run))
         if found and not (run / SETTINGS).exists():
             raise TrainingError(f"{run} has checkpoints but no {SETTINGS}. Start a new run in another folder.")
@@ -106,6 +108,7 @@ def run_training(
                 loop.prepare(hours_from_now)
                 return loop.run_to_end(card)
         except (MemoryError, RuntimeError) as error:
+            # PyTorch raises a plain RuntimeError if memory on the CPU is exhausted; only its text tells.
             if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
             raise TrainingError(
@@ -135,6 +138,7 @@ class _TrainingLoop:
         self.state = _build_state(config, corpus, model, world, device)
         if world.rank:  # all processes draw the same initial weights, but different dropout and samples
             torch.manual_seed(config.seed * 100_003 + world.rank)
+        # After the seeds, which it overwrites with the random states of the checkpoint.
         if found and (change := restore_checkpoint(self.state, found[-1], world)):
             report(TrainingNotice(change))
         self.step_losses: nn.Module = self.state.losses
@@ -165,10 +169,13 @@ class _TrainingLoop:
         self._report_questionable_settings()
         earlier_total = 0 if earlier is None else earlier.n_predictions
         same_length = earlier is not None and _length(earlier.config) == _length(config)
+        # A resumed run keeps its length: measured again, `hours` would give another number of steps, and the schedule
+        # of the learning rate would change.
         if earlier_total and same_length and not (hours_from_now and config.hours is not None):
             self.total = earlier_total
         else:
             self.report(model_sizes(config, self.state.losses))
+            # Every process measures, but the number of the main process counts: all must agree on the length.
             seconds = world.broadcast(self._seconds_per_step())
             self.total = self._length_in_predictions(seconds)
             if 0 < counters.n_predictions < self.total and earlier_total:
@@ -192,6 +199,7 @@ class _TrainingLoop:
             )
         if world.is_main_process:
             dataclasses.replace(settings, n_predictions=self.total).save(self.run)
+            # Lines after the checkpoint will be written again by the steps that are repeated.
             self.log.truncate(counters.n_steps)
 
     def _notice(self, message: str) -> None:
@@ -230,6 +238,8 @@ class _TrainingLoop:
         result = self._evaluate_and_keep_best(card) if self.evaluates_first else None
         meter = ThroughputMeter(counters.n_predictions)
         while counters.n_predictions < self.total and not self._stopped_early():
+            # The schedule runs over predictions, not steps, so that it does not depend on the batch size or the number
+            # of processes.
             learning_rate = config.learning_rate_at(counters.n_predictions / self.total)
             gradient_norm = self._step(learning_rate)
             is_last = counters.n_predictions >= self.total
@@ -258,6 +268,7 @@ class _TrainingLoop:
             if is_last or self._stopped_early() or counters.n_steps % config.save_every == 0:
                 with meter.paused():
                     save_checkpoint(state, self.run, self.world)
+        # A run that was complete when it was resumed takes no step and has no result yet.
         return result if result is not None else self._evaluate()
 
     def _stopped_early(self) -> bool:
@@ -266,6 +277,7 @@ class _TrainingLoop:
     def _step(self, learning_rate: float) -> float:
         """Take one optimizer step and return the global norm of the gradient before clipping."""
         config, state, counters = self.config, self.state, self.state.counters
+        # In every step, because evaluation switches dropout off.
         state.losses.train()
         for index in range(config.gradient_accumulation_steps):
             is_last = index == config.gradient_accumulation_steps - 1
@@ -275,6 +287,7 @@ class _TrainingLoop:
             counters.n_summed += 1
         norm = clip_gradients(state.trained_parameters().values(), config.max_grad_norm)
         assert norm is not None
+        # Checked before the update, so that the weights, and any later checkpoint, stay free of NaN.
         if not torch.isfinite(torch.tensor([norm, *losses])).all():
             formatted = " / ".join(f"{loss:.4g}" for loss in losses)
             raise TrainingError(
@@ -296,7 +309,9 @@ class _TrainingLoop:
             losses, hidden, cell = self.step_losses(*tensors, *state.lstm_state)
         # bilm-tf multiplies the loss by the window's length. Only clipping and Adagrad's initial sums are affected.
         scale = (config.window_length if config.scale_loss_by_steps else 1) / config.gradient_accumulation_steps
+        # Outside autocast, as PyTorch recommends: the backward pass uses the dtypes of the forward pass.
         (losses.mean() * scale).backward()
+        # Already without gradient (`WindowLosses.forward`): backpropagation is truncated here.
         state.lstm_state = BiLMState(hidden, cell)
         values: list[float] = losses.tolist()
         return values
@@ -324,6 +339,7 @@ class _TrainingLoop:
                     "held_out_perplexity": list(result.per_direction),
                 }
                 best = dataclasses.replace(state.model, card={**card, **results})
+                # The whole directory is replaced at once, so that an interruption leaves the previous best model.
                 save_folder(best, self.run / RUN_MODEL, overwrite=True)
         return result
 
@@ -331,6 +347,7 @@ class _TrainingLoop:
         """Compute the held-out perplexity in the main process, for all processes."""
         held_out = self.corpus.held_out
         result: Perplexity = self.world.on_main_process(
+            # The same start as in training, where each row continues its text.
             lambda: perplexity(self.state.model, held_out, "stateful", n_rows=min(HELD_OUT_ROWS, len(held_out)))
         )
         return result
@@ -382,6 +399,7 @@ def _stream(config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiL
 
 
 def _freeze(config: TrainingConfig, losses: WindowLosses) -> None:
+    # First everything: the initial model may come with its gradients switched off.
     losses.requires_grad_(True)
     for layer in config.frozen_layers:
         if layer == 0:

@@ -52,6 +52,8 @@ def seconds_per_step(
         if device.type == "cuda":  # kernels run asynchronously
             torch.cuda.synchronize(device)
 
+    # Dropout and sampling draw random numbers here. Without the fork, a run that measures would draw others afterwards
+    # than one that does not.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for index in range(N_TIMED + 1):
             if index == 1:
@@ -64,6 +66,7 @@ def seconds_per_step(
     if with_update:
         optimizer = config_optimizer(config, trained)
         set_learning_rate(optimizer, 0.0)  # it does all its work, and changes nothing
+        # The first update allocates the optimizer's slots; only the second is timed.
         for _ in range(2):
             started = time.perf_counter()
             clip_gradients(trained, config.max_grad_norm)
@@ -71,6 +74,7 @@ def seconds_per_step(
             wait()
             update_seconds = time.perf_counter() - started
     for parameter in trained:
+        # Not zeroed: the memory is given back before training starts.
         parameter.grad = None
     return window_seconds * config.gradient_accumulation_steps + update_seconds
 
@@ -96,6 +100,8 @@ def model_sizes(config: TrainingConfig, losses: WindowLosses) -> ModelSizes:
 def _n_activations(config: TrainingConfig, losses: WindowLosses) -> int:
     """Estimate the numbers that the backward pass of one window needs, as if all its tokens were distinct."""
     n_positions, model = config.batch_size * config.window_length, config.model
+    # The buffers of `lstm_training.py`: gates and their gradients; cells, their tanh and the projection's input; the
+    # rest is inputs and outputs.
     per_lstm = 4 * model.hidden_dim * 2 + 3 * model.hidden_dim + 6 * model.projection_dim
     is_compiled = config.precision == "float32" and native_library_for(next(losses.parameters())) is not None
     per_token = _n_token_layer_activations(model, is_compiled)
@@ -104,6 +110,8 @@ def _n_activations(config: TrainingConfig, losses: WindowLosses) -> int:
     if config.n_samples:
         return n_numbers + model.n_directions * n_positions * config.n_samples * 4
     n_words = softmax.stages.cutoffs[0] if isinstance(softmax, AdaptiveSoftmax) else len(softmax.bias)
+    # The full softmax holds one block of scores at a time, and its gradients (`nn/softmax.py`); PyTorch's adaptive
+    # softmax holds the head's scores of all positions.
     rows = n_positions * 3 if isinstance(softmax, AdaptiveSoftmax) else ROWS_AT_ONCE * 2
     return n_numbers + rows * n_words + sum(parameter.numel() for parameter in softmax.parameters())
 

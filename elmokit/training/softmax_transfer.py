@@ -66,6 +66,7 @@ def with_softmax_over(
     same_words = model.vocabulary is not None and model.vocabulary.words == vocabulary.words
     if old is not None and same_words and softmax_config(old) == softmax:
         return model
+    # A generator of its own, so that drawing here does not move the random numbers of the training.
     generator = torch.Generator().manual_seed(seed)
     if model.vocabulary is not None and not same_words and isinstance(bilm.token_layer, WordEmbedding):
         bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
@@ -125,9 +126,11 @@ def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
 def _frequencies(vocabulary: Vocabulary, counts: Mapping[str, int], n_sentences: int, n_directions: int) -> Tensor:
     """Estimate how often each word is predicted, over all directions, with one added to each count."""
     listed = torch.tensor([counts.get(word, 0) for word in vocabulary.words], dtype=torch.float64)
+    # Every token outside the list is a prediction of <UNK>.
     listed[vocabulary.unknown_id] += sum(counts.values()) - float(listed.sum())
     for boundary in (vocabulary.end_id, vocabulary.begin_id)[:n_directions]:  # each direction has its own end
         listed[boundary] += n_sentences / n_directions
+    # One is added, because the bias of a word that does not occur would be log 0.
     return ((listed + 1) / (listed + 1).sum()).float()
 
 
@@ -168,6 +171,7 @@ def _transferred_rows(table: Tensor, old_ids: Tensor, unknown: int, generator: t
     A published list of words may lack ``<UNK>``. ``unknown`` is negative then, and the mean of all rows is used.
     """
     unknown_row = table[unknown] if unknown >= 0 else table.mean(dim=0)
+    # Drawn for all rows, so that a row's noise does not depend on which other words are known.
     noise = torch.randn(len(old_ids), table.shape[1], generator=generator) * NOISE * table.shape[1] ** -0.5
     return torch.where(old_ids[:, None] >= 0, table[old_ids.clamp(min=0)], unknown_row + noise)
 

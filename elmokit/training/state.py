@@ -94,16 +94,20 @@ def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
         return
     lstm_states, random_of_ranks, positions, loss_sums = zip(*gathered, strict=True)
     tensors = {
+        # (directions, layers, rows, dim): rows of all processes, in the order of ranks.
         "hidden": torch.cat([one.hidden for one in lstm_states], dim=2),
         "cell": torch.cat([one.cell for one in lstm_states], dim=2),
     }
     for rank, states in enumerate(random_of_ranks):
         tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
+    # Eight digits, so that names in alphabetical order are in the order of steps.
     path = run / CHECKPOINTS / f"step-{counters.n_steps:08d}"
+    # The counters are those of the main process; what differs between processes is listed by rank.
     progress = {"counters": vars(counters), "loss_sums": loss_sums, "positions": positions}
     slots = optimizer_tensors(state.optimizer, state.trained_parameters())
     with write_checkpoint(path, progress, {"optimizer": slots, "state": tensors}) as folder:
         save_folder(state.model, folder / "model")
+    # After the new one is complete, so that there is always one to resume from.
     for old in checkpoints(run)[:-N_KEPT]:
         shutil.rmtree(old)
 
@@ -146,6 +150,7 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     # With more processes than before, the last ones find no rows of their own; ``first_rows`` fills up with zeros.
     own_rows = BiLMState(*(part[:, :, first : first + batch_size] for part in all_rows)).first_rows(batch_size)
     state.lstm_state = own_rows.to(state.device)
+    # A process that did not exist before keeps the random state that its seed gave.
     if world.rank < n_processes:
         prefix = f"random.{world.rank}."
         states = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

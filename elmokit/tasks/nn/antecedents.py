@@ -32,6 +32,7 @@ class Candidates(NamedTuple):
 
 def distance_buckets(offsets: Tensor) -> Tensor:
     """Return the number of each distance's bucket: 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more."""
+    # The buckets of e2e-coref. Distance counts kept spans, not tokens.
     bounds = torch.tensor([1, 2, 3, 4, 5, 8, 16, 32, 64], device=offsets.device)
     return torch.bucketize(offsets, bounds, right=True)
 
@@ -42,6 +43,7 @@ def nearest_antecedents(mention_scores: Tensor, n_candidates: int) -> Candidates
     n_candidates = min(n_candidates, n_spans)
     spans = torch.arange(n_spans, device=mention_scores.device)[:, None]
     indices = spans - 1 - torch.arange(n_candidates, device=mention_scores.device)
+    # A valid index even where there is no candidate, so that gathering works; the score of -inf removes it.
     exists, indices = indices >= 0, indices.clamp(min=0)
     scores = mention_scores[:, None] + mention_scores[indices]
     return Candidates(indices, exists, scores.masked_fill(~exists, float("-inf")))
@@ -72,12 +74,14 @@ class CoarseScorer(nn.Module):
         """
         n_spans = len(spans)
         n_candidates = min(n_candidates, n_spans)
+        # The bilinear form (W x_i + b) . x_j: one matrix product for all pairs.
         source, target = self.dropout(self.source(spans)), self.dropout(spans)
         order = torch.arange(n_spans, device=spans.device)
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
             scores = source[start:stop] @ target.t() + mention_scores[start:stop, None] + mention_scores
             scores = scores.masked_fill(order >= order[start:stop, None], float("-inf"))
+            # Only the best few of each row leave the block, so that no matrix of all pairs exists.
             best = scores.topk(n_candidates, dim=1)
             return best.indices, best.values
 
@@ -181,6 +185,7 @@ class SpanRefinement(nn.Module):
         Returns:
             ``(spans, span_dim)``
         """
+        # (spans, 1 + candidates). Missing candidates have a score of -inf and get no weight.
         weights = scores.softmax(dim=1)
         n_spans = len(spans)
 
@@ -207,6 +212,8 @@ def antecedent_loss(scores: Tensor, candidates: Candidates, clusters: Tensor) ->
     """
     same = (clusters[candidates.indices] == clusters[:, None]) & (clusters > 0)[:, None] & candidates.exists
     correct = torch.cat([~same.any(dim=1, keepdim=True), same], dim=1)
+    # The marginal likelihood: the probabilities of all correct antecedents are summed before the logarithm, because the
+    # text does not say which of them is the one.
     return (scores.logsumexp(dim=1) - scores.masked_fill(~correct, float("-inf")).logsumexp(dim=1)).sum()
 
 
@@ -223,11 +230,13 @@ def compute_in_blocks(
             single block is kept, because that is faster and fits in memory.
     """
     size = max(1, FLOATS_AT_ONCE // max(row_floats, 1))
+    # At least one block, so that results have their shape even without rows.
     starts = range(0, max(n_rows, 1), size)
     results = []
     for start in starts:
         stop = min(start + size, n_rows)
         if training and len(starts) > 1:
+            # `checkpoint` restores the random state, so that both computations drop the same units.
             results.append(checkpoint(block, start, stop, use_reentrant=False))
         else:
             results.append(block(start, stop))

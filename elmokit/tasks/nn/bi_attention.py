@@ -69,8 +69,10 @@ class BiAttention(nn.Module):
         Returns:
             ``(batch, m, 4 * dim)``
         """
+        # -inf before the maximum over the question below, which padding could otherwise win.
         scores = self.scores(passage, question).masked_fill(~question_mask[:, None, :], -torch.inf)
         attended_question = attend(scores, question, question_mask)
+        # One vector for the whole passage: the words that some question word matches best.
         attended_passage = attend(scores.amax(2)[:, None, :], passage, passage_mask)  # (batch, 1, dim)
         return torch.cat([passage, attended_question, passage * attended_question, passage * attended_passage], dim=2)
 
@@ -107,7 +109,9 @@ class SelfAttention(nn.Module):
         """
         n_words = words.shape[1]
         itself = torch.eye(n_words, dtype=torch.bool, device=words.device)
+        # As in the paper, a word does not attend to itself: the layer is to bring in what other words say.
         scores = self.scores(words, words).masked_fill(itself | ~mask[:, None, :], -torch.inf)
+        # Without it, a sequence of one word would have only -inf in its softmax, which gives NaN.
         null = self.null_score.expand(len(words), n_words, 1)
         # The null score takes part in the softmax with the value 0: it only lowers the weights of the words.
         attended = torch.cat([scores, null], dim=2).softmax(2)[..., :-1] @ words

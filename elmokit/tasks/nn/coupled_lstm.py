@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+# The forget gate is 1 - i, so there is no block for it.
 N_BLOCKS = 3
 N_DIRECTIONS = 2  # forward, backward
 
@@ -38,6 +39,7 @@ class CoupledLSTM(nn.Module):
         self.hidden_dim = hidden_dim
         self.dropout = dropout
         gates = N_BLOCKS * hidden_dim
+        # Both directions in one tensor: a step is one batched product for both.
         self.input_weight = nn.Parameter(torch.empty(N_DIRECTIONS, gates, input_dim))
         self.state_weight = nn.Parameter(torch.empty(N_DIRECTIONS, gates, hidden_dim))
         self.bias = nn.Parameter(torch.zeros(N_DIRECTIONS, gates))
@@ -52,6 +54,8 @@ class CoupledLSTM(nn.Module):
         with torch.no_grad():
             for direction in range(N_DIRECTIONS):
                 for start in range(0, N_BLOCKS * self.hidden_dim, self.hidden_dim):
+                    # Orthonormal over input and state together, as e2e-coref's initializer; drawn apart, each part
+                    # would have the norm of the whole.
                     nn.init.orthogonal_(block)
                     self.input_weight[direction, start : start + self.hidden_dim] = block[:, :input_dim]
                     self.state_weight[direction, start : start + self.hidden_dim] = block[:, input_dim:]
@@ -81,8 +85,10 @@ class CoupledLSTM(nn.Module):
         )
         drop = None
         if self.training and self.dropout:
+            # One mask per direction and row for all steps (Gal and Ghahramani 2016).
             drop = F.dropout(inputs.new_ones(N_DIRECTIONS, n_rows, self.hidden_dim), self.dropout)
         outputs = run_coupled(from_input, self.state_weight, first_hidden, first_cell, drop)
+        # (batch, time, hidden_dim) each.
         forward, backward = outputs.permute(1, 2, 0, 3).unbind(0)
         return torch.cat([forward, _reorder(backward, positions)], dim=-1) * mask[..., None]
 
@@ -121,6 +127,7 @@ class _CoupledLayer(torch.autograd.Function):
         cells[0] = cell
         weight = state_weight.transpose(1, 2)
         for step in range(n_steps):
+            # Kept after dropout: the weight's gradient needs what the product really read.
             recurrent[step] = outputs[step - 1] if step else hidden
             if drop is not None:
                 recurrent[step].mul_(drop)
@@ -148,6 +155,7 @@ class _CoupledLayer(torch.autograd.Function):
             to_hidden = hidden_gradient.add_(upstream[0][step])
             torch.mul(to_hidden, squashed[step], out=to_o)
             to_cell = torch.ops.aten.tanh_backward(to_hidden * o, squashed[step]).add_(cell_gradient)
+            # c' = c + i * (j - c): dc'/di = j - c, dc'/dj = i, dc'/dc = 1 - i.
             torch.mul(to_cell, j - cells[step], out=to_i)
             torch.mul(to_cell, i, out=to_j)
             torch.sub(to_cell, to_j, out=cell_gradient)
@@ -160,6 +168,7 @@ class _CoupledLayer(torch.autograd.Function):
         # The weight's gradient as one product over all steps.
         by_direction = gradients.transpose(0, 1).flatten(1, 2)  # (directions, time * batch, 3 * hidden_dim)
         to_weight = torch.bmm(by_direction.transpose(1, 2), recurrent.transpose(0, 1).flatten(1, 2))
+        # What is left after step 0 is the gradient of the learned initial states.
         return gradients, to_weight, hidden_gradient, cell_gradient, None
 
 

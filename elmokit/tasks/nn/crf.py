@@ -66,6 +66,7 @@ def viterbi(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end:
     same_tag = torch.arange(len(start), device=emissions.device).expand_as(best)
     origins = []
     for step in range(1, emissions.shape[1]):
+        # (batch, previous tag, tag): the best previous tag for each tag.
         candidates, origin = (best[:, :, None] + follow).max(dim=1)
         real = mask[:, step, None]
         best = torch.where(real, candidates + emissions[:, step], best)
@@ -73,6 +74,7 @@ def viterbi(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end:
         origins.append(torch.where(real, origin, same_tag))
     tags = [(best + end).argmax(dim=1, keepdim=True)]
     for origin in reversed(origins):
+        # Follow the back pointers from the last position; `tags` is in reverse order.
         tags.append(origin.gather(1, tags[-1]))
     paths = torch.cat(tags[::-1], dim=1).tolist()
     return [path[:length] for path, length in zip(paths, mask.sum(dim=1).tolist(), strict=True)]
@@ -94,6 +96,7 @@ class CRF(nn.Module):
     ) -> None:
         super().__init__()
         self.transitions = nn.Parameter(torch.empty(n_tags, n_tags))  # from the row's tag to the column's
+        # Initialized as AllenNLP's ConditionalRandomField: Glorot normal transitions, and ends from N(0, 1).
         nn.init.xavier_normal_(self.transitions)
         self.start = nn.Parameter(torch.randn(n_tags)) if learn_ends else None
         self.end = nn.Parameter(torch.randn(n_tags)) if learn_ends else None
@@ -109,6 +112,8 @@ class CRF(nn.Module):
             mask: ``(batch, time)`` bool, without gaps. A row may be empty; its loss is 0.
         """
         scores = self._scores(self.rules_in_training)
+        # Both terms get the same scores: with the rules in the partition alone, the loss of a forbidden gold sequence
+        # could be negative.
         cost = self._partition(emissions, mask, *scores) - self._gold(emissions, tags, mask, *scores)
         return torch.where(mask[:, 0], cost, torch.zeros_like(cost))
 
@@ -128,6 +133,8 @@ class CRF(nn.Module):
         """Return the log of the sum over all sequences, ``(batch,)``, by the forward algorithm."""
         alpha = emissions[:, 0] + start
         for step in range(1, emissions.shape[1]):
+            # alpha[b, t]: log of the sum over all sequences that end in tag t at this step. Padding leaves it as it
+            # was.
             reached = (alpha[:, :, None] + follow).logsumexp(dim=1) + emissions[:, step]
             alpha = torch.where(mask[:, step, None], reached, alpha)
         return (alpha + end).logsumexp(dim=1)
@@ -137,5 +144,6 @@ class CRF(nn.Module):
         """Return the score of the given sequences, ``(batch,)``."""
         emitted = (emissions.gather(2, tags[..., None])[..., 0] * mask).sum(dim=1)
         transitions = (follow[tags[:, :-1], tags[:, 1:]] * mask[:, 1:]).sum(dim=1)
+        # The clamp is for empty rows, whose loss `loss` discards.
         last = tags.gather(1, (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0))[:, 0]
         return emitted + transitions + start[tags[:, 0]] + end[last]

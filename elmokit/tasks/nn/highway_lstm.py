@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+# The bypass k depends on the input alone, hence one block fewer for the state.
 N_STATE_BLOCKS = 5
 N_INPUT_BLOCKS = 6
 
@@ -42,6 +43,7 @@ class HighwayLSTM(nn.Module):
         self.dropout = dropout
         self.reverse = reverse
         self.input_weight = nn.Parameter(torch.empty(N_INPUT_BLOCKS * hidden_dim, input_dim))
+        # AllenNLP's SRL model has both biases; its version with ELMo switches this one off.
         self.input_bias = nn.Parameter(torch.empty(N_INPUT_BLOCKS * hidden_dim)) if input_bias else None
         self.state_weight = nn.Parameter(torch.empty(N_STATE_BLOCKS * hidden_dim, hidden_dim))
         self.state_bias = nn.Parameter(torch.empty(N_STATE_BLOCKS * hidden_dim))
@@ -51,6 +53,7 @@ class HighwayLSTM(nn.Module):
         """Draw every block orthogonal; biases 0, but 1 for the forget gate."""
         with torch.no_grad():
             for weight in (self.input_weight, self.state_weight):
+                # Each gate on its own: orthogonal rows over all blocks together would be another distribution.
                 for block in torch.split(weight, self.hidden_dim):
                     nn.init.orthogonal_(block)
         if self.input_bias is not None:
@@ -70,6 +73,8 @@ class HighwayLSTM(nn.Module):
         """
         drop = None
         if self.training and self.dropout:
+            # One mask for all steps (Gal and Ghahramani 2016): a new mask per step would erase the memory of long
+            # sequences.
             drop = F.dropout(inputs.new_ones(len(inputs), self.hidden_dim), self.dropout)
         return run_highway(
             F.linear(inputs, self.input_weight, self.input_bias),
@@ -101,6 +106,7 @@ def run_highway(
     by_time = from_input.transpose(0, 1)
     real = mask.t()[..., None].to(from_input.dtype)
     if reverse:
+        # Padding then comes first. Masking the state keeps it at zero until the first real token.
         by_time, real = by_time.flip(0), real.flip(0)
     outputs: Tensor = _HighwayLayer.apply(by_time, state_weight, state_bias, real, drop)  # type: ignore[no-untyped-call]
     return (outputs.flip(0) if reverse else outputs).transpose(0, 1)
@@ -133,9 +139,11 @@ class _HighwayLayer(torch.autograd.Function):
                     recurrent[step].mul_(drop)
                 gates[step].addmm_(recurrent[step], weight)
             i, f, g, o, r = gates[step].chunk(5, dim=1)
+            # i and f are neighbours, and so are o and r: two calls instead of four.
             gates[step][:, : 2 * size].sigmoid_()
             g.tanh_()
             gates[step][:, 3 * size :].sigmoid_()
+            # Multiplied by `real`, so that padding leaves a zero state, whichever side it is on.
             torch.mul(f, cells[step], out=cells[step + 1]).addcmul_(i, g).mul_(real[step])
             torch.tanh(cells[step + 1], out=squashed[step])
             # r * o * tanh(c) + (1 - r) * bypass
@@ -150,10 +158,12 @@ class _HighwayLayer(torch.autograd.Function):
         gradients = gates.new_empty(n_steps, n_rows, 6 * size)
         hidden_gradient = torch.zeros_like(cells[0])
         cell_gradient = torch.zeros_like(cells[0])
+        # `upstream` is the gradient of this step's output from above, `hidden_gradient` that from the next step.
         for step in reversed(range(n_steps)):
             i, f, g, o, r = gates[step].chunk(5, dim=1)
             to_i, to_f, to_g, to_o, to_r, to_bypass = gradients[step].chunk(6, dim=1)
             to_hidden = hidden_gradient.add_(upstream[0][step]).mul_(real[step])
+            # h = r * m + (1 - r) * k with m = o * tanh(c): dh/dr = m - k, dh/dm = r, dh/dk = 1 - r.
             torch.mul(to_hidden, o * squashed[step] - bypass[step], out=to_r)
             to_memory = to_hidden * r
             torch.sub(to_hidden, to_memory, out=to_bypass)
@@ -170,6 +180,7 @@ class _HighwayLayer(torch.autograd.Function):
             torch.mm(gradients[step][:, : 5 * size], state_weight, out=hidden_gradient)
             if drop is not None:
                 hidden_gradient.mul_(drop)
+        # The weight's gradient as one product over all steps, instead of one small product per step.
         to_gates = gradients[..., : 5 * size].flatten(0, 1)
         return gradients, to_gates.t() @ recurrent.flatten(0, 1), to_gates.sum(dim=0), None, None
 

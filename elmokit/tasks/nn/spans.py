@@ -26,6 +26,7 @@ def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
     """
     starts = torch.arange(len(sentence_ends), device=sentence_ends.device)[:, None]
     ends = starts + torch.arange(max_width, device=sentence_ends.device)
+    # (tokens, max_width); selecting with it flattens in row order, by first token and then by width.
     inside = ends <= sentence_ends[:, None]
     return starts.expand_as(ends)[inside], ends[inside]
 
@@ -43,6 +44,7 @@ def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[i
     # the chosen spans with a common start (or end) only the longest can be the one that crosses, so one entry suffices.
     longest_from: dict[int, int] = {}  # by first token: the last token of the longest chosen span
     longest_to: dict[int, int] = {}  # by last token: the first token of the longest chosen span
+    # The sort is stable: of equal scores the first span in the text wins.
     for span in sorted(range(len(scores)), key=lambda span: -scores[span]):
         if len(chosen) == n_best:
             break
@@ -74,6 +76,7 @@ def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
         have no weight.
     """
     n_tokens = len(scores)
+    # Beyond the last token the score is the smallest float, whose exponential is 0.
     later_scores = F.pad(scores, (0, max_width), value=torch.finfo(scores.dtype).min)
     later_values = F.pad(values, (0, 0, 0, max_width))
     largest = scores.detach()  # it cancels out in the mean, so it needs no gradient
@@ -83,6 +86,8 @@ def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
     for shift in range(1, max_width):
         new = later_scores[shift : shift + n_tokens]
         new_largest = torch.maximum(largest, new.detach())
+        # When a larger score arrives, everything summed so far is rescaled to it (the "online softmax" of Milakov and
+        # Gimelshein 2018). Detached maxima are right: they cancel in total / total_weight.
         scale, weight = (largest - new_largest).exp(), (new - new_largest).exp()
         total = total * scale[:, None] + later_values[shift : shift + n_tokens] * weight[:, None]
         total_weight = total_weight * scale + weight
@@ -173,6 +178,7 @@ class SpanVectors(nn.Module):
         """
         tokens = starts[:, None] + torch.arange(self.max_width, device=starts.device)  # (spans, max_width)
         inside = tokens <= ends[:, None]
+        # A span near the end of the text has fewer tokens after it than `max_width`; these get no weight.
         tokens = tokens.clamp(max=max(len(context) - 1, 0))
         scores = self.attention(context)[:, 0][tokens].masked_fill(~inside, torch.finfo(context.dtype).min)
         attended = torch.einsum("sw,swd->sd", scores.softmax(dim=1), heads[tokens])
@@ -210,6 +216,8 @@ class MentionScorer(nn.Module):
             ``(spans,)``, equal to ``scorer`` applied to the spans' vectors.
         """
         of_start, of_end, of_width, of_head = self.scorer.first.weight.split(self.parts, dim=1)  # type: ignore[no-untyped-call]
+        # (tokens, max_width, hidden): averaging and multiplying by the weight commute, so the small products are
+        # averaged, not the vectors.
         by_head = windowed_means(attention, heads @ of_head.t(), self.max_width)
         sums = (context @ of_start.t())[starts] + (context @ of_end.t())[ends] + by_head[starts, ends - starts]
         return self.scorer.from_first_layer(sums + widths @ of_width.t() + self.scorer.first.bias)

@@ -120,6 +120,8 @@ def _muc(key: Clusters, response: Clusters) -> Ratio:
     cluster_of = _cluster_of(key)
     n_kept = 0
     for cluster in response:
+        # Links that both sides share: recall and precision have the same numerator. A singleton has no link and counts
+        # nothing.
         parts = [cluster_of[mention] for mention in cluster if mention in cluster_of]
         n_kept += len(parts) - len(set(parts))
     n_key, n_response = (sum(len(cluster) - 1 for cluster in clusters if cluster) for clusters in (key, response))
@@ -135,6 +137,7 @@ def _b_cubed(key: Clusters, response: Clusters) -> Ratio:
         for mention in cluster:
             if mention in cluster_of:
                 index = cluster_of[mention]
+                # The same overlap enters both sums, divided by the size of the key's cluster and of the response's.
                 n_shared = sum(other in members[index] for other in cluster)
                 recall += n_shared / len(key[index])
                 precision += n_shared / len(cluster)
@@ -165,7 +168,9 @@ def _ceaf_e(key: Clusters, response: Clusters, best_matching: Matching) -> Ratio
         for mention in cluster:
             for row in rows.get(mention, ()):
                 similarity[row, column] += 2 / (len(key[row]) + len(cluster))
+    # An assignment problem, solved exactly; the reference scorer uses the Kuhn-Munkres algorithm.
     best = best_matching(similarity)
+    # Empty clusters of the response were dropped by `_without_repeats`; those of the key are left out here.
     return Ratio(best, sum(map(bool, key)), best, len(response))
 
 

@@ -60,6 +60,7 @@ def srl_eval(
             found.update(role for role, _ in given)
             expected.update(role for role, _ in wanted)
             n_propositions += 1
+            # Chained: nothing wrong was predicted, and nothing was missed.
             n_perfect += len(matching) == len(given) == len(wanted)
     roles = sorted(found.keys() | expected.keys())
     return SrlScores(
@@ -74,6 +75,7 @@ def _arguments(chunks: Iterable[Chunk]) -> list[Argument]:
     """Join continuations to the chunks that they continue, and drop the predicate."""
     pieces: list[tuple[str, list[tuple[int, int]]]] = []
     last: dict[str, list[tuple[int, int]]] = {}  # by role: the argument that a continuation would join
+    # In text order: a continuation belongs to the last argument of its role before it.
     for start, stop, label in sorted(chunks):
         role = label.removeprefix(CONTINUATION)
         if role != label and role in last:
