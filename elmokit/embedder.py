@@ -121,6 +121,7 @@ class Elmo(nn.Module):
         self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
         self.mixes = nn.ModuleList(make_scalar_mix(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
         self.dropout = nn.Dropout(dropout)
+        # "stateful" also starts from zero: there is no sentence before the first one.
         state = initial_state(model) if start == "warm" else self.bilm.zero_state(1)
         # Buffers move with the module to another device, and no optimizer sees them.
         self.register_buffer("start_hidden", state.hidden)
@@ -187,6 +188,7 @@ class Elmo(nn.Module):
             keep_boundaries=keep_boundaries,
             token_cache_mib=token_cache_mib,
         )
+        # On the network, not on this object: the kernels are selected there, for every caller of the model.
         elmo.bilm.precision = precision
         return elmo if where is None else elmo.to(where)
 
@@ -212,6 +214,7 @@ class Elmo(nn.Module):
 
     def train(self, mode: bool = True) -> Elmo:
         """Switch the dropout of the mixes on or off. The biLM's own dropout is for pre-training and stays off."""
+        # PyTorch's `train` also switches all submodules, hence the line after it.
         super().train(mode)
         self.bilm.eval()
         return self
@@ -249,10 +252,13 @@ class Elmo(nn.Module):
         # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("There is padding before or between tokens. Pad on the right, as Elmo.ids does.")
+        # An explicit state wins over `start`, so that a caller can continue rows itself.
         state = self.start_state(len(ids)) if state is None else state
         # Gradients of a frozen biLM would cost memory for nothing. The mixes below are trained all the same.
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers, state = self.bilm(ids, mask, state)
+        # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
+        # bilm-tf.
         real = mask if self.keep_boundaries else within_boundaries(mask)
         mixes: list[Tensor] = [mix(layers, real) * mask[..., None] for mix in self.mixes]
         if not self.keep_boundaries:
@@ -375,6 +381,7 @@ class Elmo(nn.Module):
         chunk_tokens = CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
         if chunk_tokens < 1:
             raise ConfigError(f"chunk_tokens is {chunk_tokens}; it must be at least 1.")
+        # Chunks are mixed one at a time, when the statistics of the others are not known yet.
         if selection.needs_whole_batch:
             raise ConfigError(
                 "This mix normalizes over the whole text, which is never in memory at once. Choose other layers."
@@ -421,6 +428,7 @@ class Elmo(nn.Module):
             return
 
         def compute(batch: list[Sequence[str]]) -> list[Vectors]:
+            # A sentence that is too long is alone in its batch (`plan_batches`).
             if selection.needs_chunks(batch):
                 return [self._embed_long(batch[0], selection)]
             return self._run(batch, self.start_state(len(batch)), selection)[0]

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
+# Short enough not to be noticed at the end of a run, long enough to cost nothing while waiting.
 _WAIT_SECONDS = 0.1
 
 
@@ -46,6 +47,7 @@ class Prefetcher(Generic[Item]):
         self._thread.join(timeout=10 * _WAIT_SECONDS)
 
     def __iter__(self) -> Iterator[Item]:
+        # None marks the end; the thread puts it after an exception too, so `get` needs no timeout.
         while (item := self._queue.get()) is not None:
             yield item
         if self._error is not None:
@@ -57,6 +59,7 @@ class Prefetcher(Generic[Item]):
                 if not _put(self._queue, item, self._stopped):
                     return
         except BaseException as error:
+            # Whatever ends the iterator is raised in the calling thread; here it would only be printed.
             self._error = error
         _put(self._queue, None, self._stopped)
 
@@ -84,6 +87,7 @@ class BackgroundWriter(Generic[Item]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
         if kind is not None:
             self._stopped.set()  # drop the items that are still waiting
         _put(self._queue, None, self._stopped)
@@ -93,6 +97,8 @@ class BackgroundWriter(Generic[Item]):
 
     def put(self, item: Item) -> None:
         """Pass an item on. Blocks while ``n`` items are waiting."""
+        # The thread stops at its first error, so that no later write follows a failed one: a journal must not count
+        # them.
         if not _put(self._queue, item, self._stopped) and self._error is not None:
             raise self._error
 

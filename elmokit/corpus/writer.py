@@ -134,6 +134,7 @@ class ResumableWriter:
 
     def _advance(self, progress: WriteProgress) -> None:
         self.progress = progress
+        # Not after every batch: a commit waits for the disk, and a lost batch costs less than many waits.
         if self._store.commit_is_due():
             self.commit()
 
@@ -152,6 +153,7 @@ class ResumableWriter:
             OSError: It cannot be written.
         """
         self.commit()
+        # Beyond it there may be batches of a pool that the text no longer has.
         self._store.truncate(VECTORS, self.progress.data_end)
 
     def read_names(self) -> Iterator[str]:
@@ -165,6 +167,7 @@ class ResumableWriter:
         """Yield the number of tokens of the sentences in order, in arrays."""
         with (self._store.folder / LENGTHS).open("rb") as file:
             for start in range(0, self.progress.n_sentences, n_at_once):
+                # In blocks: a corpus can have many millions of sentences.
                 yield np.fromfile(file, dtype="<i8", count=min(n_at_once, self.progress.n_sentences - start))
 
 

@@ -57,7 +57,7 @@ class _TokenTable:
         encoded = encode(vocabulary.words)
         # Char ids are below 262 and fit into 16 bits, a quarter of what the model reads.
         self._dtype = np.min_scalar_type(max(int(encoded.max()), 2**8))
-        # Kept apart, so that dropping all other words does not encode the vocabulary again.
+        # Kept separately, so that dropping all other words does not encode the vocabulary again.
         self._vocabulary_rows = encoded.astype(self._dtype)
         self.keep_only([])
 

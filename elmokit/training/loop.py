@@ -108,7 +108,7 @@ def run_training(
                 loop.prepare(hours_from_now)
                 return loop.run_to_end(card)
         except (MemoryError, RuntimeError) as error:
-            # PyTorch raises a plain RuntimeError if memory on the CPU is exhausted; only its text tells.
+            # PyTorch raises a plain RuntimeError if memory on the CPU is exhausted; only its message shows that.
             if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
             raise TrainingError(

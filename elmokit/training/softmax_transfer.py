@@ -69,6 +69,8 @@ def with_softmax_over(
     # A generator of its own, so that drawing here does not move the random numbers of the training.
     generator = torch.Generator().manual_seed(seed)
     if model.vocabulary is not None and not same_words and isinstance(bilm.token_layer, WordEmbedding):
+        # The words are also the model's input here: its table must have the rows of the new words before a tied softmax
+        # uses it.
         bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
     new = build_softmax(softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
     new.reset_parameters(generator)
@@ -136,6 +138,7 @@ def _frequencies(vocabulary: Vocabulary, counts: Mapping[str, int], n_sentences:
 
 def _head_frequencies(frequencies: Tensor, cutoffs: Sequence[int]) -> Tensor:
     """Return the frequencies of an adaptive softmax's head: its words, then each tail as a whole."""
+    # The head scores a tail as if it were one word.
     tails = [frequencies[first:last].sum() for first, last in pairwise(cutoffs)]
     return torch.cat([frequencies[: cutoffs[0]], torch.stack(tails)])
 
@@ -154,10 +157,11 @@ def _transfer(
     assert not isinstance(new, AdaptiveSoftmax)
     old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
     old_bias, old_unknown = old.bias.detach().cpu(), old_words.unknown_id
-    # The old <UNK> stood for the new words and for those that are still unknown. Split its probability among them:
+    # The old <UNK> represented the new words and for those that are still unknown. Split its probability among them:
     # in logits, add the logarithm of each word's ratio.
     shares_unknown = old_ids < 0
     shares_unknown[new_words.unknown_id] = True
+    # A list of words without <UNK> has no better estimate than the mean.
     unknown_bias = old_bias[old_unknown] if old_unknown >= 0 else old_bias.mean()
     shared_bias = unknown_bias + (frequencies / frequencies[shares_unknown].sum()).log()
     new.bias.copy_(torch.where(shares_unknown, shared_bias, old_bias[old_ids.clamp(min=0)]))
@@ -183,6 +187,7 @@ def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, genera
     rows = _transferred_rows(table[1:], old_ids, old_words.unknown_id, generator)  # row 0 means "no token"
     with torch.device("meta"):
         new = BiLM(dataclasses.replace(bilm.config, n_words=len(new_words)))
+    # Row 0 of the table is "no token" and belongs to no word.
     no_token = torch.zeros_like(table[:1])
     tensors = {**bilm.state_dict(), "token_layer.embedding.weight": torch.cat([no_token, rows])}
     new.load_state_dict(tensors, assign=True)

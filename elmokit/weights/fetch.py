@@ -144,6 +144,7 @@ def fetch(url: str | Path) -> Path:
     # One folder per URL: many published files have the same name, such as options.json.
     folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
     path, record = folder / url_file_name(url), folder / "download.json"
+    # Only with its record: a file alone was renamed by a process that died before it wrote the checksum.
     if path.is_file() and record.is_file():
         remedy = f"Delete the folder {folder} to download it again."
         _check(path, _recorded_sha256(record, remedy), f"It has changed since it was downloaded. {remedy}")
@@ -205,6 +206,7 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
         ) from None
     part = Path(name)
     try:
+        # Opened for reading too: the checksum is computed from the file, over all parts of a resumed download.
         with os.fdopen(handle, "r+b") as file:
             _download(url, file)
             file.seek(0)
@@ -235,6 +237,7 @@ def _download(url: str, file: IO[bytes]) -> None:
     etag: str | None = None
     for attempt in range(N_TRIES):
         if attempt:
+            # 1, 2 and 4 seconds: a server that is overloaded is not asked again at once.
             time.sleep(_WAIT_SECONDS * 2 ** (attempt - 1))
         try:
             with _request(url, file.tell(), etag) as response:
@@ -262,6 +265,7 @@ def _download(url: str, file: IO[bytes]) -> None:
             problem = str(error)
         except (TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException) as error:
             problem = f"the connection broke ({error or type(error).__name__})"
+        # After the exceptions above, some of which are ValueErrors too: UnicodeError, for example.
         except (ValueError, OverflowError) as error:
             problem = f"the server redirects to an invalid URL ({error})"
             break

@@ -26,6 +26,7 @@ class Layout:
     to_theirs: Callable[[Tensor], Tensor]
 
 
+# A layout is a pair of functions and not a permutation, because some formats also transpose, add or drop rows.
 SAME = Layout(lambda theirs: theirs, lambda ours: ours)
 
 
@@ -43,6 +44,8 @@ def _raised_forget(bias: Tensor, offset: float) -> Tensor:
 
 GATES = Layout(_swapped, _swapped)
 """Gates in PyTorch's order i, f, g, o, as in AllenNLP and ELMoForManyLangs. Ours is TensorFlow's: i, g, f, o."""
+# TensorFlow adds the 1 in every step, so the published HDF5 files hold the bias without it; modules that were written
+# in PyTorch store the sum.
 GATE_BIAS = Layout(
     lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
     lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),

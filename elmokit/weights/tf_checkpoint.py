@@ -45,6 +45,7 @@ ADAGRAD_START = 1.0
 _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
+# Variables that no model has; of the optimizer's state only the Adagrad sums can be read (`read(adagrad=True)`).
 _TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
 # Optimizers and moving averages keep their variables under the name of the trained one, with one of these endings.
 _SLOTS = (_ADAGRAD, "/Adam", "/Adam_1", "/ExponentialMovingAverage", "/Momentum")
@@ -149,6 +150,7 @@ def read(
         raise ModelNotFoundError(
             f"{prefix} has no options.json next to it. Put the options of the training run there, or name them."
         )
+    # The softmax is read by other rows below, so here its tensors would count as unexpected.
     lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
     config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
     rows = bilm_tf.table(config)
@@ -166,6 +168,7 @@ def read(
         if variables.has_softmax:
             model.softmax = _softmax(variables, bilm, model.vocabulary, f"{prefix} (words from {words_path})")
         else:
+            # A word-input model needs the words of its table even without a softmax.
             if config.n_words is not None:
                 model.vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
             model.card["softmax"] = "left out: the checkpoint holds none"
@@ -292,10 +295,12 @@ def _choose(folder: Path, found: list[Path], step: int | None) -> Path:
         text = (folder / "checkpoint").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         text = ""
+    # A text protocol buffer; the first field names the newest checkpoint, the others all that were kept.
     match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
     # It may be an absolute path of the machine it was trained on, with either kind of slash.
     # PureWindowsPath splits at both.
     newest = by_name.get(PureWindowsPath(match[1]).name) if match else None
+    # Without that file, the highest step; a name without a number only if there is no other.
     return newest or max(found, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
 
 
@@ -309,6 +314,7 @@ def _in_or_above(prefix: Path, pattern: str) -> Path | None:
     folder = prefix.absolute().parent
     while True:
         files = sorted(folder.glob(pattern))
+        # Several files that match are no answer: choosing one could pair the model with the wrong words.
         if len(files) == 1:
             return files[0]
         # Go up only through folders with the names that training programs give, not through the user's own.
@@ -360,6 +366,7 @@ def _softmax(variables: _Variables, bilm: BiLM, vocabulary: Vocabulary, where: s
     _check_softmax_rows(variables, vocabulary, where)
     rows = _softmax_rows(variables)
     softmax: Softmax
+    # With tied weights bilm-tf stores only the bias of the softmax.
     if len(rows) == 1 and isinstance(bilm.token_layer, WordEmbedding):
         softmax = TiedSoftmax(bilm.token_layer.embedding)
     else:
@@ -380,6 +387,7 @@ def _adagrad(variables: _Variables, module: nn.Module, rows: list[TensorRow]) ->
         assert theirs is not None
         variable = variables.names[theirs]
         slot = variable + _ADAGRAD
+        # An Adagrad sum has the shape of its variable; other optimizers use other slot names.
         if slot not in bundle.entries or bundle.entries[slot].shape != bundle.entries[variable].shape:
             raise TensorMismatchError(f"{bundle.prefix} holds no Adagrad sums for {theirs}.")
         # The sums are elementwise, so they take the same change of layout as their parameter.

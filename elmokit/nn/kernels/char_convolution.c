@@ -39,6 +39,7 @@ void elmokit_convolve(long n_threads, long n_tokens, const float *characters, lo
     for (long block = 0; block < n_blocks; block++) {
         float sums[POSITION_BLOCK * WIDE];
         const long end = (block + 1) * TOKEN_BLOCK < n_tokens ? (block + 1) * TOKEN_BLOCK : n_tokens;
+        /* Panels outside, tokens inside: a panel of filters is read from memory once per block of tokens. */
         for (long panel = 0; panel < n_panels; panel++) {
             const float *weights = panels + panel * n_inputs * WIDE;
             const long column = panel * WIDE, n_columns = n_filters - column < WIDE ? n_filters - column : WIDE;

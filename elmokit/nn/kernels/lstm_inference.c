@@ -12,6 +12,7 @@ static void partial_product(long first, long last, long n_rows, const float *inp
                             const float *weights, const float *bias, long n_outputs, float *outputs, float bound) {
     enum { ROW_BLOCK = 16 * ROWS }; /* the sums of a block of rows fit into the L2 cache */
     float sums[ROW_BLOCK * GATES * WIDE];
+    /* One path for all callers: an infinite bound clips nothing. */
     const vec wide_bound = all(bound);
     for (long panel = first; panel < last; panel += GATES) {
         const int n_panels = last - panel < GATES ? (int)(last - panel) : GATES;
@@ -76,6 +77,7 @@ INLINE void unit_step(vec i, vec g, vec f, vec o, float *cell, float *squashed, 
 void elmokit_inference_step(long n_threads, long n_rows, long hidden_dim, const float *from_input,
                             const float *from_state, float *cell, float *squashed, float cell_clip) {
     const vec wide_clip = all(cell_clip);
+    /* The loop runs over pieces of LANES units, not over rows: a batch may have fewer rows than there are threads. */
     const long whole = hidden_dim / LANES * LANES, n_pieces = (hidden_dim + LANES - 1) / LANES;
 #pragma omp parallel for num_threads(n_threads) if (n_threads > 1 && n_rows * hidden_dim > 4096)
     for (long piece = 0; piece < n_rows * n_pieces; piece++) {
@@ -164,6 +166,8 @@ void elmokit_run_layer(long n_threads, long n_steps, const long *batch_sizes, co
 #pragma omp barrier
                 float *here = outputs + row * projection_dim;
                 if (projection_panels) {
+                    /* No bias: the projection has none. The panels of the outputs are divided among threads like the
+                       units before. */
                     partial_product(n_panels * thread / n_here, n_panels * (thread + 1) / n_here, n, squashed, hidden_dim,
                                  projection_panels, NULL, projection_dim, here, projection_clip);
                 } else {

@@ -60,6 +60,7 @@ void elmokit_training_step_backward(long n_threads, long n_rows, long hidden_dim
             store_some(to + hidden_dim, to_cell * i * (1.0f - g * g), n);
             store_some(to + 2 * hidden_dim, to_cell * load_some(cell_before + at, n) * f * (1.0f - f), n);
             store_some(to + 3 * hidden_dim, upstream * tanh_cell * o * (1.0f - o), n);
+            /* The path from cell to cell: c = f * c_before + i * g, so its gradient is multiplied by f. */
             store_some(cell_gradient + at, to_cell * f, n);
         }
     }

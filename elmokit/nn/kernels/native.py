@@ -222,6 +222,7 @@ class NativeLibrary:
     def filters(self, weight: Tensor, bias: Tensor) -> PackedFilters:
         """Pack the weight ``(filters, width * dim)``, the first character's numbers first, and the bias."""
         panels = self.panels(weight)
+        # The kernel loads whole vectors of the bias, also for the last panel.
         padded = torch.nn.functional.pad(bias, (0, len(panels) * self.wide - len(bias)))
         return PackedFilters(panels, padded, len(bias))
 

@@ -54,7 +54,7 @@ class CoupledLSTM(nn.Module):
         with torch.no_grad():
             for direction in range(N_DIRECTIONS):
                 for start in range(0, N_BLOCKS * self.hidden_dim, self.hidden_dim):
-                    # Orthonormal over input and state together, as e2e-coref's initializer; drawn apart, each part
+                    # Orthonormal over input and state together, as e2e-coref's initializer; drawn separately, each part
                     # would have the norm of the whole.
                     nn.init.orthogonal_(block)
                     self.input_weight[direction, start : start + self.hidden_dim] = block[:, :input_dim]

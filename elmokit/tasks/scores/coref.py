@@ -96,6 +96,7 @@ def _without_repeats(key: Clusters, response: Clusters) -> list[list[Mention]]:
     A repeated mention counts only where it occurs first if the key contains it. A repeated mention that the key does
     not contain counts every time.
     """
+    # This is what the Perl program does; published scores were computed with it.
     known = {mention for cluster in key for mention in cluster}
     seen: set[Mention] = set()
     cleaned: list[list[Mention]] = []
@@ -123,7 +124,9 @@ def _muc(key: Clusters, response: Clusters) -> Ratio:
         # Links that both sides share: recall and precision have the same numerator. A singleton has no link and counts
         # nothing.
         parts = [cluster_of[mention] for mention in cluster if mention in cluster_of]
+        # n mentions that lie in p of the other side's clusters share n - p links.
         n_kept += len(parts) - len(set(parts))
+    # Connecting n mentions takes n - 1 links.
     n_key, n_response = (sum(len(cluster) - 1 for cluster in clusters if cluster) for clusters in (key, response))
     return Ratio(n_kept, n_key, n_kept, n_response)
 

@@ -56,6 +56,7 @@ def srl_eval(
             wanted = set(_arguments(chunks))
             given = _arguments(predicted_sentence.get(predicate, ()))
             matching = [argument for argument in given if argument in wanted]
+            # A repeated correct prediction counts as correct each time, as in the script.
             correct.update(role for role, _ in matching)
             found.update(role for role, _ in given)
             expected.update(role for role, _ in wanted)
