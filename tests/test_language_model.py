@@ -13,6 +13,7 @@ from elmokit.scoring.bilm_tf import bilm_tf_perplexity
 from elmokit.scoring.minimal_pairs import score_minimal_pairs
 from elmokit.scoring.perplexity import perplexity, spelling_of
 from elmokit.scoring.surprisal import surprisals
+from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
@@ -100,14 +101,27 @@ def test_substitutes_are_the_words_of_a_direct_softmax(model: PretrainedBiLM) ->
         ("backward", np.exp(-nats[:, 1])),
         ("both", both / both.sum()),
     ):
-        found = lm.substitutes(sentence, position, direction, n=1000)  # type: ignore[arg-type]
+        found = lm.substitutes(sentence, position, direction, n=1000, special_words=True)  # type: ignore[arg-type]
         assert [model.vocabulary.words[substitute.word_id] for substitute in found] == [s.word for s in found]
         assert sorted(s.word for s in found) == sorted(model.vocabulary.words)
         probabilities = np.array([s.probability for s in found])
         np.testing.assert_allclose(probabilities, expected[[s.word_id for s in found]], rtol=1e-4)
         assert (np.diff(probabilities) <= 0).all()
         assert probabilities.sum() == pytest.approx(1)
-        assert lm.substitutes(sentence, position - len(sentence), direction, n=3) == found[:3]  # type: ignore[arg-type]
+        again = lm.substitutes(sentence, position - len(sentence), direction, n=3, special_words=True)  # type: ignore[arg-type]
+        assert again == found[:3]
+
+
+def test_substitutes_leave_out_the_special_words_and_share_their_probability(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    for direction in ("forward", "backward", "both"):
+        every = lm.substitutes(TEXT[0], 1, direction, n=1000, special_words=True)  # type: ignore[arg-type]
+        kept = lm.substitutes(TEXT[0], 1, direction, n=1000)  # type: ignore[arg-type]
+        words = [substitute for substitute in every if substitute.word not in SPECIALS]
+        assert len(words) == len(every) - 3
+        assert [(s.word, s.score) for s in kept] == [(s.word, s.score) for s in words]
+        total = sum(s.probability for s in words)
+        assert [s.probability for s in kept] == pytest.approx([s.probability / total for s in words])
 
 
 def test_substitutes_of_all_tokens_are_those_of_each(model: PretrainedBiLM) -> None:

@@ -157,9 +157,11 @@ class ElmoModel:
         if isinstance(raw_sentences, str):
             raise TextError("raw_sentences is a string; put the sentence into a list.")
         texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else list(text) for text in raw_sentences]
-        forward = all_substitutes(model, texts, "forward", topn, batch_tokens=self._batch_tokens)
+        forward = all_substitutes(model, texts, "forward", topn, batch_tokens=self._batch_tokens, special_words=True)
         if model.bilm.config.bidirectional:
-            backward = all_substitutes(model, texts, "backward", topn, batch_tokens=self._batch_tokens)
+            backward = all_substitutes(
+                model, texts, "backward", topn, batch_tokens=self._batch_tokens, special_words=True
+            )
         else:
             backward = ([[]] * len(text) for text in texts)
         return [

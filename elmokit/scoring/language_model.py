@@ -175,7 +175,13 @@ class LanguageModel:
         return bilm_tf_perplexity(self.model, counted(), batch_size)
 
     def substitutes(
-        self, sentence: Sentence, position: int, direction: Direction = "both", n: int = 10
+        self,
+        sentence: Sentence,
+        position: int,
+        direction: Direction = "both",
+        n: int = 10,
+        *,
+        special_words: bool = False,
     ) -> list[Substitute]:
         """Find the words that the model expects at a position, most probable first. The token there is not seen.
 
@@ -185,11 +191,13 @@ class LanguageModel:
             direction: "forward", from the tokens before; "backward", from the tokens after; or "both", the product of
                 the two probabilities, normalized.
             n: How many words.
+            special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
+                other words.
 
         Raises:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
         """
-        return substitutes(self.model, sentence, position, direction, n, self.start)
+        return substitutes(self.model, sentence, position, direction, n, self.start, special_words)
 
     def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:
         """Score pairs of sentences, the acceptable one first, as BLiMP does.

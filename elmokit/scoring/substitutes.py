@@ -13,6 +13,7 @@ from elmokit.errors import ConfigError
 from elmokit.nn.softmax import ROWS_AT_ONCE
 from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, softmax_and_vocabulary, start_state
 from elmokit.text.batching import check_sentence, map_in_batches
+from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
 
 Direction = Literal["forward", "backward", "both"]
@@ -23,7 +24,7 @@ class Substitute(NamedTuple):
 
     word: str
     probability: float
-    """Over the whole vocabulary."""
+    """Over the words that were asked for: the vocabulary with or without its special words."""
     score: float
     """The score before the softmax, whose probabilities are ``probability``."""
     word_id: int
@@ -36,10 +37,9 @@ def substitutes(
     direction: Direction = "both",
     n: int = 10,
     start: FixedStart | BiLMState = "warm",
+    special_words: bool = False,
 ) -> list[Substitute]:
     """Find the words that a model expects at a position, most probable first. The token there is not seen.
-
-    Any word of the vocabulary may be among them, ``<UNK>`` and the boundaries too.
 
     Args:
         sentence: Tokens, without boundaries.
@@ -48,6 +48,8 @@ def substitutes(
             whose probabilities are proportional to the product of the two (each direction must find the word likely).
         n: How many words, at most the whole vocabulary.
         start: As in ``surprisals``.
+        special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
+            other words. ``<UNK>`` takes the probability of all rare words together, so it would often come first.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
@@ -62,7 +64,7 @@ def substitutes(
         )
     _check(model, direction, n)
     (sides,) = _hidden(model, [sentence], start_state(model, start))
-    return _best(model, [side[position % n_tokens][None] for side in sides], direction, n)[0]
+    return _best(model, [side[position % n_tokens][None] for side in sides], direction, n, special_words)[0]
 
 
 def all_substitutes(
@@ -72,6 +74,7 @@ def all_substitutes(
     n: int = 10,
     start: FixedStart | BiLMState = "warm",
     batch_tokens: int = BATCH_TOKENS,
+    special_words: bool = False,
 ) -> Iterator[list[list[Substitute]]]:
     """Yield for each sentence, in order, the substitutes of each of its tokens. Arguments as in ``substitutes``.
 
@@ -82,7 +85,7 @@ def all_substitutes(
     state = start_state(model, start)
 
     def compute(batch: list[Sequence[str]]) -> list[list[list[Substitute]]]:
-        return [_best(model, sides, direction, n) for sides in _hidden(model, batch, state)]
+        return [_best(model, sides, direction, n, special_words) for sides in _hidden(model, batch, state)]
 
     yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
@@ -110,17 +113,21 @@ def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: Bi
 
 
 @torch.no_grad()
-def _best(model: PretrainedBiLM, sides: Sequence[Tensor], direction: Direction, n: int) -> list[list[Substitute]]:
+def _best(
+    model: PretrainedBiLM, sides: Sequence[Tensor], direction: Direction, n: int, special_words: bool
+) -> list[list[Substitute]]:
     """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction."""
     softmax, vocabulary = softmax_and_vocabulary(model)
     if direction != "both":
         sides = [sides[0 if direction == "forward" else 1]]
+    omitted = [] if special_words else [i for word in SPECIALS if (i := vocabulary.ids.get(word)) is not None]
     found: list[list[Substitute]] = []
     for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
         scores = [softmax.scores(side[first : first + ROWS_AT_ONCE]) for side in sides]
         total = scores[0] if len(scores) == 1 else sum(score.log_softmax(dim=-1) for score in scores)
         assert isinstance(total, Tensor)
-        best, ids = total.topk(min(n, len(vocabulary)))
+        total[:, omitted] = -torch.inf
+        best, ids = total.topk(min(n, len(vocabulary) - len(omitted)))
         probabilities = (best - total.logsumexp(dim=-1, keepdim=True)).exp()
         for row in zip(ids.tolist(), probabilities.tolist(), best.tolist(), strict=True):
             found.append([Substitute(vocabulary.words[i], p, score, i) for i, p, score in zip(*row, strict=True)])
