@@ -227,11 +227,11 @@ def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.M
 
 def test_a_mistyped_path_is_first_reported_as_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelNotFoundError, match=r"^No such file or folder here, and .*pip install 'elmokit\[hub\]'"):
+    with pytest.raises(ModelNotFoundError, match=r"^There is no file or folder .*pip install 'elmokit\[hub\]'"):
         open_model("models/foo")
     fake_hub(monkeypatch, OSError("404 Client Error"))
     with pytest.raises(
-        ModelNotFoundError, match=r"^No such file or folder here, and models/foo cannot be downloaded .* 404"
+        ModelNotFoundError, match=r"^There is no file or folder .*models/foo cannot be downloaded .* 404"
     ):
         open_model("models/foo")
 
@@ -271,3 +271,9 @@ def test_token_embeddings_and_a_vocabulary_may_be_urls(server: Server, files: di
     model = open_model(f"{there}/elmo_weights.hdf5", vocabulary=f"{there}/words.txt")
     assert model.vocabulary is not None
     assert model.vocabulary.words[-1] == "cat"
+
+
+@pytest.mark.parametrize("name", ["en-minni", "en_mini"])
+def test_a_misspelled_name_of_the_model_in_the_package_is_recognized(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"Did you mean 'en-mini'\? docs/formats\.md lists the names"):
+        open_model(name)

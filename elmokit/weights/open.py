@@ -108,11 +108,11 @@ def open_model(
     elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not name.endswith(HDF5_SUFFIXES)):
         model = _open_path(_download_from_hub(name), options, words)
     else:
-        nearest = difflib.get_close_matches(name.lower(), published.names(), n=1)
+        nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ModelNotFoundError(
             f"No model found for {str(source)!r}: there is no such file or folder, and no published model of that "
-            f"name.{hint}"
+            f"name.{hint} docs/formats.md lists the names."
         )
     return model if table is None else with_token_embeddings(model, table, listed)
 
@@ -173,7 +173,9 @@ def _download_from_hub(name: str) -> Path:
     except (MissingExtraError, ModelNotFoundError) as error:
         if name.startswith(HUB_PREFIX):
             raise
-        raise ModelNotFoundError(f"No such file or folder here, and {error}") from None
+        raise ModelNotFoundError(
+            f"There is no file or folder {name}. If you mean a model on the Hugging Face Hub: {error}"
+        ) from None
 
 
 def _open_path(path: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
