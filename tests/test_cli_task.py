@@ -79,7 +79,7 @@ def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) ->
         (("train", "none.toml", "--run", "run"), "Cannot read the config none.toml"),
         (("train", "config.toml", "--run", "run", "--seeds", "1,x"), "--seeds is '1,x'"),
         (("train", "config.toml", "--run", "run", "--set", "train.epoch=1"), "Did you mean 'epochs'"),
-        (("train", "config.toml", "--run", "run", "--device", "abc"), "device 'abc' cannot be used"),
+        (("train", "config.toml", "--run", "run", "--device", "abc"), "There is no device 'abc'"),
         (("train", "config.toml", "--run", "data"), "data already exists"),
         (("evaluate", "none", "data"), "none is not a task's run"),
         (("predict", "none", "data"), "none is not a task's run"),

@@ -13,9 +13,24 @@ def parse_device(device: str | torch.device) -> torch.device:
     Raises:
         ConfigError: The device does not exist or cannot be used.
     """
+    named = name_device(device)
     try:
-        torch.zeros(1, device=device)
-        return torch.device(device)
+        torch.zeros(1, device=named)
+        return named
     except (RuntimeError, AssertionError) as error:  # PyTorch built without CUDA raises an AssertionError
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {str(device)!r} cannot be used: {reason}. Omit it to use the CPU.") from None
+
+
+def name_device(device: str | torch.device) -> torch.device:
+    """Return a device by its name, whether or not this machine has one.
+
+    Raises:
+        ConfigError: PyTorch knows no device of this name.
+    """
+    try:
+        return torch.device(device)
+    except RuntimeError:  # its message is a list of 20 kinds of hardware
+        raise ConfigError(
+            f"There is no device {device!r}. Choose 'cpu' or 'cuda', or 'cuda:1' for a second GPU."
+        ) from None

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from elmokit.errors import ConfigError, ElmoError, TrainingError
-from elmokit.nn.devices import parse_device
+from elmokit.nn.devices import name_device, parse_device
 
 Result = TypeVar("Result")
 TIMEOUT = timedelta(hours=6)  # processes wait while the main one counts a large corpus or evaluates held-out text
@@ -114,10 +114,7 @@ def training_device(name: str | torch.device) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"There is no device {name!r}. Choose cpu, cuda or auto.") from None
+    device = name_device(name)
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"Training runs on cpu and cuda, not on {str(name)!r}. Choose cpu, cuda or auto.")
     return parse_device(device)
