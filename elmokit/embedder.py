@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -13,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import ConfigError
 from elmokit.initial_state import initial_state
 from elmokit.long_text import read_in_chunks
 from elmokit.nn.devices import parse_device
 from elmokit.nn.kernels.backends import Precision, check_precision
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
-from elmokit.text.batching import check_sentence, is_long, make_batch, map_in_batches, read_ahead
+from elmokit.text.batching import check_sentence, check_sentences, is_long, make_batch, map_in_batches, read_ahead
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.token_cache import MIB, TokenCache
 from elmokit.weights.model import PretrainedBiLM
@@ -78,7 +79,7 @@ class Elmo(nn.Module):
             only once. 0 disables the cache.
 
     Raises:
-        ConfigError: ``start``, ``layers`` or ``token_cache_mib`` is not a valid value.
+        ConfigError: ``start``, ``layers``, ``dropout`` or ``token_cache_mib`` is not a valid value.
 
     Example:
         >>> elmo = Elmo.from_pretrained()  # the small English model in the package
@@ -112,6 +113,8 @@ class Elmo(nn.Module):
             raise ConfigError(f"start is {start!r}. Choose 'warm', 'zero' or 'stateful'.")
         if token_cache_mib < 0:
             raise ConfigError(f"token_cache_mib is {token_cache_mib}. Choose 0 or more.")
+        if not 0 <= dropout <= 1:
+            raise ConfigError(f"dropout is {dropout}; it must be at least 0 and at most 1.")
         self.model = model
         # Frozen weights let the packed kernels run: they have no backward pass.
         self.bilm = model.bilm.requires_grad_(trainable)
@@ -245,8 +248,14 @@ class Elmo(nn.Module):
             state: The LSTM state that each row starts from. None uses ``start``; "stateful" then starts from zero.
 
         Raises:
+            TypeError: ``ids`` is not a tensor.
             ValueError: There is padding between tokens.
         """
+        if not isinstance(ids, Tensor):
+            raise TypeError(
+                f"forward expects the ids of Elmo.ids, but got a {type(ids).__name__}. Call elmo(elmo.ids(sentences)), "
+                "or elmo.embed(sentences) for NumPy arrays."
+            )
         # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
         mask = (ids > 0).any(dim=-1) if self.bilm.config.n_words is None else ids > 0
         # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
@@ -320,16 +329,12 @@ class Elmo(nn.Module):
             >>> lines = (line.split() for line in open("corpus.txt"))
             >>> sentence_vectors = [vectors.mean(axis=0) for vectors in elmo.embed(lines, layers="top")]
         """
-        if isinstance(sentences, str):
-            raise TextError(
-                f"Expected a list of tokenized sentences, but got the string {sentences[:40]!r}. "
-                f"Wrap it: embed([{sentences[:40]!r}.split()])."
-            )
+        checked = check_sentences(sentences)
         selection = self._select(layers)
         if batch_tokens < 1 or batch_size < 1:
             raise ConfigError(f"batch_tokens is {batch_tokens} and batch_size {batch_size}; both must be at least 1.")
         # `_embed` is a generator, whose body runs only when it is read; so arguments are checked here.
-        vectors = self._embed(iter(sentences), selection, batch_tokens, batch_size)
+        vectors = self._embed(checked, selection, batch_tokens, batch_size)
         return vectors if isinstance(sentences, Iterator) else list(vectors)
 
     def embed_batch(
@@ -499,15 +504,20 @@ class Elmo(nn.Module):
             mix = self.mixes[0]
             assert isinstance(mix, ScalarMix)
             return _LayerSelection(mix)
-        numbers = [layers] if isinstance(layers, (int, str)) else list(layers)
+        requested: object = layers
+        is_list = isinstance(requested, Iterable) and not isinstance(requested, str)
+        numbers: list[Any] = list(requested) if is_list else [requested]  # type: ignore[call-overload]
+        name = self.model.source.name if self.model.source is not None else "this model"
+        available = f"{name} has layers 0 to {self.n_layers - 1}"
+        if not numbers or any(isinstance(number, bool) or not isinstance(number, Integral) for number in numbers):
+            raise ConfigError(
+                f"layers is {layers!r}. Choose 'all', 'top', 'average', 'mix', a layer number or a list of numbers; "
+                f"{available}."
+            )
         for number in numbers:
             if number not in range(self.n_layers):
-                name = self.model.source.name if self.model.source is not None else "this model"
-                raise ConfigError(
-                    f"Layer {number!r} does not exist: {name} has layers 0 to {self.n_layers - 1}. "
-                    "You can also choose 'all', 'top', 'average' or 'mix'."
-                )
-        return _LayerSelection(layers if isinstance(layers, int) else numbers)
+                raise ConfigError(f"Layer {number} does not exist: {available}.")
+        return _LayerSelection(numbers if is_list else int(numbers[0]))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ def test_similar_lengths_go_together() -> None:
 def test_a_string_in_place_of_a_list_of_tokens_is_refused() -> None:
     with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got the string 'the cat'"):
         make_batch(["the cat"], encode)
+    with pytest.raises(TextError, match=r"got the string 'The'. Put the tokens .* \[\['The', ...\]\]"):
+        make_batch(["The", "bank"], encode_tokens)
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got None of type NoneType"):
+        make_batch([None], encode_tokens)  # type: ignore[list-item]
     with pytest.raises(TextError, match="Expected tokens to be strings, but got None"):
         make_batch([["the", None]], encode)  # type: ignore[list-item]
 
@@ -74,3 +78,13 @@ def test_batches_can_be_planned_by_number_of_sentences_and_by_several_lengths() 
 def test_results_come_in_the_order_of_the_items(items: list[str], batch_tokens: int) -> None:
     results = map_in_batches(iter(items), lambda batch: map(str.upper, batch), batch_tokens=batch_tokens)
     assert list(results) == [item.upper() for item in items]
+
+
+def test_a_text_that_is_no_list_of_sentences_is_refused() -> None:
+    with pytest.raises(TextError, match=r"got the string 'The cat sat'. Pass \['The cat sat'.split\(\)\]"):
+        batching.check_sentences("The cat sat")
+    with pytest.raises(TextError, match="Expected a list of tokenized sentences, but got None of type NoneType"):
+        batching.check_sentences(None)  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="Expected a sentence as a list of tokens, but got None"):
+        list(batching.check_sentences([["The"], None]))  # type: ignore[list-item]
+    assert list(batching.check_sentences(iter([["The"], []]))) == [["The"], []]

@@ -201,7 +201,7 @@ BAD_CALLS = {
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
     "Missing argument 'TEXT'": ["embed"],
     "No such command 'embde'": ["embde"],
-    "No file matches no*.txt.": ["vocab", "no*.txt", "vocab.txt"],
+    "No file matches 'no*.txt'.": ["vocab", "no*.txt", "vocab.txt"],
     "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
     "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],
     "max_words is 2": ["vocab", "text.txt", "vocab.txt", "--max-words", "2"],

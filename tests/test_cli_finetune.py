@@ -289,7 +289,7 @@ def _no_words(folder: Path) -> None:
         (("model", "new.txt", "--vocabulary", "words.txt", "--max-words", "5"), "give one of them"),
         (("model", "new.txt", "--max-words", "3"), "max_words is 3"),
         (("model", "empty.txt"), "empty.txt contains no sentence"),
-        (("model", "none.txt"), "No file matches none.txt."),
+        (("model", "none.txt"), "No file matches 'none.txt'."),
         (("model", "new.txt", "--old-text", "empty.txt"), "empty.txt contains no sentence"),
         (("model",), "Give the text to train on"),
         (("model", "short.txt"), "The corpus has 1 sentences, but a batch reads 4 in parallel. Lower batch_size"),

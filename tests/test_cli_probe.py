@@ -117,7 +117,7 @@ BAD_CALLS = {
     "model already exists": [*WSD, "--answers", "model"],
     "text.txt is not a file of sense means": [*WSD, "--senses", "text.txt"],
     "model exists and holds something else": ["neighbours", "index", "text.txt", "model", "--model", "model"],
-    "No file matches nowhere": ["neighbours", "index", "nowhere", "index"],
+    "No file matches 'nowhere'": ["neighbours", "index", "nowhere", "index"],
     "model has no journal.json": ["neighbours", "find", "model", "dog", "a dog"],
     "occurs 0 times in 'a dog' (tokens: a | dog)": ["neighbours", "find", "index", "cat", "a dog"],
     "--occurrence asks for number 2": ["neighbours", "find", "index", "dog", "a dog", "--occurrence", "2"],

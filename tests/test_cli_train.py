@@ -162,8 +162,8 @@ def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: 
 BAD_CALLS = {
     "There is no preset 'huge'": (*START, "--preset", "huge"),
     "There is no recipe 'old'": (*START, "--recipe", "old"),
-    "No file matches no*.txt": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
-    "No file matches held.txt": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
+    "No file matches 'no*.txt'": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
+    "No file matches 'held.txt'": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
     "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
     "blank.txt contains no sentence": ("train", "blank.txt", "--held-out", "text.txt", "--out", "run"),
     "empty.txt contains no sentence": ("train", "text.txt", "empty.txt", "--held-out", "text.txt", "--out", "run"),

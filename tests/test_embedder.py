@@ -296,3 +296,37 @@ def test_the_penalty_is_the_sum_over_the_mixes_raw_weights() -> None:
         elmo.mixes[1].weight.copy_(torch.tensor([0.0, 0.0, 3.0]))
     assert elmo.penalty().item() == 14.0
     assert Elmo(random_model(), n_mixes=0).penalty().item() == 0.0
+
+
+@pytest.mark.parametrize("sentences", ["The cat", ["The", "cat"], None, [None], [["The"], 3]])
+def test_what_is_not_a_list_of_sentences_is_refused(sentences: object) -> None:
+    for start in ("warm", "stateful"):
+        with pytest.raises(TextError, match="Expected a"):
+            Elmo(random_model(), start=start).embed(sentences)  # type: ignore[call-overload]
+
+
+def test_layers_are_numbers_and_at_least_one() -> None:
+    elmo = Elmo(random_model())
+    for layers in ([], True, [True], "bottom", 2.5):
+        with pytest.raises(ConfigError, match="layers is"):
+            elmo.embed([["The"]], layers=layers)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"^Layer 7 does not exist: this model has layers 0 to 2\.$"):
+        elmo.embed([["The"]], layers=[0, 7])
+    with pytest.raises(ConfigError, match="layers is True"):
+        Elmo(random_model(), layers=True)
+
+
+def test_the_dropout_of_an_elmo_is_a_fraction() -> None:
+    for dropout in (3, -0.5):
+        with pytest.raises(ConfigError, match=f"dropout is {dropout}; it must be at least 0 and at most 1"):
+            Elmo(random_model(), dropout=dropout)
+
+
+def test_forward_names_the_function_that_makes_its_input() -> None:
+    with pytest.raises(TypeError, match=r"ids of Elmo\.ids"):
+        Elmo(random_model())([["The"]])
+
+
+def test_a_device_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
+        Elmo.from_pretrained(device="gpu")

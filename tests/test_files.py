@@ -174,10 +174,10 @@ def test_a_file_with_pattern_characters_in_its_name_is_found_by_its_name(corpus:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere", "No file matches nowhere"),
-        ("x*", r"No file matches x\*"),
+        ("nowhere", "No file matches 'nowhere'"),
+        ("x*", r"No file matches 'x\*'"),
         ("empty", r"The directory empty contains no file named \*\.txt, .*'empty/\*\*/\*'"),
-        ("empt*", r"No file matches empt\*"),
+        ("empt*", r"No file matches 'empt\*'"),
     ],
 )
 def test_an_input_without_text_is_an_error(corpus: Path, name: str, message: str) -> None:

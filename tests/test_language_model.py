@@ -135,6 +135,14 @@ def test_substitutes_of_all_tokens_are_those_of_each(model: PretrainedBiLM) -> N
             assert [s.probability for s in here] == pytest.approx([s.probability for s in expected], rel=1e-4)
 
 
+def test_a_string_in_place_of_sentences_is_refused(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    with pytest.raises(TextError, match="list of tokenized sentences, but got the string 'The cat sat'"):
+        lm.surprisal("The cat sat")
+    with pytest.raises(TextError, match=r"No file matches 'The cat sat'.*\['The cat sat'.split\(\)\]"):
+        lm.perplexity("The cat sat")
+
+
 def test_the_word_itself_is_not_seen(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     assert lm.substitutes(["the", "cat", "sat"], 1) == lm.substitutes(["the", "dog", "sat"], 1)

@@ -164,7 +164,7 @@ def test_paths_may_be_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert expand_paths("[ab].txt") == ["a.txt", "b.txt"]
     assert expand_paths(str(tmp_path / "*.txt"))[0] == str(tmp_path / "a.txt")
     assert expand_paths(("c[1].txt",)) == ["c[1].txt"]
-    with pytest.raises(TextError, match=r"No file matches missing\.txt"):
+    with pytest.raises(TextError, match=r"No file matches 'missing\.txt'"):
         expand_paths(("c[1].txt", "missing.txt"))
     assert expand_paths(()) == []
 

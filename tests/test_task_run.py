@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
         (ModelNotFoundError, "no/such", {"elmo": {"model": "./no/such"}}),
         (ConfigError, "have 2 numbers", {"words": {"vectors": str(tmp_path / "v.txt"), "lowercase": False}}),
         (ConfigError, "names no file", {"data": {"dev": []}}),
-        (TextError, "No file matches none.conll", {"data": {"dev": "none.conll"}}),
+        (TextError, "No file matches 'none.conll'", {"data": {"dev": "none.conll"}}),
     ]
     for kind, message, tables in cases:
         elmo = tables.pop("elmo", None)
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
             train_task(task, config, run)
         assert not run.exists()
     task, config = tiny("ner", tmp_path / "data")
-    with pytest.raises(ConfigError, match="cannot be used"):
+    with pytest.raises(ConfigError, match="There is no device 'nonsense'"):
         train_task(task, config, run, device="nonsense")
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(TextError, match="There is no example"):

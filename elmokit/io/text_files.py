@@ -93,7 +93,7 @@ def _files_of(name: str | Path, pattern: str | None) -> list[Path]:
     # A directory that matches is searched, as if the shell had expanded the pattern.
     files = [file for match in matches for file in (_files_inside(match, pattern) if match.is_dir() else [match])]
     if not files:
-        raise TextError(f"No file matches {path}.")
+        raise TextError(f"No file matches {str(path)!r}.")
     return files
 
 

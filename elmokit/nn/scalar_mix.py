@@ -101,7 +101,7 @@ def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False
     if layers == "all" or layers == "top":
         return ScalarMix(n_layers, layer_norm, [n_layers - 1] if layers == "top" else None)
     chosen = [layers] if isinstance(layers, int) else list(layers)
-    if not chosen or not set(chosen) <= set(range(n_layers)):
+    if not chosen or isinstance(chosen[0], bool) or not set(chosen) <= set(range(n_layers)):
         raise ConfigError(
             f"layers is {layers!r}, but this model has layers 0 to {n_layers - 1}. Use some of them, or 'all', 'top' "
             "or 'average'."

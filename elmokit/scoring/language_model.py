@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from elmokit.bilm import BiLMState
+from elmokit.errors import TextError
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.nn.devices import parse_device
@@ -220,7 +221,12 @@ class LanguageModel:
         items = items if first is None else chain([first], items)
         if not isinstance(first, str | Path):
             return items, None
-        paths = find_text_files(items)
+        try:
+            paths = find_text_files(items)
+        except TextError as error:
+            if not isinstance(texts, str):
+                raise
+            raise TextError(f"{error} To pass a sentence instead of a file, write [{texts[:40]!r}.split()].") from None
         total = None
         if count and all(path.is_file() for path in paths):  # standard input and pipes can be read only once
             total = sum(len(tokens) + 1 for path in paths for tokens in read_sentences(path))

@@ -12,7 +12,7 @@ from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax import ROWS_AT_ONCE
 from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, softmax_and_vocabulary, start_state
-from elmokit.text.batching import check_sentence, map_in_batches
+from elmokit.text.batching import check_sentence, check_sentences, map_in_batches
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
 
@@ -87,7 +87,7 @@ def all_substitutes(
     def compute(batch: list[Sequence[str]]) -> list[list[list[Substitute]]]:
         return [_best(model, sides, direction, n, special_words) for sides in _hidden(model, batch, state)]
 
-    yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
+    yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
 
 
 def _check(model: PretrainedBiLM, direction: str, n: int) -> None:

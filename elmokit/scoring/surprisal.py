@@ -15,7 +15,7 @@ from elmokit.bilm import BiLMState, stack_states
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.initial_state import initial_state
 from elmokit.nn.softmax import Softmax
-from elmokit.text.batching import map_in_batches
+from elmokit.text.batching import check_sentences, map_in_batches
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
 
@@ -86,7 +86,7 @@ def surprisals(
     def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
         return score_batch(model, batch, state.repeat_row(len(batch)))[0]
 
-    yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
+    yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
 
 
 def start_state(model: PretrainedBiLM, start: FixedStart | BiLMState) -> BiLMState:

@@ -14,7 +14,7 @@ Every part of elmokit that runs a model over text does the same five things, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -187,12 +187,13 @@ def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
     Raises:
         TextError: A sentence is a string, or one of its tokens is not a string.
     """
+    sentences = [check_sentence(sentence) for sentence in sentences]
     numbers: dict[str, int] = {}
     longest = max(map(len, sentences), default=0) + N_BOUNDARIES
     index = np.zeros((len(sentences), longest), dtype=np.int64)
     mask = np.zeros((len(sentences), longest), dtype=np.bool_)
     for row, sentence in enumerate(sentences):
-        tokens = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
+        tokens = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
         index[row, : len(tokens)] = [numbers.setdefault(token, len(numbers)) for token in tokens]
         mask[row, : len(tokens)] = True
     return PaddedBatch(index, mask, list(numbers))
@@ -208,18 +209,50 @@ def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> Enco
     return EncodedBatch(batch.index, batch.mask, batch.words, encode(batch.words))
 
 
+def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """Return an iterator over tokenized sentences, each of which is checked to be a list when it is read.
+
+    ``check_sentence`` also checks the tokens, and ``pad_batch`` calls it.
+
+    Raises:
+        TextError: The sentences are a string or cannot be iterated over, or one of them is not a list.
+    """
+    if isinstance(sentences, str):
+        raise TextError(
+            f"Expected a list of tokenized sentences, but got the string {sentences[:40]!r}. "
+            f"Pass [{sentences[:40]!r}.split()]."
+        )
+    if not isinstance(sentences, Iterable):
+        raise TextError(
+            f"Expected a list of tokenized sentences, but got {sentences!r} of type {type(sentences).__name__}."
+        )
+    return map(_check_is_list, sentences)
+
+
 def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
     """Return the sentence if it is a sequence of tokens.
 
     Raises:
         TextError: It is a string, or one of its tokens is not a string.
     """
-    if isinstance(sentence, str):
-        raise TextError(
-            f"Expected a sentence as a list of tokens, but got the string {sentence[:40]!r}. "
-            "Split it into tokens, for example with sentence.split()."
-        )
-    for token in sentence:
+    for token in _check_is_list(sentence):
         if not isinstance(token, str):
             raise TextError(f"Expected tokens to be strings, but got {token!r} of type {type(token).__name__}.")
+    return sentence
+
+
+def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
+    if isinstance(sentence, str):
+        # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.
+        text = sentence[:40]
+        advice = (
+            "Split it into tokens, for example with sentence.split()."
+            if " " in sentence
+            else f"Put the tokens of each sentence into a list of their own: [[{text!r}, ...]]."
+        )
+        raise TextError(f"Expected a sentence as a list of tokens, but got the string {text!r}. {advice}")
+    if not isinstance(sentence, Sized):
+        raise TextError(
+            f"Expected a sentence as a list of tokens, but got {sentence!r} of type {type(sentence).__name__}."
+        )
     return sentence
