@@ -58,7 +58,7 @@ class _CellLayer(ProjectedLSTM):
     def forward(
         self, inputs: Tensor, state: LSTMState, mask: Tensor | None = None, reverse: bool = False
     ) -> tuple[Tensor, LSTMState]:
-        """As ``ProjectedLSTM.forward``, but the same units are dropped at every step if there is recurrent dropout."""
+        """Run the layer like ``ProjectedLSTM.forward``. Recurrent dropout drops the same units at every step."""
         if not self.recurrent_dropout:
             return super().forward(inputs, state, mask, reverse)
         # Step by step, because the output of a step is dropped before the next one reads it. That is slow, and only for

@@ -63,7 +63,7 @@ class StoreContents(_Journal):
     appends to the store, because committed data never changes.
 
     Attributes:
-        settings: What the store was made from.
+        settings: The settings that identify the contents.
         progress: The record of the last commit; empty if nothing was committed.
         sizes: The committed length of each file in bytes.
         finished: Whether the owner declared the store complete.
@@ -204,7 +204,7 @@ class ResumableStore:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the store is made from."""
+        """The settings that identify the contents."""
         return self.committed.settings
 
     @property

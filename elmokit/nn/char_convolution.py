@@ -147,7 +147,7 @@ class _NativeConvolution(torch.autograd.Function):
 def _convolve_torch(
     char_embedding: nn.Embedding, char_ids: Tensor, convolutions: Iterable[nn.Conv1d], n_distinct: int, widest: int
 ) -> Tensor:
-    """Compute the same in PyTorch operations, for tokens whose ids repeat from column ``n_distinct`` on."""
+    """Convolve and pool in PyTorch operations, for tokens whose ids repeat from column ``n_distinct`` on."""
     embedded = char_embedding(char_ids[:, : n_distinct + widest])  # (tokens, chars, char_dim)
     return torch.cat([_convolve_and_pool(embedded, convolution, n_distinct) for convolution in convolutions], dim=1)
 

@@ -113,7 +113,7 @@ class _Row:
 
 
 class _RowReader:
-    """The rows of a batch that read one order of the corpus."""
+    """The rows of a batch, which read the corpus in one common order."""
 
     def __init__(self, table: _TokenTable, blocks: SentenceBlocks, batch_size: int) -> None:
         self.table = table

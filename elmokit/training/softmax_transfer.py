@@ -157,7 +157,7 @@ def _transfer(
     assert not isinstance(new, AdaptiveSoftmax)
     old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
     old_bias, old_unknown = old.bias.detach().cpu(), old_words.unknown_id
-    # The old <UNK> represented the new words and for those that are still unknown. Split its probability among them:
+    # The old <UNK> represented the new words and those that are still unknown. Split its probability among them:
     # in logits, add the logarithm of each word's ratio.
     shares_unknown = old_ids < 0
     shares_unknown[new_words.unknown_id] = True

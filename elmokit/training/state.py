@@ -38,7 +38,7 @@ DAMAGED = "Remove it to resume from the previous checkpoint."
 
 @dataclass
 class TrainingCounters:
-    """How far a training is."""
+    """The progress of a training: counters, and sums for the next line of the log."""
 
     n_steps: int = 0
     n_predictions: int = 0

@@ -38,7 +38,7 @@ MODEL_FILES = (
     "*options_file",
     "*weight_file",
 )
-"""The names of the files that models are read from. The rest of an archive is not unpacked."""
+"""Patterns of the names of model files. Other members of an archive are not unpacked."""
 
 MAX_MEMBERS = 20_000
 MAX_BYTES = 64 * 2**30

@@ -104,7 +104,7 @@ def _advance_columns(n_bytes: int) -> tuple[int, ...]:
 
 @cache
 def _advance_tables(n_bytes: int) -> tuple[Words, Words]:
-    """Tabulate the same for each value of the register's low and high 16 bits."""
+    """Tabulate the effect of ``n_bytes`` zero bytes for each value of the register's low and high 16 bits."""
     columns = _advance_columns(n_bytes)
     values = np.arange(1 << 16, dtype=np.uint32)
     return _applied(columns, values), _applied(columns[16:], values)

@@ -306,7 +306,7 @@ def _fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _header(data: bytes, path: Path) -> int:
-    """The number of data files."""
+    """Return the number of data files."""
     # `BundleHeaderProto`: 1 num_shards, 2 endianness (0 is little), 3 version, whose field 2 is the oldest reader
     # allowed.
     numbers = {1: 1, 2: 0}

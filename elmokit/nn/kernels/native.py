@@ -48,7 +48,7 @@ class PackedFilters(NamedTuple):
 
 
 class NativeLibrary:
-    """The C functions of a compiled library, taking tensors.
+    """The C functions of a compiled library as methods that take tensors.
 
     Args:
         path: The shared library, from ``compiler.load_library``.

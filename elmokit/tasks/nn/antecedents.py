@@ -179,7 +179,7 @@ class SpanRefinement(nn.Module):
 
         Args:
             spans: ``(spans, span_dim)``.
-            candidates: The candidates that ``scores`` are about.
+            candidates: The candidates that were scored.
             scores: ``(spans, 1 + candidates)``, "none" first.
 
         Returns:
@@ -207,7 +207,7 @@ def antecedent_loss(scores: Tensor, candidates: Candidates, clusters: Tensor) ->
 
     Args:
         scores: ``(spans, 1 + candidates)``, "none" first, -inf if there is no candidate.
-        candidates: The candidates that ``scores`` are about.
+        candidates: The candidates that were scored.
         clusters: The gold cluster of each span, from 1, or 0 if the span is not a gold mention, ``(spans,)``.
     """
     same = (clusters[candidates.indices] == clusters[:, None]) & (clusters > 0)[:, None] & candidates.exists
