@@ -20,7 +20,7 @@ from elmokit.config import to_toml
 from elmokit.tasks.config import TaskDataConfig
 from elmokit.tasks.table import TASKS
 from elmokit.training.config import FINETUNING, RECIPES, TrainingConfig
-from elmokit.training.settings import DataConfig
+from elmokit.training.settings import BaseConfig, DataConfig
 
 INTRODUCTION = """\
 # Settings
@@ -35,8 +35,9 @@ TRAINING = """\
 
 These are the settings of `elmokit train`, `elmokit finetune`, `elmokit.train` and `elmokit.finetune`. Settings without
 a table are at the top of the file. They are also options of the commands (`batch_size` is `--batch-size`) and keyword
-arguments of the functions. In a file, `recipe` and `preset` choose the values to start from.
+arguments of the functions.
 """
+BASE_VALUES = "`elmokit train` starts from these values. All other settings override them."
 TASKS_INTRODUCTION = """\
 ## Training a task model
 
@@ -47,7 +48,8 @@ values to start from; without it, those of the preset `published` apply, which a
 
 def settings_page() -> str:
     """Return the content of docs/settings.md."""
-    parts = [INTRODUCTION, TRAINING, "### Top level", _table(TrainingConfig), *_section("data", DataConfig)]
+    parts = [INTRODUCTION, TRAINING, "### Base values", BASE_VALUES, _table(BaseConfig)]
+    parts += ["### Top level", _table(TrainingConfig), *_section("data", DataConfig)]
     for name, cls in _tables(TrainingConfig):
         parts += _section(name, cls)
     for name, recipe in RECIPES.items():

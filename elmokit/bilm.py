@@ -98,7 +98,9 @@ class BiLMConfig:
     cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; false for none.")
     projection_clip: float | None = setting(3.0, "Bound on the magnitude of the projected outputs; false for none.")
     skip_connections: bool = setting(True, "Add the input of a layer to its output, from the second layer on.")
-    bidirectional: bool = setting(True, "False for a forward language model alone.")
+    bidirectional: bool = setting(
+        True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
+    )
     dropout: float = setting(0.1, "Dropout probability on the inputs of LSTM layers in pre-training.")
 
     def __post_init__(self) -> None:

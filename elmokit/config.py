@@ -28,15 +28,18 @@ Table = dict[str, Any]
 MAX_JSON_BYTES = 1 << 24  # published options, configurations and meta.json are a few KB each
 
 
-def setting(default: Any, help: str, group: str = "") -> Any:
+def setting(default: Any, help: str, group: str = "", off_flag: str = "", is_path: bool = False) -> Any:
     """Declare a field of a config.
 
     Args:
         default: The field's default value.
         help: One sentence that says what the setting does. Shown by ``--help`` and in the reference of settings.
         group: The heading that ``--help`` shows the flag under.
+        off_flag: The flag that sets a bool to false; by default ``--no-`` and the name of the field.
+        is_path: Whether the text (or each text of a list) is the path of a file.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "group": group})
+    metadata = {"help": help, "group": group, "off_flag": off_flag, "is_path": is_path}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def from_dict(cls: type[Config], table: Any, where: str) -> Config:

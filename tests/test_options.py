@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import click
@@ -17,6 +18,8 @@ class Settings:
     kind: Literal["a", "b"] = setting("a", "Which one.", "Choice")
     layers: tuple[int, ...] = setting((), "Which layers.", "Choice")
     is_quiet: bool = setting(False, "Say less.")
+    is_loud: bool = setting(True, "Say more.", off_flag="--calm")
+    texts: tuple[str, ...] = setting((), "What to read.", is_path=True)
     internal: int = 3
 
 
@@ -30,7 +33,7 @@ class Command(SettingsCommand):
 @click.argument("text")
 @click.option("--out", cls=GroupedOption, group="Output", help="Where to.")
 def command(text: str, out: str | None, **settings: object) -> None:
-    click.echo({name: value for name, value in settings.items() if value is not None})
+    click.echo({name: value for name, value in settings.items() if value not in (None, ())})
 
 
 def test_each_setting_is_an_option_with_its_default_under_its_heading() -> None:
@@ -46,6 +49,8 @@ def test_each_setting_is_an_option_with_its_default_under_its_heading() -> None:
         "--layers NUMBERS Which layers.",
         "Options:",
         "--is-quiet / --no-is-quiet Say less. [default: no]",
+        "--is-loud / --calm Say more. [default: yes]",
+        "--texts PATH What to read.",
         "--help Show this message and exit.",
     ]
 
@@ -54,6 +59,17 @@ def test_only_settings_that_were_given_are_returned() -> None:
     given = ["text", "--rate", "2", "--layers", "0,2", "--no-is-quiet"]
     assert CliRunner().invoke(command, given).output == "{'rate': 2.0, 'layers': [0, 2], 'is_quiet': False}\n"
     assert CliRunner().invoke(command, ["text"]).output == "{}\n"
+    assert CliRunner().invoke(command, ["text", "--calm"]).output == "{'is_loud': False}\n"
+    repeated = CliRunner().invoke(command, ["text", "--texts", "a", "--texts", "b"]).output
+    assert repeated == f"{{'texts': {(Path('a'), Path('b'))}}}\n"
+
+
+def test_some_fields_can_become_options_under_names_and_a_heading_of_their_own() -> None:
+    options = setting_options(Settings, {}, {"quiet": "is_quiet", "sort": "kind"}, "Other")
+    assert [(option.name, option.opts, getattr(option, "group", None)) for option in options] == [
+        ("quiet", ["--quiet"], "Other"),
+        ("sort", ["--sort"], "Choice"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,12 @@ from typing import Any
 import click
 
 from elmokit.cli.common import options_option
-from elmokit.cli.options import SettingsCommand, setting_options
+from elmokit.cli.options import GroupedOption, SettingsCommand, setting_options
 from elmokit.cli.train import (
     PATH,
     device_option,
     given_options,
-    in_model,
     in_run,
-    in_text,
     out_option,
     texts_argument,
     threads_option,
@@ -23,14 +21,20 @@ from elmokit.cli.train import (
 
 
 class FinetuneCommand(SettingsCommand):
-    """``finetune`` with an option for each field of ``TrainingConfig``."""
+    """``finetune`` with an option for each setting of the training and its text."""
 
     @staticmethod
     def setting_options() -> list[click.Option]:
         """Return the options, with the defaults of fine-tuning."""
+        from elmokit.bilm import BiLMConfig
         from elmokit.training.config import FINETUNING, TrainingConfig
+        from elmokit.training.settings import DATA_SETTINGS, DataConfig
 
-        return setting_options(TrainingConfig, FINETUNING)
+        return [
+            *setting_options(DataConfig, {"vocabulary": "the model's own"}, DATA_SETTINGS),
+            *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"], "Model"),
+            *setting_options(TrainingConfig, FINETUNING),
+        ]
 
 
 @click.command(cls=FinetuneCommand)
@@ -38,17 +42,14 @@ class FinetuneCommand(SettingsCommand):
 @texts_argument
 @out_option(required=True, help="New directory for checkpoints, logs and the final model.")
 @in_run("--config", type=PATH, help="TOML file of settings. Flags override it.")
-@in_text(
-    "--held-out",
+@click.option(
+    "--old-text",
+    cls=GroupedOption,
+    group="Text",
     multiple=True,
     type=PATH,
-    help="Text to evaluate on. Training keeps the model with the lowest perplexity on it.",
+    help="Text of the model's old domain, to measure what it forgets.",
 )
-@in_text("--old-text", multiple=True, type=PATH, help="Text of the model's old domain, to measure what it forgets.")
-@in_text("--held-out-sentences", type=int, help="Sample the held-out text if it is larger.  [default: 2000]")
-@in_text("--vocabulary", type=PATH, help="Words of the softmax.  [default: the model's own]")
-@in_text("--max-words", type=int, help="Vocabulary of the most frequent words of TEXT (alternative).")
-@in_model("--dropout", type=float, help="Dropout.  [default: the model's]")
 @options_option
 @device_option
 @threads_option

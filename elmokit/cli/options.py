@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -62,29 +63,46 @@ class _SettingOption(GroupedOption):
 
 
 def setting_options(
-    cls: type, defaults: Mapping[str, Any] = types.MappingProxyType({}), names: Collection[str] | None = None
+    cls: type,
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
+    names: Iterable[str] | Mapping[str, str] | None = None,
+    group: str = DEFAULT_GROUP,
 ) -> list[click.Option]:
     """Make an option for each field of a config that was declared with :func:`elmokit.config.setting`.
 
-    An option that is not given on the command line has the value None, so that a config file or a preset can decide.
+    An option that is not given on the command line has the value None (or ``()`` if it can be repeated), so that a
+    config file or a preset can decide.
 
     Args:
         cls: The config's dataclass.
-        defaults: Defaults to show in ``--help`` instead of the fields' own. None shows no default.
-        names: The fields to make options for; None for all.
+        defaults: Defaults to show in ``--help`` instead of the fields' own; a text such as "the preset's" explains the
+            default. None shows no default.
+        names: The fields to make options for, in this order; a mapping gives the name of each option and its field.
+            None makes an option for every field.
+        group: The heading of the fields that were declared without one.
     """
+    fields = {field.name: field for field in dataclasses.fields(cls) if "help" in field.metadata}
     hints = typing.get_type_hints(cls)
+    field_of = names if isinstance(names, Mapping) else {name: name for name in (fields if names is None else names)}
     options: list[click.Option] = []
-    for field in dataclasses.fields(cls):
-        if "help" not in field.metadata or (names is not None and field.name not in names):
-            continue
-        default, value_type = defaults.get(field.name, field.default), _click_type(hints[field.name])
-        flag, shown = f"--{field.name.replace('_', '-')}", "" if default in (None, ()) else str(default)
+    for name, field_name in field_of.items():
+        metadata, default = fields[field_name].metadata, defaults.get(field_name, fields[field_name].default)
+        is_repeated = hints[field_name] == tuple[str, ...]
+        value_type = click.Path(path_type=Path) if metadata["is_path"] else _click_type(hints[field_name])
+        flag, shown = f"--{name.replace('_', '-')}", "" if default in (None, ()) else str(default)
         if value_type is click.BOOL:
-            flag, shown = f"{flag}/--no-{flag[2:]}", "yes" if default else "no"
-        text = field.metadata["help"] + (f"  [default: {shown}]" if shown else "")
-        group = field.metadata["group"] or DEFAULT_GROUP
-        options.append(_SettingOption([flag, field.name], type=value_type, default=None, help=text, group=group))
+            flag, shown = f"{flag}/{metadata['off_flag'] or f'--no-{flag[2:]}'}", "yes" if default else "no"
+        text = metadata["help"] + (f"  [default: {shown}]" if shown else "")
+        options.append(
+            _SettingOption(
+                [flag, name],
+                type=value_type,
+                default=None,
+                multiple=is_repeated,
+                help=text,
+                group=metadata["group"] or group,
+            )
+        )
     return options
 
 
@@ -107,6 +125,6 @@ def _click_type(hint: Any) -> click.ParamType[Any]:
     if typing.get_origin(hint) is typing.Literal:
         return click.Choice(typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        return CommaSeparated()
+        return click.STRING if typing.get_args(hint)[0] is str else CommaSeparated()
     param_type: click.ParamType[Any] = click.types.convert_type(hint)
     return param_type

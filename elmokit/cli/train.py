@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from elmokit.cli.options import CommaSeparated, GroupedOption, SettingsCommand, setting_options
+from elmokit.cli.options import GroupedOption, SettingsCommand, setting_options
 from elmokit.errors import ConfigError
 
 PATH = click.Path(path_type=Path)
@@ -19,19 +19,28 @@ device_option = click.option(
 )
 threads_option = click.option("--threads", type=int, help="Number of threads.  [default: PyTorch's choice]")
 in_run = partial(click.option, cls=GroupedOption, group="Run")
-in_text = partial(click.option, cls=GroupedOption, group="Text")
-in_model = partial(click.option, cls=GroupedOption, group="Model")
 
 
 class TrainCommand(SettingsCommand):
-    """``train`` with an option for each field of ``TrainingConfig``."""
+    """``train`` with an option for each setting of the training, its text and its model."""
 
     @staticmethod
     def setting_options() -> list[click.Option]:
         """Return the options, with the defaults of training."""
+        from elmokit.bilm import BiLMConfig
+        from elmokit.nn.softmax_config import SoftmaxConfig
         from elmokit.training.config import TrainingConfig
+        from elmokit.training.corpus import MAX_WORDS
+        from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS, BaseConfig, DataConfig
 
-        return setting_options(TrainingConfig, {"epochs": 1.0})
+        sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True}
+        return [
+            *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
+            *setting_options(BaseConfig),
+            *setting_options(BiLMConfig, sizes, MODEL_SETTINGS, "Model"),
+            *setting_options(SoftmaxConfig, {}, SOFTMAX_SETTINGS, "Model"),
+            *setting_options(TrainingConfig, {"epochs": 1.0}),
+        ]
 
 
 @click.command(cls=TrainCommand)
@@ -39,20 +48,6 @@ class TrainCommand(SettingsCommand):
 @out_option(help="New directory for checkpoints, log and model.")
 @in_run("--resume", type=PATH, help="Resume the run in this directory. TEXT is not needed.")
 @in_run("--config", type=PATH, help="TOML file of settings. Flags override it.")
-@in_run("--recipe", help="Settings to start from: modern or bilm-tf.  [default: modern]")
-@in_text("--held-out", multiple=True, type=PATH, help="Text to evaluate on.")
-@in_text("--held-out-sentences", type=int, help="Sample the held-out text if it is larger.  [default: 2000]")
-@in_text("--vocabulary", type=PATH, help="Vocabulary file, as written by elmokit vocab.")
-@in_text("--max-words", type=int, help="Vocabulary of the most frequent words (alternative).  [default: 30000]")
-@in_model("--preset", help="Size: tiny, mini, small, medium or original.  [default: the recipe's]")
-@in_model("--input", type=click.Choice(["characters", "words"]), help="Input of the model.  [default: characters]")
-@in_model("--hidden-dim", type=int, help="Size of the LSTM cell.  [default: the preset's]")
-@in_model("--projection-dim", type=int, help="Size of the LSTM's output.  [default: the preset's]")
-@in_model("--n-layers", type=int, help="Number of LSTM layers.  [default: the preset's]")
-@in_model("--dropout", type=float, help="Dropout of LSTM inputs and of the top output.  [default: the preset's]")
-@in_model("--bidirectional/--forward-only", default=None, help="Train both directions.  [default: bidirectional]")
-@in_model("--softmax", type=click.Choice(["full", "tied", "adaptive"]), help="Kind of softmax.  [default: full]")
-@in_model("--cutoffs", type=CommaSeparated(), help="First word of each tail of an adaptive softmax: 2000,10000.")
 @device_option
 @threads_option
 def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device: str, **settings: Any) -> None:

@@ -18,7 +18,7 @@ class SoftmaxConfig:
     """The softmax: ``full`` as in bilm-tf, ``tied`` to the embedding of a word-input model, or ``adaptive``."""
 
     kind: Literal["full", "tied", "adaptive"] = setting("full", "The kind of softmax.")
-    cutoffs: tuple[int, ...] = setting((), "The first word of each tail of an adaptive softmax, such as [2000, 10000].")
+    cutoffs: tuple[int, ...] = setting((), "The first word of each tail of an adaptive softmax, such as 2000,10000.")
     shrink: float = setting(4.0, "Each tail of an adaptive softmax is this many times narrower than the one before.")
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_type_hints
 
 from elmokit.bilm import PRESETS
 from elmokit.config import Table, deep_merge, did_you_mean, from_dict, read_toml, setting, to_dict
@@ -21,20 +21,41 @@ from elmokit.training.corpus import HELD_OUT_SENTENCES
 from elmokit.weights.model import PretrainedBiLM
 
 MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
+"""Fields of ``BiLMConfig`` that are flat settings, too."""
 SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs"}
-INPUTS = ("characters", "words")
+"""Flat settings of the softmax, and the fields of ``SoftmaxConfig`` that they set."""
+DATA_SETTINGS = ("held_out", "held_out_sentences", "vocabulary", "max_words")
+"""Fields of ``DataConfig`` that are flags; ``texts`` is an argument."""
+
+
+@dataclass(frozen=True)
+class BaseConfig:
+    """What the other settings of a new training start from: keys at the top level of a config file."""
+
+    recipe: str = setting("modern", f"Settings to start from: {' or '.join(RECIPES)}.", "Run")
+    preset: str | None = setting(
+        None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.", "Model"
+    )
+    input: Literal["characters", "words"] = setting("characters", "What the model reads.", "Model")
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """The table ``[data]`` of a config file."""
 
-    texts: tuple[str, ...] = setting((), "Text files, directories or patterns to train on.")
-    held_out: tuple[str, ...] = setting((), "Text to evaluate on.")
-    vocabulary: str | None = setting(None, "Vocabulary file.")
-    max_words: int | None = setting(None, "Size of the vocabulary, if it is made of the text's most frequent words.")
+    texts: tuple[str, ...] = setting((), "Text files, directories or patterns to train on.", is_path=True)
+    held_out: tuple[str, ...] = setting(
+        (),
+        "Text to evaluate on. Training keeps the model with the lowest perplexity on it.",
+        "Text",
+        is_path=True,
+    )
     held_out_sentences: int = setting(
-        HELD_OUT_SENTENCES, "Largest number of held-out sentences. If there are more, they are sampled."
+        HELD_OUT_SENTENCES, "Largest number of held-out sentences. If there are more, they are sampled.", "Text"
+    )
+    vocabulary: str | None = setting(None, "Vocabulary file, as written by elmokit vocab.", "Text", is_path=True)
+    max_words: int | None = setting(
+        None, "Size of the vocabulary, if it is made of the text's most frequent words (alternative).", "Text"
     )
 
 
@@ -79,7 +100,7 @@ def training_settings(
     """
     own = nested_settings(settings)
     table = {} if config is None else read_toml(config)
-    recipe = _known("recipe", recipe or table.pop("recipe", "modern"), RECIPES)
+    recipe = _known("recipe", recipe or table.pop("recipe", BaseConfig.recipe), RECIPES)
     preset = preset or table.pop("preset", None)
     for name in ("recipe", "preset"):
         table.pop(name, None)
@@ -91,7 +112,8 @@ def training_settings(
     data = from_dict(DataConfig, table.pop("data", {}), f"{config}, data")
     merged = deep_merge(deep_merge(base, table), own)
     source = "the settings" if config is None else str(config)
-    return TrainingSettings(merged, data, _known("input", merged.pop("input", "characters"), INPUTS), source)
+    inputs = get_args(get_type_hints(BaseConfig)["input"])
+    return TrainingSettings(merged, data, _known("input", merged.pop("input", BaseConfig.input), inputs), source)
 
 
 def finetuning_config(model: PretrainedBiLM, config: str | Path | None, settings: Mapping[str, Any]) -> TrainingConfig:
