@@ -101,7 +101,9 @@ class BiLMConfig:
     bidirectional: bool = setting(
         True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
     )
-    dropout: float = setting(0.1, "Dropout probability on the inputs of LSTM layers in pre-training.")
+    dropout: float = setting(
+        0.1, "Dropout probability in training, on the inputs of LSTM layers and on the top output."
+    )
 
     def __post_init__(self) -> None:
         if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
