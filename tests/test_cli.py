@@ -186,6 +186,8 @@ BAD_CALLS = {
     "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
     "already exists": ["embed", "text.txt", "text.txt", "--model", "model"],
     "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],
+    "--all and --top both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--top", "--all"],
+    "--layers and --average both": ["embed", "text.txt", "out.hdf5", "--average", "--layers", "1"],
     "both choose layers": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "0", "--top"],
     "omits the map": [
         *("embed", "text.txt", "out.hdf5", "--model", "model"),
@@ -200,7 +202,8 @@ BAD_CALLS = {
     "There is no options file": ["info", "lonely.hdf5"],
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
     "Missing argument 'TEXT'": ["embed"],
-    "No such command 'embde'": ["embde"],
+    "No such command 'embde'. Did you mean 'embed'?": ["embde"],
+    "No such command 'emb'. Did you mean 'embed'?": ["emb"],
     "No file matches 'no*.txt'.": ["vocab", "no*.txt", "vocab.txt"],
     "latin.txt, line 1: not UTF-8": ["vocab", "latin.txt", "vocab.txt"],
     "empty.txt contains no sentence": ["vocab", "text.txt", "empty.txt", "vocab.txt"],

@@ -34,9 +34,9 @@ _run = partial(_option, "Interrupted runs and existing files")
 @options_option
 @click.option("--token-embeddings", help="HDF5 file of precomputed token vectors, one row per word.")
 @click.option("--vocabulary", help="Word list of --token-embeddings, or of a word-input model.")
-@_vectors("--all", "named_layers", flag_value="all", help="All layers: (layers, tokens, dim).  [default]")
-@_vectors("--top", "named_layers", flag_value="top", help="The top layer: (tokens, dim).")
-@_vectors("--average", "named_layers", flag_value="average", help="The mean of all layers: (tokens, dim).")
+@_vectors("--all", "all_layers", is_flag=True, help="All layers: (layers, tokens, dim).  [default]")
+@_vectors("--top", is_flag=True, help="The top layer: (tokens, dim).")
+@_vectors("--average", is_flag=True, help="The mean of all layers: (tokens, dim).")
 @_vectors("--layers", metavar="N[,N...]", help="The given layers, where 0 is context-free: (layers, tokens, dim).")
 @_vectors(
     "--dtype",
@@ -78,7 +78,9 @@ def embed(
     options: str | None,
     token_embeddings: str | None,
     vocabulary: str | None,
-    named_layers: str | None,
+    all_layers: bool,
+    top: bool,
+    average: bool,
     layers: str | None,
     dtype: Any,
     state: Any,
@@ -118,8 +120,10 @@ def embed(
 
     check_output_path(output, overwrite)  # before a model is downloaded
     check_input_file(source, output)
-    if layers is not None and named_layers is not None:
-        raise ConfigError(f"--layers and --{named_layers} both choose layers. Pass one of them.")
+    flags = {"layers": layers is not None, "all": all_layers, "top": top, "average": average}
+    chosen = [name for name, is_given in flags.items() if is_given] or ["all"]
+    if len(chosen) > 1:
+        raise ConfigError(f"--{chosen[0]} and --{chosen[1]} both choose layers. Pass one of them.")
     if forget_sentences and include_sentence_indices:
         raise ConfigError("--forget-sentences omits the map that --include-sentence-indices stores. Pass one of them.")
     if fasta and (tokenize or use_sentence_keys or include_sentence_indices):
@@ -139,9 +143,7 @@ def embed(
         device=device,
         precision=precision,
     )
-    selected: Any = named_layers or "all"
-    if layers is not None:
-        selected = _parse_layers(layers)
+    selected: Any = chosen[0] if layers is None else _parse_layers(layers)
     with ProgressBar("tokens") as progress:
         summary = embed_file(
             elmo,
