@@ -95,7 +95,7 @@ def test_train_in_python_and_in_the_shell_make_the_same_run(
         assert ours["held_out"] == theirs["held_out"]
     printed = capsys.readouterr()
     assert [line[:11] for line in shown.out.splitlines()] == [line[:11] for line in printed.out.splitlines()[:-3]]
-    assert "counting 1 file" in shown.err
+    assert "Counting 1 file" in shown.err
 
 
 def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: Path) -> None:

@@ -190,7 +190,7 @@ def finetune(
             stored, corpus.vocabulary, word_counts, corpus.n_sentences, built.softmax, built.seed
         )
         is_random, change = describe_transfer(stored, initial)
-        report(TrainingNotice(change))
+        report(TrainingNotice(change[:1].upper() + change[1:]))
         if built.freeze_softmax and is_random:
             raise ConfigError(f"freeze_softmax would freeze random weights: {change}. Leave it out.")
         dropout = built.model.dropout
@@ -305,7 +305,9 @@ def _check_new(run: Path) -> None:
 
 def _check_texts(texts: Sequence[str | Path], held_out: Sequence[str | Path]) -> None:
     if not texts or not held_out:
-        raise ConfigError("Give the text to train on, and held-out text to evaluate on (held_out).")
+        raise ConfigError(
+            "Give the text to train on, and held-out text to evaluate on (held_out=, in the shell --held-out)."
+        )
 
 
 def _paths(texts: Texts) -> list[str | Path]:

@@ -50,15 +50,20 @@ class TrainingCorpus:
         if not self.n_sentences:
             raise TextError(f"There is no sentence in {', '.join(map(str, self.shards))}: nothing to train on.")
         n_rows = config.batch_size * n_processes
+        largest_batch = self.n_predictions // (config.window_length * n_processes)
         if self.n_sentences < n_rows:
+            fitting = max(1, min(self.n_sentences // n_processes, largest_batch))
             raise TextError(
                 f"The corpus has {self.n_sentences:,} sentences, but a batch reads {n_rows:,} in parallel. Lower "
-                f"batch_size to at most {max(1, self.n_sentences // n_processes):,}, or add text."
+                f"batch_size (--batch-size) to at most {fitting:,}, or add text."
             )
         if self.n_predictions < n_rows * config.window_length:
+            lower_batch = f"batch_size (--batch-size) to at most {largest_batch:,}, lower " if largest_batch else ""
+            longest_window = self.n_predictions // n_rows
             raise TextError(
-                f"An epoch has {self.n_predictions:,} predictions, fewer than one window of {n_rows} x "
-                f"{config.window_length}. Lower batch_size or window_length, or add text."
+                f"An epoch has {self.n_predictions:,} predictions, fewer than one window of {n_rows:,} rows x "
+                f"{config.window_length} positions. Lower {lower_batch}window_length (--window-length) to at most "
+                f"{longest_window:,}, or add text."
             )
 
 
@@ -86,7 +91,7 @@ def count_corpus(
     """
     check_vocabulary_choice(vocabulary, max_words)
     shards = find_text_files(texts, reread=True)
-    report(TrainingNotice(f"counting {len(shards)} file{'s' * (len(shards) != 1)}"))
+    report(TrainingNotice(f"Counting {len(shards)} file{'s' * (len(shards) != 1)}"))
     with count_words(shards, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)

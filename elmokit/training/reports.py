@@ -57,9 +57,10 @@ class ModelSizes:
     """Estimate for one process: weights, gradients, optimizer state, activations of one window."""
 
     def __str__(self) -> str:
+        n_mib = max(1, round(self.memory_bytes / 2**20))
         return (
-            f"{self.n_parameters / 1e6:.1f} M parameters in the biLM and {self.n_softmax_parameters / 1e6:.1f} M in "
-            f"the softmax; about {max(1, round(self.memory_bytes / 2**20)):,} MiB per process"
+            f"{_format_count(self.n_parameters)} parameters in the biLM and "
+            f"{_format_count(self.n_softmax_parameters)} in the softmax; about {n_mib:,} MiB per process"
         )
 
 
@@ -148,3 +149,7 @@ class TrainingDisplay:
 def format_perplexities(perplexities: Sequence[float]) -> str:
     """Return the perplexities of both directions as text, such as ``96.31 / 94.80``."""
     return " / ".join(f"{value:.2f}" for value in perplexities)
+
+
+def _format_count(count: int) -> str:
+    return f"{count:,}" if count < 100_000 else f"{count / 1e6:.1f} M"
