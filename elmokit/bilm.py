@@ -1,7 +1,7 @@
 """The biLM: a bidirectional LSTM language model, the one network behind training, embedding and the compat modules.
 
 Characters (or word ids, or both) become token vectors, and token vectors go through the LSTM layers of each
-direction. The network reads no files and knows no strings: sentence boundaries are tokens like any other, added by
+direction. This module does no file I/O and works on ids only: sentence boundaries are tokens like any other, added by
 ``text/batching``. The LSTM state is an argument and a result, never hidden in the module.
 """
 
@@ -95,8 +95,10 @@ class BiLMConfig:
     projection_dim: int = setting(512, "Size of the outputs of each direction.")
     hidden_dim: int = setting(4096, "Size of the LSTM cells. If it equals projection_dim, there is no projection.")
     n_layers: int = setting(2, "LSTM layers per direction.")
-    cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; false for none.")
-    projection_clip: float | None = setting(3.0, "Bound on the magnitude of the projected outputs; false for none.")
+    cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; set to `false` to disable.")
+    projection_clip: float | None = setting(
+        3.0, "Bound on the magnitude of the projected outputs; set to `false` to disable."
+    )
     skip_connections: bool = setting(True, "Add the input of a layer to its output, from the second layer on.")
     bidirectional: bool = setting(
         True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
@@ -204,7 +206,7 @@ class BiLM(nn.Module):
     forward and backward concatenated.
 
     The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. That way a model can
-    be built without memory, under ``torch.device("meta")``, and then be given weights that are mapped from a file.
+    be created without allocating memory, under ``torch.device("meta")``, and then filled with memory-mapped weights.
 
     Args:
         config: The architecture.
@@ -333,7 +335,7 @@ class BiLM(nn.Module):
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run the LSTM layers of one direction.
 
-        Training uses it directly, because each direction reads a text stream of its own there.
+        Training uses it directly, because each direction has its own text stream during training.
 
         Args:
             direction: 0 for the forward LSTM, 1 for the backward LSTM.

@@ -388,9 +388,7 @@ class Elmo(nn.Module):
             raise ConfigError(f"chunk_tokens is {chunk_tokens}; it must be at least 1.")
         # Chunks are mixed one at a time, when the statistics of the others are not known yet.
         if selection.needs_whole_batch:
-            raise ConfigError(
-                "This mix normalizes over the whole text, which is never in memory at once. Choose other layers."
-            )
+            raise ConfigError("A scalar mix with layer_norm=True needs the whole text in memory. Choose other layers.")
         return self._embed_in_chunks(check_sentence(tokens), selection, chunk_tokens)
 
     def embed_planned_batch(
@@ -441,7 +439,8 @@ class Elmo(nn.Module):
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
     def _embed_long(self, sentence: Sequence[str], selection: _LayerSelection) -> Vectors:
-        """Compute a long sentence chunk by chunk into one array, so that only its vectors are in memory at once."""
+        """Compute a long sentence chunk by chunk into one array, so that intermediate activations are never all in
+        memory."""
         # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
         vectors, stop = np.empty(0, np.float32), 0
         for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):

@@ -117,7 +117,7 @@ def test_a_member_that_leads_outside_is_refused(
 ) -> None:
     (tmp_path / "inner").mkdir()
     path = write(tmp_path / "inner" / "a", files | {name: b"{}"})
-    with pytest.raises(FormatError, match="outside the folder"):
+    with pytest.raises(FormatError, match="outside the directory"):
         open_model(path)
     assert everything_below(tmp_path) == {path.parent, path}
 

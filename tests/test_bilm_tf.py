@@ -272,9 +272,9 @@ def test_all_tensors_that_do_not_fit_are_reported_together_by_both_names(tmp_pat
     with pytest.raises(TensorMismatchError) as caught:
         bilm_tf.load(options, weights)
     message = str(caught.value)
-    assert "missing: CNN_proj/b_proj (32,) (here token_layer.projection.bias)" in message
+    assert "missing: CNN_proj/b_proj (32,) (elmokit: token_layer.projection.bias)" in message
     assert "unexpected: CNN_high_7/W_carry" in message
-    assert "misshapen: CNN/b_cnn_1 (here token_layer.convolutions.1.bias) is (17,), expected (16,)" in message
+    assert "wrong shape: CNN/b_cnn_1 (elmokit: token_layer.convolutions.1.bias) is (17,), expected (16,)" in message
     assert "\n" not in message
 
 

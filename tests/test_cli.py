@@ -121,7 +121,7 @@ def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-de
 def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ignore[no-untyped-def]
     ran = shell("perplexity", "model", "text.txt")
     assert ran.code == 0
-    assert "tokens              8, 12.50% of them unknown words" in ran.out
+    assert "tokens              8, 12.50% unknown" in ran.out
     facts = json.loads(shell("perplexity", "model", "text.txt", "--json", "--batch-tokens", "1").out)
     assert (facts["n_sentences"], facts["n_tokens"], facts["n_predictions"], facts["state"]) == (2, 8, 10, "warm")
     values = facts["perplexity"]
@@ -182,7 +182,7 @@ def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytes
 
 
 BAD_CALLS = {
-    "no such file or folder": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
+    "not a file, directory or published model name": ["embed", "text.txt", "out.hdf5", "--model", "nowhere"],
     "Cannot read nowhere.txt": ["embed", "nowhere.txt", "out.hdf5", "--model", "model"],
     "already exists": ["embed", "text.txt", "text.txt", "--model", "model"],
     "line 2 is blank": ["embed", "text.txt", "out.hdf5", "--model", "model", "--strict"],

@@ -81,7 +81,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     assert set(found) == {"held-out", "old text"}
     for name, values in found.items():
         both = [" / ".join(f"{value:.2f}" for value in values[when]) for when in ("before", "after")]
-        assert f"{name:<9} perplexity before {both[0]}, after {both[1]} (each sentence alone)\n" in ran.out
+        assert f"{name:<9} perplexity before {both[0]}, after {both[1]} (sentences scored independently)\n" in ran.out
     facts = json.loads(shell("perplexity", "run", "held.txt", "--state", "zero", "--json").out)
     assert facts["perplexity"]["forward"] == pytest.approx(found["held-out"]["after"][0], rel=1e-4)
     card = tuned.card
@@ -209,7 +209,7 @@ def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(she
     settings = (*SMALL, "--epochs", "100", "--eval-every", "2", "--patience", "3", "--warmup-ratio", "0")
     ran = shell("finetune", "model", *texts, "--run", "run", *settings)
     assert ran.code == 0, ran.err
-    assert "Training did not improve the model, which is unchanged." in ran.out
+    assert "Training did not improve the model; the original weights were kept." in ran.out
     assert changed("run") == set()
     last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
     assert last["n_steps"] == 6  # three looks at the held-out text

@@ -153,8 +153,8 @@ def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: 
     Path("moved/corpus.txt").write_text(TEXT * 21)
     assert "shards was" in shell("train", "--resume", "run").err
     Path("moved/corpus.txt").write_text(TEXT * 20)
-    assert "batch_size cannot change" in shell("train", "--resume", "run", "--batch-size", "3").err
-    assert "config cannot change" in shell("train", "--resume", "run", "--config", "other.toml").err
+    assert "batch_size cannot be changed when resuming" in shell("train", "--resume", "run", "--batch-size", "3").err
+    assert "config cannot be changed when resuming" in shell("train", "--resume", "run", "--config", "other.toml").err
     Path("run/settings.json").write_text("{")
     assert "settings.json is damaged" in shell("train", "--resume", "run").err
 
@@ -179,11 +179,11 @@ BAD_CALLS = {
     ),
     "A vocabulary needs the words <S>, </S>, <UNK>": (*START, "--vocabulary", "one.txt"),
     "give one of them": (*START, "--vocabulary", "text.txt", "--max-words", "9"),
-    "The length of a training is given by epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
+    "Give only one of epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
     "Give a new directory with --out, or a run": START[:4],
     "Give the text to train on, and held-out text": ("train", "corpus.txt", "--out", "run"),
     "model already exists": (*START[:4], "--out", "model"),
-    "nothing is not a run": ("train", "--resume", "nothing"),
+    "nothing does not exist": ("train", "--resume", "nothing"),
     "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
     "data: unknown key 'text'": (*START, "--config", "data.toml"),
     "broken.toml is not a valid TOML file": (*START, "--config", "broken.toml"),

@@ -149,13 +149,13 @@ def test_training_sees_a_random_window_with_the_mentions_in_it() -> None:
     config = replace(TASK.presets["small"], model=replace(SIZES, train_sentences=2))
     seen = {}
     for seed in range(20):
-        window = TASK.vary(DOCUMENTS[0], config, random.Random(seed))
+        window = TASK.augment(DOCUMENTS[0], config, random.Random(seed))
         seen[window.sentences[0][0]] = window
     assert seen.keys() == {"Mira", "It"}
     assert seen["Mira"].clusters == (((0, 0), (2, 2)), ((2, 3), (5, 5)))
     assert seen["It"].clusters == (((4, 4),), ((0, 0),))
     assert seen["It"].speakers == (("b",) * 4, ("a",) * 4)
-    assert TASK.vary(DOCUMENTS[1], config, random.Random(0)) == DOCUMENTS[1]
+    assert TASK.augment(DOCUMENTS[1], config, random.Random(0)) == DOCUMENTS[1]
 
 
 def test_a_cluster_with_one_mention_in_the_window_can_be_trained_on() -> None:

@@ -129,12 +129,12 @@ def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) 
     # One process goes on, and says what changes.
     ran = torchrun(tmp_path, 1, "train", "--resume", "run", "--tokens", "360")
     assert ran.returncode == 0, ran.stderr
-    assert "made by 2 processes and is resumed with 1: a step reads 3 rows instead of 6" in ran.stderr
+    assert "This run used 2 processes and is now resumed with 1, so a step reads 3 rows instead of 6" in ran.stderr
     assert load_file(checkpoints(run)[-1] / "state.safetensors")["hidden"].shape[2] == 3
     # And two again, from where one left off.
     ran = torchrun(tmp_path, 2, "train", "--resume", "run", "--tokens", "480")
     assert ran.returncode == 0, ran.stderr
-    assert "made by 1 processes and is resumed with 2" in ran.stderr
+    assert "used 1 processes and is now resumed with 2" in ran.stderr
 
 
 @pytest.mark.slow

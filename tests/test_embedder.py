@@ -140,7 +140,7 @@ def test_invalid_arguments_are_refused() -> None:
         ELMOS["warm"].embed([["a"]], batch_tokens=0)
     with pytest.raises(ConfigError, match="start is 'cold'"):
         Elmo(random_model(), start="cold")  # type: ignore[arg-type]
-    with pytest.raises(ModelNotFoundError, match="no such file or folder"):
+    with pytest.raises(ModelNotFoundError, match="not a file, directory or published model name"):
         Elmo.from_pretrained("no/such/model")
 
 

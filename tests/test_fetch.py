@@ -47,7 +47,7 @@ def test_the_checksum_is_recorded_and_checked(server: Server) -> None:
     assert note["sha256"] == hashlib.sha256(BODY).hexdigest()
     assert note["n_bytes"] == len(BODY)
     path.write_bytes(BODY[:-1] + b"!")
-    with pytest.raises(FormatError, match=r"has changed since it was downloaded\. Delete the folder"):
+    with pytest.raises(FormatError, match=r"has changed since it was downloaded\. Delete the directory"):
         fetch(server.address("/w"))
     (path.parent / "download.json").write_text("{")
     with pytest.raises(FormatError, match="cannot be read"):

@@ -129,7 +129,7 @@ def test_weights_with_nan_are_named(number: float, model: PretrainedBiLM, tmp_pa
     with torch.no_grad():
         model.bilm.directions[1].layers[0].bias[3] = number  # type: ignore[index,union-attr]
     save_folder(model, tmp_path / "model")
-    with pytest.raises(FormatError, match=r"NaN or infinity in directions\.1\.layers\.0\.bias \(here"):
+    with pytest.raises(FormatError, match=r"NaN or infinity in directions\.1\.layers\.0\.bias \(elmokit:"):
         load_folder(tmp_path / "model")
 
 

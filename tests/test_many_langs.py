@@ -152,7 +152,7 @@ def test_the_command_line_converts_and_describes_it(tmp_path: Path) -> None:
 
 def test_hdf5_cannot_hold_a_lexicon(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
-    with pytest.raises(OutputError, match="Write a folder instead"):
+    with pytest.raises(OutputError, match="Write a directory instead"):
         save_model(model, tmp_path / "x.hdf5")
     assert not (tmp_path / "x.hdf5").exists()
 
@@ -312,7 +312,7 @@ def test_other_networks_are_refused_with_the_reason(changes: dict[str, Any], wha
     ("part", "changes", "what"),
     [
         ("encoder", {"dim": 4}, r"encoder\.dim equals projection_dim \(4\)"),
-        ("encoder", {"dim": 8}, "misshapen: .*forward_layer_0"),
+        ("encoder", {"dim": 8}, "wrong shape: .*forward_layer_0"),
         ("encoder", {"dim": 2**31}, "hidden_dim is 2,147,483,648. It can be at most"),
         ("encoder", {"n_layers": 10**9}, "n_layers says 1000000000, and the tensors have 2"),
         ("encoder", {"dim": "7"}, "dim is '7'"),

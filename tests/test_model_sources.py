@@ -135,9 +135,11 @@ def test_a_path_comes_before_a_published_name(
 
 
 def test_an_unknown_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"no such file or folder.*Did you mean 'portuguese'"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"not a file, directory or published model name.*Did you mean 'portuguese'"
+    ):
         open_model("portugese")
-    with pytest.raises(ModelNotFoundError, match="no such file or folder"):
+    with pytest.raises(ModelNotFoundError, match="not a file, directory or published model name"):
         open_model(tmp_path / "none")
 
 
@@ -227,11 +229,11 @@ def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.M
 
 def test_a_mistyped_path_is_first_reported_as_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelNotFoundError, match=r"^There is no file or folder .*pip install 'elmokit\[hub\]'"):
+    with pytest.raises(ModelNotFoundError, match=r"^There is no file or directory .*pip install 'elmokit\[hub\]'"):
         open_model("models/foo")
     fake_hub(monkeypatch, OSError("404 Client Error"))
     with pytest.raises(
-        ModelNotFoundError, match=r"^There is no file or folder .*models/foo cannot be downloaded .* 404"
+        ModelNotFoundError, match=r"^There is no file or directory .*models/foo cannot be downloaded .* 404"
     ):
         open_model("models/foo")
 
@@ -241,9 +243,9 @@ def test_a_mistyped_path_is_first_reported_as_a_missing_file(monkeypatch: pytest
     [
         ("http://[x", ConfigError, "not a valid URL"),
         ("http://[x/w.hdf5", ConfigError, "not a valid URL"),
-        ("//[x/y", ModelNotFoundError, "no such file or folder"),
+        ("//[x/y", ModelNotFoundError, "not a file, directory or published model name"),
         ("~nosuchuser/m", ModelNotFoundError, "this user has no home directory"),
-        ("x" * 300, ModelNotFoundError, "no such file or folder"),
+        ("x" * 300, ModelNotFoundError, "not a file, directory or published model name"),
     ],
 )
 def test_an_invalid_name_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:
@@ -275,5 +277,5 @@ def test_token_embeddings_and_a_vocabulary_may_be_urls(server: Server, files: di
 
 @pytest.mark.parametrize("name", ["en-minni", "en_mini"])
 def test_a_misspelled_name_of_the_model_in_the_package_is_recognized(name: str) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"Did you mean 'en-mini'\? docs/formats\.md lists the names"):
+    with pytest.raises(ModelNotFoundError, match=r"see docs/formats\.md\)\. Did you mean 'en-mini'\?"):
         open_model(name)

@@ -70,7 +70,7 @@ def test_batches_do_not_change_it(model: PretrainedBiLM, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("n_rows", [None, 1, 2])
 def test_each_sentence_is_passed_to_the_callback_once(model: PretrainedBiLM, n_rows: int | None) -> None:
     found: list[Surprisal] = []
-    scored(model, start="stateful" if n_rows else "zero", n_rows=n_rows or 1, each=found.append)
+    scored(model, start="stateful" if n_rows else "zero", n_rows=n_rows or 1, on_sentence=found.append)
     sentences = [sentence.tokens[1:-1] for sentence in found]
     assert sorted(sentences) == sorted(TEXT)
     if n_rows != 2:

@@ -111,7 +111,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "thesis.txt").write_text("mine")
     for path in (folder, folder / "thesis.txt"):
-        with pytest.raises(OutputError, match="holds something else"), ResumableStore(path, SETTINGS):
+        with pytest.raises(OutputError, match="is not an elmokit output"), ResumableStore(path, SETTINGS):
             pass
     assert [file.name for file in folder.iterdir()] == ["thesis.txt"]
     with pytest.raises(OutputError, match="Cannot write to"), ResumableStore(folder / "thesis.txt" / "f", SETTINGS):

@@ -177,13 +177,13 @@ def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
     notices: list[str] = []
     run_training(tmp_path / "done", notices=notices)
     run_training(tmp_path / "done", notices=notices)
-    assert notices == ["The run is complete with 120 predictions. Raise epochs, tokens or hours to train on."]
+    assert notices == ["Training is already complete (120 predictions). To continue, increase epochs, tokens or hours."]
     notices.clear()
     harmful = dataclasses.replace(CONFIG, learning_rate=3.0, warmup_ratio=0.0, patience=1, eval_every=1, tokens=2000)
     run_training(tmp_path / "worse", harmful, notices=notices)
     run_training(tmp_path / "worse", harmful, notices=notices)
     assert notices == [
-        "The run stopped after 1 evaluations without improvement. To train on, raise patience or set it to 0."
+        "The run stopped after 1 evaluations without improvement. To continue, increase patience or set it to 0."
     ]
 
 

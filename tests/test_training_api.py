@@ -188,7 +188,7 @@ def test_an_existing_directory_is_not_trained_in(corpus: Path) -> None:
 
 def test_resume_refuses_settings_that_cannot_change_and_runs_of_earlier_versions(corpus: Path) -> None:
     train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
-    with pytest.raises(TrainingError, match="batch_size cannot change"):
+    with pytest.raises(TrainingError, match="batch_size cannot be changed"):
         resume("run", batch_size=3)
     path = Path("run/settings.json")
     settings = json.loads(path.read_text())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="Dtype of the tensors in an elmokit folder.",
+    help="Dtype of the tensors in an elmokit directory.",
 )
 @click.option(
     "--calibrate",
@@ -41,7 +41,7 @@ def convert(
     SRC is a path, a URL, a published name or a Hub id; of a training run, the best model is converted.
 
     If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, with the options file next to them.
-    Otherwise DST becomes an elmokit folder, the only format that also keeps the softmax, its words and the initial
+    Otherwise DST becomes an elmokit directory, the only format that also keeps the softmax, its words and the initial
     state.
 
     \b
@@ -56,7 +56,7 @@ def convert(
     is_hdf5 = target.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage != "float32":
         raise ConfigError(
-            f"--storage {storage} is for an elmokit folder: AllenNLP and bilm-tf read float32 from {target.suffix} "
+            f"--storage {storage} is for an elmokit directory: AllenNLP and bilm-tf read float32 from {target.suffix} "
             "files. Leave it out, or give DST without that ending."
         )
     refuse_target(target, overwrite)
@@ -65,7 +65,7 @@ def convert(
         calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
     for path in save_model(model, target, storage, overwrite):
         click.echo(f"wrote {path}", err=True)
-    parts = {"the softmax and its words": model.softmax, "the initial state": model.initial_state}
+    parts = {"softmax, vocabulary": model.softmax, "initial state": model.initial_state}
     lost = [name for name, part in parts.items() if part is not None]
     if is_hdf5 and lost:
-        click.echo(f"left out, because HDF5 files cannot hold it: {', '.join(lost)}", err=True)
+        click.echo(f"Not saved (the HDF5 format does not support it): {', '.join(lost)}", err=True)

@@ -51,10 +51,14 @@ _run = partial(_option, "Interrupted runs and existing files")
     default="warm",
     show_default=True,
     help="LSTM state that each sentence starts from: a fixed initial state, zeros, or (stateful) the state after the "
-    "previous batch, as in AllenNLP, where vectors depend on the lines before.",
+    "previous batch, as in AllenNLP; vectors then depend on preceding lines.",
 )
 @_text("--tokenize", is_flag=True, help="TEXT is raw text: split each line as in the Penn Treebank.")
-@_text("--fasta", is_flag=True, help="TEXT holds proteins in FASTA: tokens are residues, datasets have identifiers.")
+@_text(
+    "--fasta",
+    is_flag=True,
+    help="TEXT is a FASTA file: each residue is a token, datasets are named by sequence identifier.",
+)
 @_text("--strict", is_flag=True, help="Refuse blank lines. By default they become empty datasets.")
 @_names("--forget-sentences", is_flag=True, help="Do not store the map from sentences to line numbers.")
 @_names("--use-sentence-keys", is_flag=True, help="Name datasets by their sentences.")
@@ -65,7 +69,7 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_speed(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Lowest precision of the LSTM weights. Less is faster and less exact.  [default: float32]",
+    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: float32]",
 )
 @_speed("--threads", type=click.IntRange(min=1), help="Number of CPU threads for computing.  [default: all cores]")
 @_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")

@@ -48,7 +48,7 @@ class FinetuneCommand(SettingsCommand):
     group="Text",
     multiple=True,
     type=PATH,
-    help="Text of the model's old domain, to measure what it forgets.",
+    help="Text from the original training domain, to measure forgetting.",
 )
 @options_option
 @device_option

@@ -26,7 +26,10 @@ COMMANDS = {
     "probe": ("elmokit.cli.probe", "Measure what a model's layers encode."),
     "neighbours": ("elmokit.cli.neighbours", "Find the most similar word occurrences in a corpus."),
     "allennlp-elmo": ("elmokit.cli.allennlp_elmo", "Run `allennlp elmo` with the options of AllenNLP."),
-    "allennlp-vocab": ("elmokit.cli.allennlp_elmo", "Write context-free vectors of a word list, as AllenNLP's script."),
+    "allennlp-vocab": (
+        "elmokit.cli.allennlp_elmo",
+        "Write context-free vectors of a word list (replaces AllenNLP's create_elmo_embeddings_from_vocab.py).",
+    ),
 }
 """Each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
 TASK_COMMANDS = {

@@ -64,7 +64,9 @@ def index(
 @click.argument("sentence")
 @click.option("--model", help="The model that the index was built with.  [default: its name when the index was built]")
 @options_option
-@click.option("--occurrence", default=1, show_default=True, help="Which one, if WORD occurs several times in SENTENCE.")
+@click.option(
+    "--occurrence", default=1, show_default=True, help="Which occurrence of WORD in SENTENCE to use, counted from 1."
+)
 @click.option("--layers", metavar="N[,N...]", help="Layers, from 1.  [default: all]")
 @click.option("--number", "-n", default=5, show_default=True, help="Number of neighbours per layer.")
 @click.option(
@@ -74,7 +76,7 @@ def index(
     show_default=True,
     help="Search occurrences of any word, of WORD only, or of other words only.",
 )
-@click.option("--min-count", default=1, show_default=True, help="Least count of context-free neighbours in the corpus.")
+@click.option("--min-count", default=1, show_default=True, help="Minimum corpus count of the context-free neighbors.")
 @click.option("--tokenize", is_flag=True, help="SENTENCE is raw text: split it into Penn Treebank tokens.")
 @json_option
 @device_option

@@ -63,8 +63,8 @@ def perplexity(
 
     The full softmax is used, and every token and sentence end counts once, for each direction.
 
-    TEXT is one or more files (.txt, .gz, .xz, .zst), folders or quoted patterns of text with one tokenized sentence per
-    line, or - for standard input. Several are scored as one text.
+    TEXT is one or more files (.txt, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
+    per line, or - for standard input. Several are scored as one text.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def perplexity(
             facts["state"] = state or "warm"
             with _table(per_token, overwrite) as write:
                 result = language_model.perplexity(
-                    found, start=state, batch_tokens=batch_tokens, each=write, progress=progress
+                    found, start=state, batch_tokens=batch_tokens, on_sentence=write, progress=progress
                 )
     text = json.dumps(facts | result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.table()
     click.echo(text, err=str(per_token) == STDIN)

@@ -33,7 +33,7 @@ def task() -> None:
 
 @task.command("train", short_help="Train a model from a config file.")
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--run", required=True, type=click.Path(path_type=Path), help="Directory for everything about the run.")
+@click.option("--run", required=True, type=click.Path(path_type=Path), help="Run directory.")
 @set_option
 @seeds_option
 @device_option
@@ -41,7 +41,7 @@ def task() -> None:
 def train_command(
     config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None, device: str, resume: bool
 ) -> None:
-    """Train as CONFIG (TOML) says, keep the best model on dev, and print its scores."""
+    """Train a task model from CONFIG (TOML) and keep the model with the best dev score."""
     from elmokit.io.progress import ProgressBar
     from elmokit.tasks.run import train_task
 
@@ -99,7 +99,7 @@ def evaluate_command(
 @click.option("--tokenize", is_flag=True, help="TEXT is raw text: split it into Penn Treebank tokens.")
 @device_option
 def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, tokenize: bool, device: str) -> None:
-    """Label TEXT (- for standard input) with RUN's model. What a line holds depends on the task."""
+    """Label TEXT (- for standard input) with RUN's model. The input format depends on the task (docs/tasks.md)."""
     from elmokit.io.text_files import read_lines, split_tokens
     from elmokit.tasks.run import open_run
     from elmokit.text.tokenize import treebank_tokenizer

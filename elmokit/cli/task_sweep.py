@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="What to vary: the fraction of the training data, without and with ELMo; which layers are mixed; "
     "where ELMo enters the model.",
 )
-@click.option("--run", "folder", required=True, type=click.Path(path_type=Path), help="Directory for all of it.")
+@click.option("--run", "folder", required=True, type=click.Path(path_type=Path), help="Sweep directory.")
 @click.option("--ratios", metavar="R[,R...]", help="Above 0, up to 1.  [default: 0.001,0.003,0.01,0.03,0.1,0.3,1]")
 @seeds_option
 @set_option
@@ -52,8 +52,8 @@ def sweep(
 ) -> None:
     """Train variants of CONFIG (TOML) and print their dev scores, as Peters et al. 2018 do.
 
-    --over ratios is their Figure 1, with the number of steps to the baseline's best score; layers is their Table 2,
-    positions their Table 3. To continue after an interruption, run the same command again. You can also run it in
+    `ratios` reproduces Figure 1, with the number of steps to the baseline's best score; `layers` reproduces Table 2,
+    and `positions` Table 3. To continue after an interruption, run the same command again. You can also run it in
     several processes at once: they share the work.
     """
     from elmokit.io.figures import styled_figure

@@ -24,8 +24,8 @@ def vocab(
     """Build a vocabulary from tokenized text.
 
     TEXT is tokenized text, one sentence per line: files (.txt, .gz, .xz, .zst), directories, quoted patterns, or - for
-    standard input. OUT gets one word per line: <S>, </S>, <UNK>, then the others, the most frequent first. Their counts
-    are written next to it (OUT.txt: OUT.counts.tsv).
+    standard input. OUT gets one word per line: <S>, </S>, <UNK>, then words by descending frequency. Counts are
+    written to OUT.counts.tsv (without the .txt of OUT).
     """
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 

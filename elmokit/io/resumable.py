@@ -377,7 +377,7 @@ class ResumableStore:
             return
         if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {_LOCK, _NEW_JOURNAL}:
             return
-        raise OutputError(f"{self.folder} exists and holds something else. Choose another name.")
+        raise OutputError(f"{self.folder} already exists and is not an elmokit output. Choose another name.")
 
     def _file(self, name: str) -> IO[bytes]:
         """Open a file when it is first needed, truncated to what is committed of it."""
@@ -403,12 +403,12 @@ class ResumableStore:
         del content["folder"]
         # Without the `fsync` before the rename, a file system may store the new name before the new content, and a
         # power loss leaves an empty journal.
-        beside = self.folder / _NEW_JOURNAL
-        with beside.open("w", encoding="utf-8") as text:
+        temporary = self.folder / _NEW_JOURNAL
+        with temporary.open("w", encoding="utf-8") as text:
             json.dump(content, text, indent=1)
             text.flush()
             os.fsync(text.fileno())
-        beside.replace(self.folder / JOURNAL)
+        temporary.replace(self.folder / JOURNAL)
         _sync_folder(self.folder)
         self.committed = contents
 

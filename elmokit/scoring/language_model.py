@@ -37,11 +37,11 @@ Texts = str | Path | Iterable[str | Path] | Iterable[Sentence]
 
 
 class LanguageModel:
-    """A biLM as a language model, for surprisal, perplexity and expected words.
+    """A biLM as a language model, for surprisal, perplexity and substitutes.
 
     Args:
         model: A model with its softmax and vocabulary, from ``open_model``.
-        start: The state from which each sentence is read: "warm", the model's fixed initial state; "zero"; or a state
+        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; or a state
             of one batch row.
 
     Raises:
@@ -119,7 +119,7 @@ class LanguageModel:
         *,
         start: FixedStart | Literal["stateful"] | BiLMState | None = None,
         batch_tokens: int = BATCH_TOKENS,
-        each: Callable[[Surprisal], object] | None = None,
+        on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,
     ) -> Perplexity:
         """Compute the perplexity of a text.
@@ -129,7 +129,7 @@ class LanguageModel:
                 sentence per line. Several files are scored as one text.
             start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
             batch_tokens: Positions per batch. The result does not depend on it.
-            each: Called with the surprisal of each sentence, in order.
+            on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
 
         Raises:
@@ -141,8 +141,8 @@ class LanguageModel:
         def after(sentence: Surprisal) -> None:
             nonlocal n_done
             n_done += len(sentence.tokens) - 1
-            if each is not None:
-                each(sentence)
+            if on_sentence is not None:
+                on_sentence(sentence)
             if progress is not None:
                 progress("perplexity", n_done, total)
 
@@ -152,7 +152,7 @@ class LanguageModel:
             self.start if start is None else start,
             batch_tokens=batch_tokens,
             spelling=self._spelling,
-            each=after,
+            on_sentence=after,
         )
 
     def bilm_tf_perplexity(
@@ -184,7 +184,8 @@ class LanguageModel:
         *,
         special_words: bool = False,
     ) -> list[Substitute]:
-        """Find the words that the model expects at a position, most probable first. The token there is not seen.
+        """Find the words that the model expects at a position, most probable first. The model does not
+        see the token at that position.
 
         Args:
             sentence: Tokens, without boundaries.

@@ -105,8 +105,8 @@ class Perplexity:
         """Format the numbers as a table, as ``elmokit perplexity`` prints it."""
         lines = [
             f"sentences           {self.n_sentences:,}",
-            f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} of them unknown words",
-            f"predictions         {self.n_predictions:,} per direction: every token and one sentence end",
+            f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} unknown",
+            f"predictions         {self.n_predictions:,} per direction: one per token, plus one per sentence end",
             *(f"{name:<19} {value:.4f}" for name, value in by_direction(self.per_direction).items()),
         ]
         if len(self.mean_nats) > 1:
@@ -128,19 +128,19 @@ def perplexity(
     n_rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     spelling: Spelling | None = None,
-    each: Callable[[Surprisal], object] | None = None,
+    on_sentence: Callable[[Surprisal], object] | None = None,
 ) -> Perplexity:
     """Compute the perplexity of a text, without dropout.
 
     Args:
         sentences: Tokenized sentences, without boundaries.
-        start: The state from which a sentence is read: "warm", the model's fixed initial state; "zero"; a state of one
+        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; a state of one
             batch row; or "stateful", the state after the sentence before, as in training.
         n_rows: For "stateful", the number of consecutive pieces of the text that are read side by side, each from zero.
             With more than one, the whole text is held in memory.
         batch_tokens: As in ``surprisals``. The result does not depend on it.
         spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
-        each: Called with the surprisal of each sentence, in order unless ``n_rows`` is more than 1.
+        on_sentence: Called with the surprisal of each sentence, in order unless ``n_rows`` is more than 1.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
@@ -164,8 +164,8 @@ def perplexity(
         n_unknown += int(unknown.sum())
         if spelling is not None:
             spelling_bits += sum(spelling.bits(words[position]) for position in unknown.nonzero()[0])
-        if each is not None:
-            each(sentence)
+        if on_sentence is not None:
+            on_sentence(sentence)
     if not n_sentences:
         raise TextError("No sentence to score. Give a text of one tokenized sentence per line.")
     n_predictions = n_tokens + n_sentences

@@ -39,7 +39,8 @@ def substitutes(
     start: FixedStart | BiLMState = "warm",
     special_words: bool = False,
 ) -> list[Substitute]:
-    """Find the words that a model expects at a position, most probable first. The token there is not seen.
+    """Find the words that a model expects at a position, most probable first. The model does not see the
+    token at that position.
 
     Args:
         sentence: Tokens, without boundaries.

@@ -72,7 +72,7 @@ def surprisals(
 
     Args:
         sentences: Tokenized sentences, without boundaries.
-        start: The state from which each sentence is read: "warm", the model's fixed initial state; "zero"; or a state
+        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; or a state
             of one batch row.
         batch_tokens: Positions per batch, padding included.
 

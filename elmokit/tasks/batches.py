@@ -24,17 +24,14 @@ def epoch_batches(
     Returns:
         The indices of each batch's examples in ``lengths``.
     """
-    randomness = random.Random(f"{seed} {epoch}")
+    rng = random.Random(f"{seed} {epoch}")
     order = list(range(len(lengths)))
-    randomness.shuffle(order)
+    rng.shuffle(order)
     if bucketed:
-        noisy = [
-            tuple(length * randomness.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in each)
-            for each in lengths
-        ]
+        noisy = [tuple(length * rng.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in each) for each in lengths]
         order.sort(key=noisy.__getitem__)
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    randomness.shuffle(batches)
+    rng.shuffle(batches)
     return batches
 
 

@@ -104,9 +104,11 @@ class ElmoConfig:
 
     model: str | None = setting(None, "Path, URL or published name of a model; false for the model in the package.")
     start: Literal["warm", "zero"] = setting("warm", "LSTM state that each sentence starts from.")
-    input: MixConfig | None = setting(MixConfig(), "A mix concatenated to the word vectors; false for none.")
+    input: MixConfig | None = setting(MixConfig(), "A mix concatenated to the word vectors; set to `false` to disable.")
     output: MixConfig | None = setting(
-        None, "A mix concatenated to the output of the first (nli, qa) or last (sst) recurrent layer; false for none."
+        None,
+        "A mix concatenated to the output of the first (nli, qa) or last (sst) recurrent layer; set to `false` to "
+        "disable.",
     )
     cache: str | None = setting(None, "Directory for computed layers. Runs can share it. Default: in the run.")
     cache_dtype: Literal["float16", "float32"] = setting("float16", "Number format of the cached layers.")

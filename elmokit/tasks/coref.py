@@ -181,7 +181,7 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         """Build a batch, in which the documents stay separate."""
         return CorefBatch([_document_batch(example, inputs, known) for example in examples])
 
-    def vary(self, example: Document, config: CorefConfig, randomness: random.Random) -> Document:
+    def augment(self, example: Document, config: CorefConfig, rng: random.Random) -> Document:
         """Return a random window of sentences of a long document, to bound the memory that training needs.
 
         Mentions outside the window are dropped. A cluster of which only one mention is left is kept: that mention is
@@ -190,7 +190,7 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         n_sentences = config.model.train_sentences
         if len(example.sentences) <= n_sentences:
             return example
-        start = randomness.randint(0, len(example.sentences) - n_sentences)
+        start = rng.randint(0, len(example.sentences) - n_sentences)
         window = slice(start, start + n_sentences)
         first = sum(map(len, example.sentences[:start]))
         stop = first + sum(map(len, example.sentences[window]))

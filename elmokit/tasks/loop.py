@@ -172,7 +172,7 @@ class _SeedLoop:
         setup, state, counters = self.setup, self.state, self.state.counters
         # The random views depend on seed, epoch and example alone, so that they are the same after a resumption.
         examples = [
-            setup.task.vary(self.train[index], setup.config, random.Random(f"{self.seed} {counters.epoch} {index}"))
+            setup.task.augment(self.train[index], setup.config, random.Random(f"{self.seed} {counters.epoch} {index}"))
             for index in indices
         ]
         batch = setup.batch(examples)

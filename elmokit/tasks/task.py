@@ -50,7 +50,7 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
 
 
 class Task(ABC, Generic[Config, Example, Batch, Prediction]):
-    """What one task does with its examples; ``table.TASKS`` lists the tasks.
+    """Base class of a task: reading examples, batching, building the model and scoring. ``table.TASKS`` lists them.
 
     To add a task, write a subclass: set the attributes, override the abstract methods, and those others whose default
     does not fit. Tasks have no state: the config is passed to each method that needs it.
@@ -115,7 +115,7 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
 
     @abstractmethod
     def check(self, example: Example, known: Labels) -> None:
-        """Raise an error for an example without gold labels, or (``unknown_label``) with one that the run lacks."""
+        """Raise an error for an example without gold labels, or whose label is not in ``known`` (``unknown_label``)."""
 
     @abstractmethod
     def build(self, config: Config, inputs: InputLayer, known: Labels) -> TaskModel[Batch, Prediction]:
@@ -128,8 +128,8 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
         The gold tensors are None if an example has no gold label, or one that is not known.
         """
 
-    def vary(self, example: Example, config: Config, randomness: random.Random) -> Example:
-        """Return what training sees of an example in one epoch. The default is the whole example."""
+    def augment(self, example: Example, config: Config, rng: random.Random) -> Example:
+        """Return the version of an example used in one epoch. The default is the whole example."""
         return example
 
     @abstractmethod

@@ -3,7 +3,7 @@
 Every part of elmokit that runs a model over text does the same five things, and does them here:
 
 1. :func:`read_ahead` takes a bounded number of sentences from an iterator of any length.
-2. :func:`plan_batches` groups these by length, so that little is computed for padding.
+2. :func:`plan_batches` groups these by length, to reduce padding.
 3. :func:`pad_batch` adds the sentence boundaries, pads, and lists each distinct token once. :func:`make_batch` also
    encodes the tokens.
 4. :func:`restore_order` puts the results back into the order of the sentences.
@@ -31,8 +31,8 @@ TokenEncoder = Callable[[Sequence[str]], NDArray[np.int64]]
 
 N_BOUNDARIES = 2
 READ_AHEAD_BATCHES = 8
-"""How many batches' worth of sentences to read ahead. With fewer, sentences of similar length rarely meet; more cost
-memory and delay without saving much padding."""
+"""How many batches' worth of sentences to read ahead. With fewer, few sentences of similar length end up in the
+same batch; more cost memory and delay without saving much padding."""
 LONG_SENTENCE_TOKENS = 16_384
 """Above this length a sentence is computed chunk by chunk, because all its activations would be in memory at once."""
 
@@ -70,7 +70,7 @@ def read_ahead(
     the same lists, and the same batches, as an uninterrupted one.
 
     Args:
-        items: Sentences, or anything whose length in tokens ``length`` knows.
+        items: Sentences, or any items for which ``length`` returns a token count.
         max_tokens: End a list with the item that brings it to this many tokens, sentence boundaries included.
         max_items: End a list at this many items.
         length: Returns the number of tokens of an item, without boundaries.
@@ -164,7 +164,7 @@ def map_in_batches(
     """Apply a function to batches of items of similar length, and yield its results in the order of the items.
 
     Args:
-        items: Sentences, or anything whose length in tokens ``length`` knows. They are read a few batches ahead.
+        items: Sentences, or any items for which ``length`` returns a token count. They are read a few batches ahead.
         compute: Maps a batch of items to one result per item.
         batch_tokens: The largest size of a batch, as in :func:`plan_batches`.
         length: Returns the number of tokens of an item, without boundaries.

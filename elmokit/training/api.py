@@ -57,20 +57,21 @@ def train(
 ) -> TrainingResult:
     """Pre-train a biLM on tokenized text.
 
-    The run folder ``out`` holds everything that is needed to resume an interrupted training with :func:`resume`. Under
-    ``torchrun``, each process calls this function, and all of them train one model.
+    The run directory ``out`` holds everything that is needed to resume an interrupted training with :func:`resume`.
+    Under ``torchrun``, each process calls this function, and all of them train one model.
 
     Args:
         texts: Text to train on, with one tokenized sentence per line: files (``.txt``, ``.gz``, ``.xz``, ``.zst``),
             directories or glob patterns.
-        held_out: Text to evaluate on. Training keeps the model with the lowest perplexity on it.
-        out: The run folder. It must not exist.
+        held_out: Validation text. The model with the lowest perplexity on it is kept.
+        out: The run directory. It must not exist.
         recipe: Settings to start from: ``"modern"`` (default) or ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
         config: A TOML file of settings. Keyword arguments override it.
         vocabulary: The words of the softmax, or a file of them.
-        max_words: Instead: use that many of the most frequent words of ``texts`` (30,000 by default).
+        max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts`` (30,000
+            by default).
         held_out_sentences: If ``held_out`` has more sentences, sample that many (2,000 by default).
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
         report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
@@ -80,7 +81,7 @@ def train(
             ``cutoffs`` of an adaptive one.
 
     Returns:
-        The best model, its perplexities, and the run folder.
+        The best model, its perplexities, and the run directory.
 
     Raises:
         ConfigError: A setting is unknown or cannot be used.
@@ -143,13 +144,13 @@ def finetune(
         model: A model, or its path or published name; None for the small English model inside the package.
         texts: Text to train on, as in :func:`train`.
         held_out: Text of the same domain to evaluate on.
-        out: The run folder. It must not exist.
+        out: The run directory. It must not exist.
         old_text: Text of the domain that the model was trained on. Its perplexity before and after shows what the model
             forgets.
         config: A TOML file of settings. Keyword arguments override it.
         vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
             without a softmax, the words of ``texts``. Weights are kept word by word.
-        max_words: Instead: use that many of the most frequent words of ``texts``.
+        max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
         held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
         options: The options file of an HDF5 model, if it is not next to the weights.
         device: As in :func:`train`.
@@ -157,7 +158,7 @@ def finetune(
         **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax`` with ``cutoffs``.
 
     Returns:
-        The best model, its perplexities before and after, and the run folder.
+        The best model, its perplexities before and after, and the run directory.
 
     Raises:
         ModelError: The model cannot be opened.
@@ -219,7 +220,7 @@ def resume(
     On the CPU the result is bit-identical to that of a training that was not interrupted.
 
     Args:
-        run: The run folder.
+        run: The run directory.
         texts: The text, if it has moved since the run was started.
         device: As in :func:`train`.
         report: As in :func:`train`.
@@ -227,7 +228,7 @@ def resume(
             ``patience``, ``log_every``, ``eval_every``, ``save_every``, ``tensorboard``.
 
     Returns:
-        The best model, its perplexities, and the run folder.
+        The best model, its perplexities, and the run directory.
 
     Raises:
         TrainingError: There is no such run, its text has changed, or a setting cannot change.
@@ -253,7 +254,7 @@ def _run_to_end(
     earlier = RunSettings.open(run)
     if fixed := sorted(set(changes) - MAY_CHANGE):
         raise TrainingError(
-            f"A run keeps its settings: {fixed[0]} cannot change. These can: {', '.join(sorted(MAY_CHANGE))}."
+            f"{fixed[0]} cannot be changed when resuming. You can change: {', '.join(sorted(MAY_CHANGE))}."
         )
     no_length = dict.fromkeys(LENGTHS) if set(LENGTHS) & set(changes) else {}
     config = dataclasses.replace(earlier.config, **{**no_length, **changes})
@@ -299,7 +300,7 @@ def _run_to_end(
 def _check_new(run: Path) -> None:
     if run.exists():
         raise OutputError(
-            f"{run} already exists. Resume the run there (elmokit train --resume {run}), or choose another folder."
+            f"{run} already exists. Resume the run there (elmokit train --resume {run}), or choose another directory."
         )
 
 

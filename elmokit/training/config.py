@@ -98,7 +98,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not None for name in LENGTHS) > 1:
-            raise ConfigError("The length of a training is given by epochs, tokens or hours: choose one of them.")
+            raise ConfigError("Give only one of epochs, tokens or hours.")
         for name in (
             *("batch_size", "window_length", "gradient_accumulation_steps"),
             *("log_every", "eval_every", "save_every"),

@@ -15,10 +15,10 @@ DIRECTIONS = ("forward", "backward")
 
 
 def draw_curves(run: Path, loss_name: str = "training loss") -> tuple[Path, Path]:
-    """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its folder.
+    """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its directory.
 
     Args:
-        run: The run folder.
+        run: The run directory.
         loss_name: Label of the loss. The loss of a sampled softmax cannot be compared with that of a full one.
 
     Raises:
@@ -55,10 +55,10 @@ def draw_curves(run: Path, loss_name: str = "training loss") -> tuple[Path, Path
 
 
 class TensorBoardLog:
-    """Writes the lines of the log for TensorBoard, to ``tensorboard/`` in the run folder.
+    """Writes the lines of the log for TensorBoard, to ``tensorboard/`` in the run directory.
 
     Args:
-        run: The run folder.
+        run: The run directory.
         n_steps: Steps of the run so far. What an interrupted run wrote after them is hidden.
 
     Raises:

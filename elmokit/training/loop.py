@@ -66,12 +66,12 @@ def run_training(
     device: torch.device | str = "cpu",
     hours_from_now: bool = False,
 ) -> Perplexity:
-    """Train a biLM in a run folder, or resume the training that is there.
+    """Train a biLM in a run directory, or resume the training that is there.
 
     Args:
         config: The settings. For a run that is resumed, they must be its own, apart from ``MAY_CHANGE``.
         corpus: The text.
-        run: The folder for settings, log, checkpoints and the best model.
+        run: The directory for settings, log, checkpoints and the best model.
         card: What the model card says besides the results.
         report: Called in the main process with sizes and plan, with each line of the log, and with notices.
         initial: The model to start from, with a softmax over the corpus's vocabulary; None for random weights. It is
@@ -101,7 +101,7 @@ def run_training(
         # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
         found = world.broadcast(checkpoints(run))
         if found and not (run / SETTINGS).exists():
-            raise TrainingError(f"{run} has checkpoints but no {SETTINGS}. Start a new run in another folder.")
+            raise TrainingError(f"{run} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
         try:
             loop = _TrainingLoop(config, corpus, run, initial, found, world, torch.device(device), report)
             with contextlib.closing(loop):
@@ -190,12 +190,13 @@ class _TrainingLoop:
             self.report(training_plan(config, max(0, self.total - counters.n_predictions), world.size, seconds))
         if self._stopped_early():
             self._notice(
-                f"The run stopped after {config.patience} evaluations without improvement. To train on, raise patience "
-                "or set it to 0."
+                f"The run stopped after {config.patience} evaluations without improvement. To continue, increase "
+                "patience or set it to 0."
             )
         elif counters.n_predictions >= self.total:
             self._notice(
-                f"The run is complete with {self.total:,} predictions. Raise epochs, tokens or hours to train on."
+                f"Training is already complete ({self.total:,} predictions). To continue, increase epochs, "
+                "tokens or hours."
             )
         if world.is_main_process:
             dataclasses.replace(settings, n_predictions=self.total).save(self.run)

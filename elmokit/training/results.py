@@ -32,7 +32,7 @@ class TrainingResult:
     """What ``train``, ``finetune`` and ``resume`` return."""
 
     run: Path
-    """The run folder. ``Elmo.from_pretrained(run)`` opens its best model."""
+    """The run directory. ``Elmo.from_pretrained(run)`` opens its best model."""
     perplexity: Perplexity
     """On the held-out text, at the end of the training (full softmax, stateful)."""
     best_model: PretrainedBiLM | None = field(repr=False)
@@ -85,10 +85,11 @@ class TrainingResult:
             lines.append(f"The curves are in {self.curves[0]}.")
         for name, values in self.before_and_after.items():
             before, after = (format_perplexities(values[when]) for when in ("before", "after"))
-            lines.append(f"{name:<9} perplexity before {before}, after {after} (each sentence alone)")
+            lines.append(f"{name:<9} perplexity before {before}, after {after} (sentences scored independently)")
         if self.before_and_after and not self.best_step:
             lines.append(
-                "Training did not improve the model, which is unchanged. Lower the learning rate, or add text."
+                "Training did not improve the model; the original weights were kept. Lower the learning rate, or add "
+                "text."
             )
         return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The run folder of a biLM training.
+"""The run directory of a biLM training.
 
 ::
 
@@ -93,7 +93,8 @@ class RunSettings:
                 )
             return from_dict(cls, table, str(path))
         except FileNotFoundError:
-            raise TrainingError(f"{run} is not a run: it has no {SETTINGS}. Start one with --out {run}.") from None
+            what = f"is not a training run ({SETTINGS} not found)" if run.exists() else "does not exist"
+            raise TrainingError(f"{run} {what}. To start a new run, pass --out {run}.") from None
         except (ValueError, ConfigError, ModelError) as error:
             raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
 
@@ -126,10 +127,10 @@ def create_run(
     initial: PretrainedBiLM | None = None,
     old_text: Sequence[Sequence[str]] = (),
 ) -> None:
-    """Write the run folder of a new training.
+    """Write the run directory of a new training.
 
     Args:
-        run: The folder. It must not exist.
+        run: The directory. It must not exist.
         config: The settings.
         corpus: The text.
         facts: What the model card says about the text.
@@ -140,7 +141,7 @@ def create_run(
     Raises:
         TextError: The corpus is too small for the settings.
         ConfigError: The softmax does not fit the vocabulary.
-        OutputError: The folder exists already, or cannot be written.
+        OutputError: The directory exists already, or cannot be written.
     """
     corpus.check(config, n_processes)
     with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory

@@ -1,9 +1,9 @@
-"""The parts of a run folder that every training loop shares: lock, settings check, JSON files and metrics log.
+"""The parts of a run directory that every training loop shares: lock, settings check, JSON files and metrics log.
 
-A run folder holds everything needed to continue a training. The biLM loop (``training/``) and the task loop
+A run directory holds everything needed to continue a training. The biLM loop (``training/``) and the task loop
 (``tasks/``) keep different files in it, but both follow the same rules:
 
-* one process at a time trains in the folder (:func:`run_lock`);
+* one process at a time trains in the directory (:func:`run_lock`);
 * a resumed run has the settings of the original one, apart from a named few (:func:`check_settings`);
 * after an interruption the log is cut back to the checkpoint (:meth:`MetricsLog.truncate`), so that no step appears
   twice.
@@ -25,13 +25,13 @@ LOCK = "lock"
 
 
 def run_lock(run: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of a run folder while a block runs.
+    """Hold the lock of a run directory while a block runs.
 
     Raises:
         LockedError: Another process is training there.
     """
     return file_lock(
-        run / LOCK, f"Another process is training in {run}. Wait until it is finished, or choose another folder."
+        run / LOCK, f"Another process is training in {run}. Wait until it is finished, or choose another directory."
     )
 
 

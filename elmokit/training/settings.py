@@ -46,7 +46,7 @@ class DataConfig:
     texts: tuple[str, ...] = setting((), "Text files, directories or patterns to train on.", is_path=True)
     held_out: tuple[str, ...] = setting(
         (),
-        "Text to evaluate on. Training keeps the model with the lowest perplexity on it.",
+        "Validation text. The model with the lowest perplexity on it is kept.",
         "Text",
         is_path=True,
     )

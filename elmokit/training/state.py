@@ -38,7 +38,7 @@ DAMAGED = "Remove it to resume from the previous checkpoint."
 
 @dataclass
 class TrainingCounters:
-    """The progress of a training: counters, and sums for the next line of the log."""
+    """Training progress counters, and sums for the next line of the log."""
 
     n_steps: int = 0
     n_predictions: int = 0
@@ -163,8 +163,8 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     epoch = min(reader["block"][0] for position in positions for reader in position)
     state.stream.start_epoch(epoch)
     return (
-        f"The run was made by {n_processes} processes and is resumed with {world.size}: a step reads "
-        f"{world.size * batch_size} rows instead of {all_rows.n_rows}, and the text is divided anew and read from the "
+        f"This run used {n_processes} processes and is now resumed with {world.size}, so a step reads "
+        f"{world.size * batch_size} rows instead of {all_rows.n_rows}, and the text is split again and read from the "
         f"start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
     )
 

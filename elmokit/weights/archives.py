@@ -1,7 +1,7 @@
-"""Unpack archives (zip, tar, tar.gz and similar) to a temporary folder from which a model is read.
+"""Unpack archives (zip, tar, tar.gz and similar) to a temporary directory from which a model is read.
 
 An archive may come from anywhere. Only the files that a model needs are unpacked, after the name, type and size of
-every member were checked. Nothing is written outside the folder, and never more than the archive declares.
+every member were checked. Nothing is written outside the directory, and never more than the archive declares.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def is_archive(path: Path) -> bool:
 class Unpacked(NamedTuple):
     """An unpacked archive."""
 
-    folder: Path  # the folder of its one model, or of everything if there is none
+    folder: Path  # the directory of its one model, or of everything if there is none
     names: list[str]  # of all members, including those that were not unpacked
 
 
 @contextlib.contextmanager
 def unpacked(path: Path) -> Iterator[Unpacked]:
-    """Unpack an archive and yield the folder of the one model in it, which is deleted after the block.
+    """Unpack an archive and yield the directory of the one model in it, which is deleted after the block.
 
     Raises:
         FormatError: The archive is damaged or unsafe, or holds no model or several.
@@ -136,7 +136,7 @@ def _unpack_zip(path: Path, folder: Path) -> list[str]:
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise _unsafe(path, member.filename, "is a link")
             if member.flag_bits & 0x1:
-                raise _unsafe(path, member.filename, "is encrypted; unpack the archive yourself and give the folder")
+                raise _unsafe(path, member.filename, "is encrypted; unpack the archive yourself and give the directory")
             limit.take(member.filename, member.file_size, member.compress_size)
         for member in members:
             # A second loop: nothing is written before every member was checked.
@@ -186,7 +186,7 @@ class _Member(tarfile.TarInfo):
     def _refuse_sparse(self, *_: object) -> None:
         raise FormatError(
             f"The member {self.name!r} of this tar archive is stored as a sparse file. It is not opened: unpack the "
-            "archive yourself and give the folder."
+            "archive yourself and give the directory."
         )
 
     # tarfile calls these for the three ways in which a pax header lists holes.
@@ -215,16 +215,16 @@ class _Limit:
             )
         if self.n_bytes > self.room:
             raise OutputError(
-                f"{self.path} unpacks to more than {self.n_bytes:,} bytes, and the folder for temporary files has room "
-                f"for {self.room:,}. Make room, or set TMPDIR to a folder elsewhere."
+                f"{self.path} unpacks to more than {self.n_bytes:,} bytes, and the directory for temporary files has "
+                f"room for {self.room:,}. Make room, or set TMPDIR to a directory elsewhere."
             )
 
 
 def _safe_path(path: Path, name: str) -> PurePosixPath:
-    """Return a member's name as a path inside the folder."""
+    """Return a member's name as a path inside the directory."""
     inside = PurePosixPath(name)
     if "\\" in name or "\0" in name or _DRIVE.match(name) or inside.is_absolute() or ".." in inside.parts:
-        raise _unsafe(path, name, "would be written outside the folder")
+        raise _unsafe(path, name, "would be written outside the directory")
     return inside
 
 
@@ -256,15 +256,15 @@ def _write(path: Path, source: IO[bytes], target: Path, declared: int) -> None:
 
 
 def _root(path: Path, folder: Path) -> Path:
-    """Find the one folder that holds a model."""
+    """Find the one directory that holds a model."""
     roots = {file.parent for file in folder.rglob("*") if any(fnmatch(file.name, pattern) for pattern in _ROOTS)}
     # `variables` holds the weights of a SavedModel, `fta` the files of the ELMo inside an archive of an AllenNLP task
-    # model. The model is the folder above either.
+    # model. The model is the directory above either.
     roots = {root.parent if root.name in ("variables", "fta") else root for root in roots}
     outer = [root for root in roots if not any(other in root.parents for other in roots)]
     if len(outer) == 1:
         return outer[0]
     if outer:
         names = ", ".join(sorted(str(root.relative_to(folder)) for root in outer))
-        raise FormatError(f"{path} holds several models, in {names}. Unpack it and give the folder of one.")
+        raise FormatError(f"{path} holds several models, in {names}. Unpack it and give the directory of one.")
     return folder

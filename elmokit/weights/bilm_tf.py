@@ -157,7 +157,7 @@ def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Pa
     if model.lexicon is not None or config.word_features is not None:
         raise OutputError(
             f"{weights_path}: the HDF5 format cannot hold a word or character lexicon, and this model needs one. "
-            "Write a folder instead: a path without .hdf5 or .h5."
+            "Write a directory instead: a path without .hdf5 or .h5."
         )
     with atomic_write(options_path, overwrite) as options, atomic_write(weights_path, overwrite) as weights:
         card = {name: fact for name, fact in model.card.items() if name != "warm_state"}  # describes what is left out

@@ -141,12 +141,12 @@ def fetch(url: str | Path) -> Path:
         return path
     if scheme not in ("http", "https"):
         raise ConfigError(f"{url} cannot be downloaded: give an http, https or file URL.")
-    # One folder per URL: many published files have the same name, such as options.json.
+    # One directory per URL: many published files have the same name, such as options.json.
     folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
     path, record = folder / url_file_name(url), folder / "download.json"
     # Only with its record: a file alone was renamed by a process that died before it wrote the checksum.
     if path.is_file() and record.is_file():
-        remedy = f"Delete the folder {folder} to download it again."
+        remedy = f"Delete the directory {folder} to download it again."
         _check(path, _recorded_sha256(record, remedy), f"It has changed since it was downloaded. {remedy}")
     else:
         _download_to(url, path, record, sha256)
@@ -196,12 +196,12 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder, so that the rename is atomic; with a random name, so that two processes do not write one
-        # file.
+        # In the same directory, so that the rename is atomic; with a random name, so that two processes do not write
+        # one file.
         handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)
     except OSError as error:
         raise OutputError(
-            f"Cannot write to the cache {path.parent}: {error.strerror}. Set ELMOKIT_CACHE to a folder that you can "
+            f"Cannot write to the cache {path.parent}: {error.strerror}. Set ELMOKIT_CACHE to a directory that you can "
             "write to."
         ) from None
     part = Path(name)

@@ -1,4 +1,4 @@
-"""The elmokit format: a folder of JSON and safetensors files.
+"""The elmokit format: a directory of JSON and safetensors files.
 
 =======================  ==============================================================================
 ``config.json``          format, sizes and switches of the biLM, whether there is a lexicon, model card
@@ -38,12 +38,12 @@ FORMAT = "elmokit"
 FORMAT_VERSION = 1
 Storage = Literal["float32", "float16"]
 PARTS = ("config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "lexicon.json")
-"""The files of an elmokit folder."""
+"""The files of an elmokit directory."""
 _WARM = "warm_state."
 
 
 def is_folder(path: Path) -> bool:
-    """Check for an elmokit folder."""
+    """Check for an elmokit directory."""
     try:
         return bool(read_json(path / "config.json").get("format") == FORMAT)
     except ModelError:
@@ -51,10 +51,10 @@ def is_folder(path: Path) -> bool:
 
 
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
-    """Save a model as an elmokit folder, atomically.
+    """Save a model as an elmokit directory, atomically.
 
     Raises:
-        OutputError: The folder exists and may not be overwritten, or cannot be written.
+        OutputError: The directory exists and may not be overwritten, or cannot be written.
     """
     dtype = torch.float16 if storage == "float16" else torch.float32
     config = {
@@ -82,11 +82,11 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
 
 
 def load_folder(path: str | Path) -> PretrainedBiLM:
-    """Load a model from an elmokit folder.
+    """Load a model from an elmokit directory.
 
     Raises:
         ModelNotFoundError: A file is missing.
-        FormatError, TensorMismatchError, ConfigError: The folder is damaged or of another format.
+        FormatError, TensorMismatchError, ConfigError: The directory is damaged or of another format.
     """
     folder = Path(path)
     content = read_json(folder / "config.json", f"{folder} has no config.json, so it is not an elmokit model.")
@@ -116,7 +116,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
-        # Folders written before there was a choice of softmax have a full one and do not name it.
+        # Directories written before there was a choice of softmax have a full one and do not name it.
         kind = from_dict(SoftmaxConfig, content.get("softmax", {}), f"{folder / 'config.json'}, softmax")
         with torch.device("meta"):
             softmax = build_softmax(kind, len(vocabulary), config.projection_dim, bilm.token_layer)

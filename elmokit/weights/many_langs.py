@@ -1,4 +1,4 @@
-"""The format of ELMoForManyLangs (Che et al. 2018): a folder with two lexicons and two pickled state dicts.
+"""The format of ELMoForManyLangs (Che et al. 2018): a directory with two lexicons and two pickled state dicts.
 
 ======================  ==================================================================================
 ``config.json``         the arguments of a training run. Only ``config_path`` is used, the file with the sizes,
@@ -59,7 +59,7 @@ def is_folder(path: Path) -> bool:
 
 
 def load(folder: Path) -> PretrainedBiLM:
-    """Open a model. No code in the folder is run.
+    """Open a model. No code in the directory is run.
 
     Raises:
         ModelNotFoundError: A file is missing.

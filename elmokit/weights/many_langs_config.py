@@ -38,7 +38,7 @@ def read_settings(folder: Path) -> ManyLangsSettings:
     """Find the configuration of the network.
 
     ``config.json`` names it in ``config_path``, often by a path on the author's machine. It is only searched for inside
-    the model's folder, under that path and under its file name. If it is not there, it is the configuration that the
+    the model's directory, under that path and under its file name. If it is not there, it is the configuration that the
     published models share.
 
     Raises:

@@ -34,7 +34,7 @@ from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_
 from elmokit.weights.guess import guess_archive, guess_format, guess_hdf5
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.tf_bundle import INDEX_SUFFIX
-from elmokit.weights.words import with_meta, with_token_embeddings, with_words, words_beside
+from elmokit.weights.words import find_vocabulary, with_meta, with_token_embeddings, with_words
 
 DEFAULT_MODEL = "en-mini"
 """The small English model inside the package."""
@@ -44,8 +44,8 @@ RUN_MODEL = "model"
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _KNOWN = (
-    "an elmokit folder, options.json with HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a folder "
-    "of ELMoForManyLangs, or an archive of one of these"
+    "an elmokit directory, options.json with HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a "
+    "directory of ELMoForManyLangs, or an archive of one of these"
 )
 
 
@@ -66,7 +66,7 @@ def open_model(
         source: What to open. In this order:
 
             - None or "en-mini": the small English model inside the package.
-            - A path to an elmokit folder or training run; a directory with an options file and HDF5 weights, or the
+            - A path to an elmokit directory or training run; a directory with an options file and HDF5 weights, or the
               HDF5 file; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name without
               ``.index``; a TF-Hub module; an ELMoForManyLangs directory; or an archive (zip, tar, tar.gz) of one of
               these.
@@ -111,8 +111,8 @@ def open_model(
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ModelNotFoundError(
-            f"No model found for {str(source)!r}: there is no such file or folder, and no published model of that "
-            f"name.{hint} docs/formats.md lists the names."
+            f"No model found for {str(source)!r}: not a file, directory or published model name (see docs/formats.md)."
+            f"{hint}"
         )
     return model if table is None else with_token_embeddings(model, table, listed)
 
@@ -142,7 +142,7 @@ def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedB
 def _open_published(model: published.PublishedModel, words: Path | None) -> PretrainedBiLM:
     """Download a published model from the first location that has it, and open it.
 
-    A location may be gone or, worse, answer with something else (a parked domain); then the next one is tried.
+    Fall back to the next location if one is unreachable or returns unrelated content, such as a parked domain.
     """
     failures: list[str] = []
     for location in model.locations:
@@ -174,7 +174,7 @@ def _download_from_hub(name: str) -> Path:
         if name.startswith(HUB_PREFIX):
             raise
         raise ModelNotFoundError(
-            f"There is no file or folder {name}. If you mean a model on the Hugging Face Hub: {error}"
+            f"There is no file or directory {name}. If you mean a model on the Hugging Face Hub: {error}"
         ) from None
 
 
@@ -237,11 +237,11 @@ def _open_hdf5(weights: Path, options: Path | None, words: Path | None) -> Pretr
         raise FormatError(f"{weights} is not an HDF5 file.{hint}")
     if hint := guess_hdf5(weights):
         raise FormatError(f"{weights} is an HDF5 file but not an ELMo. {hint}")
-    model = bilm_tf.load(options or options_beside(weights), weights)
-    return with_meta(with_words(model, words or words_beside(weights.parent)), weights.parent)
+    model = bilm_tf.load(options or find_options(weights), weights)
+    return with_meta(with_words(model, words or find_vocabulary(weights.parent)), weights.parent)
 
 
-def options_beside(weights: Path) -> Path:
+def find_options(weights: Path) -> Path:
     """Return the options file of a weight file: ``X_options.json`` for ``X_weights.hdf5``, or ``options.json``.
 
     If there is neither, it is the only other file there with "options" in its name.
@@ -270,7 +270,7 @@ def refuse_target(path: Path, overwrite: bool) -> None:
     """Check before any work is done that ``save_model`` may write to a path.
 
     Raises:
-        OutputError: The path exists and may not be overwritten, or is a folder that holds other files.
+        OutputError: The path exists and may not be overwritten, or is a directory that holds other files.
     """
     if path.suffix in HDF5_SUFFIXES:
         check_output_path(path, overwrite)
@@ -285,11 +285,11 @@ def save_model(
     """Save a model in the format that the path asks for.
 
     A path that ends in ``.hdf5`` or ``.h5`` becomes HDF5 weights as bilm-tf and AllenNLP read them, with the options
-    file next to it, and ``vocab.txt`` for a word-input model. Any other path becomes an elmokit folder, the only
+    file next to it, and ``vocab.txt`` for a word-input model. Any other path becomes an elmokit directory, the only
     format that also keeps the softmax and the initial state.
 
     Args:
-        storage: The dtype of the tensors in an elmokit folder.
+        storage: The dtype of the tensors in an elmokit directory.
         overwrite: Replace what exists at the path.
 
     Returns:

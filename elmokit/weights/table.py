@@ -16,6 +16,8 @@ from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.nn.lstm import FORGET_OFFSET
 
 Shape = tuple[int, ...]
+SHOWN = 5
+"""How many tensors an error lists of each kind."""
 
 
 @dataclass(frozen=True)
@@ -93,24 +95,24 @@ def fill(
     """
     wanted = module.state_dict()
     missing: list[str] = []
-    misshapen: list[str] = []
+    wrong_shape: list[str] = []
     found: list[tuple[TensorRow, str]] = []
     for row in rows:
         # On the meta device a conversion moves no data: it only says which shape the file must have.
         shape = tuple(row.layout.to_theirs(wanted[row.ours].to("meta")).shape)
         name = next((name for name in (row.theirs, *row.also) if name in shapes), None)
         if name is None:
-            missing.append(f"{row.theirs} {shape} (here {row.ours})")
+            missing.append(f"{row.theirs} {shape} (elmokit: {row.ours})")
             continue
         found.append((row, name))
         if shapes[name] != shape:
-            misshapen.append(f"{name} (here {row.ours}) is {shapes[name]}, expected {shape}")
-    # All problems in one message: with wrong options nearly every tensor differs, and the pattern shows which option it
-    # is.
+            wrong_shape.append(f"{name} (elmokit: {row.ours}) is {shapes[name]}, expected {shape}")
+    # All kinds of problems in one message: with wrong options nearly every tensor differs, and the pattern shows which
+    # option it is.
     unexpected = sorted(set(shapes) - {name for _, name in found})
     problems = [
-        f"{kind}: {'; '.join(names)}"
-        for kind, names in (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
+        f"{kind}: {_first(names)}"
+        for kind, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", wrong_shape))
         if names
     ]
     if problems:
@@ -119,14 +121,20 @@ def fill(
             "Check that the configuration belongs to these weights."
         )
     tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
-    if damaged := [f"{name} (here {row.ours})" for row, name in found if not _is_finite(tensors[row.ours])]:
+    if damaged := [f"{name} (elmokit: {row.ours})" for row, name in found if not _is_finite(tensors[row.ours])]:
         raise FormatError(
-            f"{what} holds NaN or infinity in {'; '.join(damaged)}. Training diverged, or the file is damaged: "
+            f"{what} holds NaN or infinity in {_first(damaged)}. Training diverged, or the file is damaged: "
             "download or copy it again."
         )
     # `assign`, because a parameter on the meta device has no memory to copy into.
     module.load_state_dict(tensors, assign=True)
     module.eval()  # a loaded model is used as it is; training turns dropout on itself
+
+
+def _first(names: list[str]) -> str:
+    """List the first names, and say how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return "; ".join(names[:SHOWN]) + more
 
 
 def _is_finite(tensor: Tensor) -> bool:

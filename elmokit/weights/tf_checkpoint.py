@@ -1,8 +1,8 @@
 """Read bilm-tf's training checkpoints without TensorFlow.
 
-A checkpoint is a folder with ``checkpoint`` (text that names the newest step), ``options.json``, ``model.ckpt-N.index``
-and ``model.ckpt-N.data-*``, often with ``vocab.txt``. DeepPavlov keeps ``options.json`` and ``vocab.txt`` above
-``saves/model.*`` and ``saves/epochs/N/model.*``; its file names and variables are those of bilm-tf.
+A checkpoint is a directory with ``checkpoint`` (text that names the newest step), ``options.json``,
+``model.ckpt-N.index`` and ``model.ckpt-N.data-*``, often with ``vocab.txt``. DeepPavlov keeps ``options.json`` and
+``vocab.txt`` above ``saves/model.*`` and ``saves/epochs/N/model.*``; its file names and variables are those of bilm-tf.
 
 Unlike the exported HDF5 file, a checkpoint holds the softmax and the optimizer's Adagrad sums.
 
@@ -129,10 +129,10 @@ def read(
     """Open a checkpoint.
 
     Args:
-        path: Its folder; its ``checkpoint`` or ``.index`` file; or that file's name without ``.index``.
-        options: The options file, if it is not ``options.json`` in the folder or above.
+        path: Its directory; its ``checkpoint`` or ``.index`` file; or that file's name without ``.index``.
+        options: The options file, if it is not ``options.json`` in the directory or above.
         step: Which of several checkpoints; None for the newest.
-        vocabulary: The words of the softmax, if the file is not ``vocab*.txt`` or ``vocab*.txt.gz`` in the folder or
+        vocabulary: The words of the softmax, if the file is not ``vocab*.txt`` or ``vocab*.txt.gz`` in the directory or
             above. Without a vocabulary the softmax is left out, and the model card says so.
         adagrad: Also read the optimizer's sums.
 
@@ -310,14 +310,14 @@ def _number(name: str) -> int | None:
 
 
 def _in_or_above(prefix: Path, pattern: str) -> Path | None:
-    """Find the one file that matches a pattern in the checkpoint's folder, or above it in a folder of several."""
+    """Find the one file that matches a pattern in the checkpoint's directory, or above it in a directory of several."""
     folder = prefix.absolute().parent
     while True:
         files = sorted(folder.glob(pattern))
         # Several files that match are no answer: choosing one could pair the model with the wrong words.
         if len(files) == 1:
             return files[0]
-        # Go up only through folders with the names that training programs give, not through the user's own.
+        # Go up only through directories with the names that training programs give, not through the user's own.
         if not _INNER_FOLDER.fullmatch(folder.name):
             return None
         folder = folder.parent

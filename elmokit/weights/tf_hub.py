@@ -1,6 +1,6 @@
 """Read TF-Hub modules of ELMo without TensorFlow: Google's ``elmo/1`` to ``elmo/3`` and DeepPavlov's exports.
 
-A module is a folder with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed) and
+A module is a directory with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed) and
 ``variables/variables.index`` with its data files, a TensorBundle.
 
 This module was written without access to a real one. What it is based on:
@@ -47,7 +47,7 @@ _CHAR_TABLE = "char_embed"
 
 
 def is_module(path: Path) -> bool:
-    """Check whether a folder is a TF-Hub module or another SavedModel."""
+    """Check whether a directory is a TF-Hub module or another SavedModel."""
     return (path / f"{_VARIABLES}{INDEX_SUFFIX}").is_file() and any((path / name).is_file() for name in GRAPHS)
 
 
@@ -57,8 +57,8 @@ def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
     The model card has its scalar mix under ``mix``, and the variables that are not part of the biLM under ``skipped``.
 
     Args:
-        path: The module's folder.
-        options: An options file of the biLM. The default is ``options.json`` in the folder; if there is none, the
+        path: The module's directory.
+        options: An options file of the biLM. The default is ``options.json`` in the directory; if there is none, the
             original model's values are used for what the variables do not show.
 
     Raises:

@@ -43,8 +43,8 @@ class CachedModel(PretrainedBiLM):
         return np.concatenate([rows[:, None], char_ids], axis=1)
 
 
-def words_beside(folder: Path) -> Path | None:
-    """Find the word list in a folder, if there is one."""
+def find_vocabulary(folder: Path) -> Path | None:
+    """Find the word list in a directory, if there is one."""
     return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
@@ -125,7 +125,7 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     """
     path = Path(path)
     table = torch.from_numpy(read_embeddings(path, model.bilm.config.projection_dim))
-    words_path = words_beside(path.parent) if vocabulary is None else Path(vocabulary)
+    words_path = find_vocabulary(path.parent) if vocabulary is None else Path(vocabulary)
     if words_path is None:
         raise ModelNotFoundError(
             f"There is no vocabulary next to {path} for its rows. Put vocab.txt there, or give it as vocabulary."

@@ -165,7 +165,7 @@ def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str])
 def _importer(config: Path) -> Callable[[str, str], tuple[str, bytes]]:
     """Return the function with which Jsonnet reads imported files.
 
-    It reads only files in the config's folder and below, because a config from the internet could otherwise read any
+    It reads only files in the config's directory and below, because a config from the internet could otherwise read any
     file of the user.
     """
     home = config.parent.resolve()
@@ -173,7 +173,7 @@ def _importer(config: Path) -> Callable[[str, str], tuple[str, bytes]]:
     def read(folder: str, name: str) -> tuple[str, bytes]:
         path = (Path(folder) / name).resolve()
         if not path.is_relative_to(home):
-            raise RuntimeError(f"{name} is outside the folder of {config.name}")
+            raise RuntimeError(f"{name} is outside the directory of {config.name}")
         return str(path), path.read_bytes()
 
     return read
