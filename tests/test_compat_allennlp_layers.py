@@ -88,7 +88,7 @@ def test_scalar_mix_can_be_frozen_at_given_weights() -> None:
     assert not any(parameter.requires_grad for parameter in mix.parameters())
 
 
-def test_scalar_mix_normalises_over_all_real_positions_together() -> None:
+def test_scalar_mix_normalizes_over_all_real_positions_together() -> None:
     tensors = [torch.randn(3, 4, 5) for _ in range(2)]
     mask = mask_of([4, 2, 1], 4)
     expected = np.zeros((3, 4, 5))

@@ -27,11 +27,11 @@ def test_layer_norm_is_over_all_real_positions_of_the_batch() -> None:
     mix = ScalarMix(2, layer_norm=True)
     layers = 3 * torch.randn(2, 3, 4, 5) + 1
     mask = torch.tensor([[True] * 4, [True] * 2 + [False] * 2, [True] + [False] * 3])
-    normalised = []
+    normalized = []
     for layer in layers.numpy():
         real = layer[mask.numpy()]
-        normalised.append((layer - real.mean()) / np.sqrt(real.var() + 1e-12))
-    np.testing.assert_allclose(mix(layers, mask).detach().numpy(), np.mean(normalised, axis=0), atol=1e-5)
+        normalized.append((layer - real.mean()) / np.sqrt(real.var() + 1e-12))
+    np.testing.assert_allclose(mix(layers, mask).detach().numpy(), np.mean(normalized, axis=0), atol=1e-5)
 
 
 def test_a_wrong_number_of_layers_is_an_error() -> None:

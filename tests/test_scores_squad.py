@@ -34,7 +34,7 @@ def test_answers_are_normalized_like_the_official_script(text: str, normal: str)
         (["old chain"], "chain chain", 0, 50),  # a multiset: one chain is shared
         (["one", "two three"], "three", 0, 200 / 3),
         (["x"], "y", 0, 0),
-        (["the"], "a", 100, 0),  # both empty once normalised: exact, but F1 0 in v1.1
+        (["the"], "a", 100, 0),  # both empty once normalized: exact, but F1 0 in v1.1
     ],
 )
 def test_v1_takes_the_best_gold_answer(gold: list[str], answer: str, exact: float, f1: float) -> None:

@@ -1,4 +1,4 @@
-"""Semantic role labelling: the model, its labels, and runs from a file to predictions."""
+"""Semantic role labeling: the model, its labels, and runs from a file to predictions."""
 
 from __future__ import annotations
 

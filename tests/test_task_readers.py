@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from elmokit.errors import TextError
 from elmokit.tasks.readers.pairs import read_pairs, tokens_of_parse
-from elmokit.tasks.readers.trees import LabelledTree, TreeNode, parse_tree, read_trees
+from elmokit.tasks.readers.trees import LabeledTree, TreeNode, parse_tree, read_trees
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -31,7 +31,7 @@ def test_a_tree_gives_its_phrases_root_first(tmp_path: Path) -> None:
         TreeNode(1, 2, "2"),
         TreeNode(2, 3, "4"),
     ]
-    assert second == LabelledTree(
+    assert second == LabeledTree(
         ["1\u00a01\\/2"], [TreeNode(0, 1, "2")], second.where
     )  # a no-break space does not separate words
     assert second.where.endswith("line 3")

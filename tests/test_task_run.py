@@ -312,7 +312,7 @@ def test_phrases_are_drawn_by_their_sentences_and_a_bilm_learns_whole_sentences(
         assert set(sentences) <= set(whole)
 
 
-def test_text_is_labelled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_labeled_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.tasks.run.READ_AHEAD_EXAMPLES", 2)
     task, config = tiny("ner", tmp_path / "data", train={"epochs": 30})
     train_task(task, config, tmp_path / "run")

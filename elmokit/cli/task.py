@@ -61,7 +61,7 @@ def train_command(
     echo_scores(results["dev"], len(results["seeds"]))
 
 
-@task.command("evaluate", short_help="Compute the official scores of a run on labelled data.")
+@task.command("evaluate", short_help="Compute the official scores of a run on labeled data.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True)
 @click.option("--seed", type=int, help="Evaluate this training alone.  [default: all, mean and deviation]")

@@ -47,7 +47,7 @@ def score_minimal_pairs(
 ) -> MinimalPairScores:
     """Score pairs of sentences that differ in one point, the acceptable sentence first (Warstadt et al. 2020, BLiMP).
 
-    Sentences are compared by their whole probability, which favours the shorter one: use pairs of equal length.
+    Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
 
     Args:
         pairs: Tokenized sentences, two by two.

@@ -20,7 +20,7 @@ Probabilities = dict[str, float]
 """The probability of each class, by name."""
 
 
-class LabelledExample(Protocol):
+class LabeledExample(Protocol):
     """What a classification task needs to know about its examples."""
 
     @property
@@ -33,7 +33,7 @@ class LabelledExample(Protocol):
 
 
 Config = TypeVar("Config")
-Example = TypeVar("Example", bound=LabelledExample)
+Example = TypeVar("Example", bound=LabeledExample)
 
 
 @dataclass(frozen=True)

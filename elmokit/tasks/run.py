@@ -259,7 +259,7 @@ def evaluate_run(
     device: str | torch.device = "cpu",
     progress: ProgressCallback | None = None,
 ) -> tuple[int, dict[int, dict[str, float]]]:
-    """Compute the official scores of a run's models on labelled files.
+    """Compute the official scores of a run's models on labeled files.
 
     Args:
         run: The run directory.

@@ -1,4 +1,4 @@
-"""Semantic role labelling: highway LSTM layers in alternating directions over words and a mark on the predicate.
+"""Semantic role labeling: highway LSTM layers in alternating directions over words and a mark on the predicate.
 
 He et al. 2017; Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for
 OntoNotes. Tags are decoded by Viterbi's algorithm from log-probabilities, as in He et al. AllenNLP passed probabilities
@@ -43,7 +43,7 @@ IGNORED = -100  # the tag of padding, which cross_entropy skips
 
 @dataclass(frozen=True)
 class SrlModelConfig:
-    """Sizes of the labeller."""
+    """Sizes of the labeler."""
 
     predicate_dim: int = 100
     """Size of the vector that marks the predicate."""
@@ -106,7 +106,7 @@ class SrlBatch:
 
 
 class SrlModel(TaskModel[SrlBatch, Frames]):
-    """The labeller. Its loss is the mean over the tokens of each sentence, then over sentences, as in AllenNLP."""
+    """The labeler. Its loss is the mean over the tokens of each sentence, then over sentences, as in AllenNLP."""
 
     def __init__(self, config: SrlModelConfig, inputs: InputLayer, tags: Sequence[str]) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
 
 
 class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
-    """Semantic role labelling: label the arguments of each predicate."""
+    """Semantic role labeling: label the arguments of each predicate."""
 
     name = "srl"
     presets: ClassVar[Mapping[str, SrlConfig]] = {"published": SrlConfig(), "small": SMALL}

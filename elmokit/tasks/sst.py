@@ -22,7 +22,7 @@ from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.attention import attend, masked_max, masked_mean, masked_min, masked_softmax
 from elmokit.tasks.nn.feedforward import Maxout
 from elmokit.tasks.nn.recurrent import run_packed
-from elmokit.tasks.readers.trees import LabelledTree, read_trees
+from elmokit.tasks.readers.trees import LabeledTree, read_trees
 from elmokit.tasks.task import Labels, Sentence, Tokenize
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -36,7 +36,7 @@ CLASSES: dict[int, tuple[str | None, ...]] = {
 
 @dataclass(frozen=True)
 class SstData(TaskDataConfig):
-    """Files of labelled trees, one per line."""
+    """Files of labeled trees, one per line."""
 
     classes: Literal[5, 3, 2] = 5
     """Number of classes. 3 merges the two negative and the two positive ones; 2 also drops the neutral phrases."""
@@ -177,7 +177,7 @@ class SstModel(ClassificationModel):
         return scores
 
 
-def _phrases(tree: LabelledTree, n_classes: int, n_nodes: int, min_tokens: int) -> Iterator[Phrase]:
+def _phrases(tree: LabeledTree, n_classes: int, n_nodes: int, min_tokens: int) -> Iterator[Phrase]:
     for node in tree.nodes:
         if node.label not in ("0", "1", "2", "3", "4"):
             raise TextError(

@@ -1,4 +1,4 @@
-"""Read labelled pairs of sentences: JSON lines (SNLI), and tab-separated tables with a header (SNLI, SICK)."""
+"""Read labeled pairs of sentences: JSON lines (SNLI), and tab-separated tables with a header (SNLI, SICK)."""
 
 from __future__ import annotations
 

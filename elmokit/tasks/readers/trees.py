@@ -1,4 +1,4 @@
-"""Read labelled trees in brackets, the format of the Stanford Sentiment Treebank: one tree per line."""
+"""Read labeled trees in brackets, the format of the Stanford Sentiment Treebank: one tree per line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TreeNode:
 
 
 @dataclass(frozen=True)
-class LabelledTree:
+class LabeledTree:
     """A sentence and the labels of all its phrases, in pre-order: the root comes first."""
 
     tokens: list[str]
@@ -31,7 +31,7 @@ class LabelledTree:
     """File and line, for error messages."""
 
 
-def read_trees(path: str) -> Iterator[LabelledTree]:
+def read_trees(path: str) -> Iterator[LabeledTree]:
     """Read the trees of a file, which may be compressed. Blank lines are skipped.
 
     Raises:
@@ -42,7 +42,7 @@ def read_trees(path: str) -> Iterator[LabelledTree]:
             yield parse_tree(line, f"{path}, line {number}")
 
 
-def parse_tree(line: str, where: str) -> LabelledTree:
+def parse_tree(line: str, where: str) -> LabeledTree:
     """Parse one tree such as ``(3 (2 Mira) (3 (2 rides) (4 superbly)))``.
 
     The parser keeps its own stack instead of recursing, so that the depth of a tree is not limited.
@@ -87,4 +87,4 @@ def parse_tree(line: str, where: str) -> LabelledTree:
         raise invalid(f"unbalanced brackets: {len(open_nodes)} never closed")
     if not nodes:
         raise invalid("the line contains no tree")
-    return LabelledTree(tokens, [TreeNode(*node) for node in nodes], where)
+    return LabeledTree(tokens, [TreeNode(*node) for node in nodes], where)
