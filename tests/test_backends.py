@@ -124,3 +124,9 @@ print([name for name in ("sympy", "torch._dynamo", "torch.distributed.fsdp") if 
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"  # these imports would take two seconds
+
+
+def test_without_a_request_every_backend_computes_in_float32() -> None:
+    request = backends.requested_backend(None)
+    for table in (backends.ON_CPU, backends.ON_GPU):
+        assert not [name for name in table[request] if any(low in name for low in ("bfloat16", "float16", "int8"))]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from elmokit.errors import FormatError, OutputError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.resumable import ResumableStore
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.tasks import layer_cache
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
@@ -134,6 +136,7 @@ def test_sentences_that_another_process_adds_are_found(elmo: Elmo, tmp_path: Pat
 FILL = """
 import sys
 from elmokit import Elmo
+from elmokit.tasks import layer_cache
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.io import resumable
 resumable.COMMIT_SECONDS = 0.01
@@ -187,3 +190,24 @@ def test_a_damaged_cache_is_named(elmo: Elmo, tmp_path: Path) -> None:
 def test_carried_state_cannot_be_cached(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be cached"):
         LayerCache(tmp_path, Elmo(random_model(), start="stateful"))
+
+
+def test_layers_are_computed_in_chunks_of_bounded_size(
+    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_cache, "CHUNK_TOKENS", 10)
+    sizes: list[int] = []
+    embed = elmo.embed
+
+    def counted(sentences: Iterable[list[str]], batch_tokens: int) -> Iterator[object]:
+        chunk = list(sentences)
+        sizes.append(sum(map(len, chunk)))
+        return embed(iter(chunk), batch_tokens=batch_tokens)
+
+    sentences = [[f"word{n}", "and", "more"] for n in range(20)]
+    cache = LayerCache(tmp_path, elmo)
+    monkeypatch.setattr(elmo, "embed", counted)
+    cache.fill(sentences)
+    assert sizes == [6] * 10  # two sentences of 3 tokens and 2 boundaries reach the limit
+    for stored, plain in zip(cache.layers(sentences), embed(sentences), strict=True):
+        np.testing.assert_allclose(stored, plain, atol=2e-3, rtol=2e-3)
