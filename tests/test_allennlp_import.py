@@ -336,7 +336,7 @@ def test_jsonnet_is_evaluated_and_missing_external_variables_are_reported(tmp_pa
     [
         ("{a: ", "neither JSON nor valid Jsonnet"),
         ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them with --var"),
-        ('{model: import "../secret.libsonnet"}', "outside the folder"),
+        ('{model: import "../secret.libsonnet"}', "outside the directory"),
         ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
         ("[1, 2]\n// three", "expected a table of named values"),
     ],

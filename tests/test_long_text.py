@@ -59,7 +59,7 @@ def test_embed_computes_a_long_sentence_in_chunks(model: PretrainedBiLM, monkeyp
 
 
 def test_invalid_documents_are_refused(model: PretrainedBiLM) -> None:
-    with pytest.raises(ConfigError, match="normalizes over the whole text"):
+    with pytest.raises(ConfigError, match="needs the whole text in memory"):
         Elmo(model, layer_norm=True).embed_document(["the"], layers="mix")
     with pytest.raises(ConfigError, match="chunk_tokens is 0"):
         Elmo(model).embed_document(["the"], chunk_tokens=0)

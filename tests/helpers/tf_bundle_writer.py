@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ TYPE_NUMBERS = {"float32": 1, "float64": 2, "int32": 3, "int64": 9, "float16": 1
 Tensors = Mapping[str, NDArray[Any]]
 
 
+@functools.cache  # the tests write the same tensors again and again
 def slow_crc32c(data: bytes) -> int:
-    """Bit by bit, as the polynomial says."""
+    """Compute the checksum bit by bit, as the polynomial says."""
     crc = 0xFFFFFFFF
     for octet in data:
         crc ^= octet
