@@ -203,6 +203,7 @@ def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None: 
     assert "token_layer.char_embedding.weight" in changed("inner")
 
 
+@pytest.mark.slow
 def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     texts = ("new.txt", "--held-out", "old.txt", "--learning-rate", "3")
@@ -217,6 +218,7 @@ def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(she
     assert values["before"] == values["after"]
 
 
+@pytest.mark.slow
 def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     Path("f.toml").write_text(

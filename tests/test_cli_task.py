@@ -22,6 +22,7 @@ from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config
 
 
+@pytest.mark.slow
 def test_train_evaluate_and_predict(task_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     write_config()
     ran = task_shell("train", "config.toml", "--run", "run", "--seeds", "1,2", "--set", "train.epochs=30")
@@ -53,6 +54,7 @@ def test_evaluate_counts_unknown_labels_as_missed_on_request(task_shell: Shell) 
     assert "f1-ORG       0.00" in ran.out
 
 
+@pytest.mark.slow
 def test_with_and_without_elmo_differ_by_one_table(task_shell: Shell) -> None:
     write_config()
     save_model(random_model(), Path("bilm"))

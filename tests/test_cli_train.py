@@ -26,6 +26,7 @@ def corpus(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     ran = shell(*START, "--max-words", "8", "--tokens", "200", "--log-every", "10")
     assert ran.code == 0, ran.err
@@ -141,6 +142,7 @@ def test_training_stops_early_when_the_held_out_text_gets_no_better(shell, corpu
     assert open_model("run/model").card["n_steps"] == looks[best]["n_steps"]
 
 
+@pytest.mark.slow
 def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     assert shell(*START, "--tokens", "50", "--max-words", "6").code == 0
     ran = shell("train", "--resume", "run", "--tokens", "100")
@@ -236,6 +238,7 @@ def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, fl
         assert "Counting" not in ran.err
 
 
+@pytest.mark.slow
 def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
     Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
@@ -252,6 +255,7 @@ def test_words_that_do_not_descend_in_frequency_are_told_where_that_matters(shel
         assert (told in ran.err) == expected
 
 
+@pytest.mark.slow
 def test_the_last_lines_tell_the_end_from_the_best(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
     flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")

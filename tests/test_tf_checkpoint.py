@@ -49,6 +49,7 @@ def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("n_layers", [1, 2])
 @pytest.mark.parametrize("base", [TINY, WORD_INPUT], ids=["characters", "words"])
