@@ -1,8 +1,7 @@
 """Files and directories that are written completely or not at all.
 
 Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so that the final rename stays on one
-file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` and
-:func:`remove_abandoned` clean up.
+file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` cleans up.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ import contextlib
 import fnmatch
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from elmokit.errors import OutputError
 
 SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's name, as tempfile.mkdtemp makes them
-ABANDONED_SECONDS = 24 * 3600.0
 
 
 @contextlib.contextmanager
@@ -86,18 +83,6 @@ def recover_interrupted(folder: Path) -> None:
         if (workspace / "old").exists() and not (folder / name).exists():
             (workspace / "old").rename(folder / name)
         shutil.rmtree(workspace)
-
-
-def remove_abandoned(folder: Path, idle_seconds: float = ABANDONED_SECONDS) -> None:
-    """Remove what killed processes left in a directory that several processes write to.
-
-    What was modified within the last ``idle_seconds`` stays, because its process can still be running.
-    """
-    latest = time.time() - idle_seconds
-    for workspace in _workspaces(folder):
-        with contextlib.suppress(OSError):  # another process has removed it meanwhile
-            if all(path.stat().st_mtime < latest for path in (workspace, *workspace.rglob("*"))):
-                shutil.rmtree(workspace)
 
 
 def _workspaces(folder: Path) -> list[Path]:
