@@ -5,11 +5,8 @@ python docs/make_settings.py > docs/settings.md
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import json
-import textwrap
 import types
 import typing
 from collections.abc import Iterator
@@ -50,7 +47,7 @@ def settings_page() -> str:
     """Return the content of docs/settings.md."""
     parts = [INTRODUCTION, TRAINING, "### Base values", BASE_VALUES, _table(BaseConfig)]
     parts += ["### Top level", _table(TrainingConfig), *_section("data", DataConfig)]
-    for name, cls in _tables(TrainingConfig):
+    for name, (cls, _) in _tables(TrainingConfig):
         parts += _section(name, cls)
     for name, recipe in RECIPES.items():
         sizes = next(preset for preset, model in PRESETS.items() if model == recipe.model)
@@ -66,26 +63,31 @@ def settings_page() -> str:
     parts += [TASKS_INTRODUCTION, *_section("data", TaskDataConfig)]
     tables = {name: dict(_tables(type(task.presets["published"]))) for name, task in TASKS.items()}
     first, *others = tables.values()
-    shared = {name: cls for name, cls in first.items() if all(other.get(name) is cls for other in others)}
+    shared = {name: table for name, table in first.items() if all(other.get(name) == table for other in others)}
     seen: dict[type, str] = {}
-    for name, cls in shared.items():
-        parts += _section(name, cls) if cls not in seen else [f"### `[{name}]`", f"As `[{seen[cls]}]`."]
+    for name, (cls, help) in shared.items():
+        parts += _section(name, cls, help) if cls not in seen else _repeated_section(name, seen[cls], help)
         seen.setdefault(cls, name)
     for task_name, task in TASKS.items():
         parts.append(f"## Task `{task_name}`")
-        for name, cls in tables[task_name].items():
+        for name, (cls, help) in tables[task_name].items():
             if cls in seen and name not in shared:
-                parts += [f"### `[{name}]`", f"As `[{seen[cls]}]`."]
+                parts += _repeated_section(name, seen[cls], help)
             elif name not in shared and cls is not TaskDataConfig:
-                parts += _section(name, cls, but=TaskDataConfig)
+                parts += _section(name, cls, help, but=TaskDataConfig)
         parts += ["### Preset `published`", *_changes(task.presets["published"])]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def _section(name: str, cls: type, but: type | None = None) -> list[str]:
+def _section(name: str, cls: type, help: str = "", but: type | None = None) -> list[str]:
     """Return the heading, summary and table of a config, without the settings that another one has too."""
-    summary = " ".join((cls.__doc__ or "").split("\n\n")[0].replace("``", "`").split())
-    return [f"### `[{name}]`", summary, _table(cls, but)]
+    summary = help or (cls.__doc__ or "").split("\n\n")[0]
+    return [f"### `[{name}]`", " ".join(summary.replace("``", "`").split()), _table(cls, but)]
+
+
+def _repeated_section(name: str, first: str, help: str) -> list[str]:
+    """Return the heading and summary of a table with the settings of an earlier one."""
+    return [f"### `[{name}]`", f"{help} Settings as in `[{first}]`.".strip()]
 
 
 def _changes(config: Any, model: bool = True) -> list[str]:
@@ -108,39 +110,28 @@ def _changed(config: Any) -> dict[str, Any]:
     return changes
 
 
-def _tables(cls: type, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """Yield the nested tables of a config with their names in a file."""
-    for name, hint in typing.get_type_hints(cls).items():
+def _tables(cls: type, prefix: str = "") -> Iterator[tuple[str, tuple[type, str]]]:
+    """Yield the name in a file of each nested table of a config, with its class and its help text."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
         for inner in [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]:
-            yield f"{prefix}{name}", typing.cast(type, inner)
-            yield from _tables(typing.cast(type, inner), f"{prefix}{name}.")
+            yield f"{prefix}{field.name}", (typing.cast(type, inner), field.metadata.get("help", ""))
+            yield from _tables(typing.cast(type, inner), f"{prefix}{field.name}.")
 
 
 def _table(cls: type, but: type | None = None) -> str:
-    hints, described = typing.get_type_hints(cls), _attribute_docstrings(cls)
+    hints = typing.get_type_hints(cls)
     left_out = {field.name for field in dataclasses.fields(but)} if but is not None and issubclass(cls, but) else set()
     lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue
-        text = field.metadata.get("help") or described.get(field.name, "")
         default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
-        cells = (f"`{field.name}`", _type(hint), default, " ".join(text.replace("``", "`").split()))
+        cells = (f"`{field.name}`", _type(hint), default, " ".join(field.metadata["help"].replace("``", "`").split()))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
-
-
-def _attribute_docstrings(cls: type) -> dict[str, str]:
-    """Return the strings that follow a field in the source, for fields that are not declared with a help text."""
-    found: dict[str, str] = {}
-    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(node, ast.ClassDef)
-        for field, after in zip(node.body, node.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
-                found[field.target.id] = str(ast.literal_eval(after.value))
-    return found
 
 
 def _value(value: Any) -> str:

@@ -7,7 +7,7 @@ direction. This module does no file I/O and works on ids only: sentence boundari
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import NamedTuple
 
 import torch
@@ -67,8 +67,7 @@ class CharCNNConfig:
 class WordFeaturesConfig:
     """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs."""
 
-    n_words: int
-    """Number of words."""
+    n_words: int = setting(MISSING, "Number of words.")
     word_dim: int = setting(100, "Size of a word's vector.")
 
     def __post_init__(self) -> None:

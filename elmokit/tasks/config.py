@@ -104,15 +104,19 @@ class ElmoConfig:
 
     model: str | None = setting(None, "Path, URL or published name of a model; false for the model in the package.")
     start: Literal["warm", "zero"] = setting("warm", "LSTM state that each sentence starts from.")
-    input: MixConfig | None = setting(MixConfig(), "A mix concatenated to the word vectors; set to `false` to disable.")
+    input: MixConfig | None = setting(
+        MixConfig(), "A learned mix of layers, concatenated to the word vectors; set to `false` to disable."
+    )
     output: MixConfig | None = setting(
         None,
-        "A mix concatenated to the output of the first (nli, qa) or last (sst) recurrent layer; set to `false` to "
-        "disable.",
+        "A learned mix of layers, concatenated to the output of the first (nli, qa) or last (sst) recurrent "
+        "layer; set to `false` to disable.",
     )
     cache: str | None = setting(None, "Directory for computed layers. Runs can share it. Default: in the run.")
     cache_dtype: Literal["float16", "float32"] = setting("float16", "Number format of the cached layers.")
-    finetune: FinetuneConfig | None = setting(None, "Fine-tune the biLM on the training text before anything else.")
+    finetune: FinetuneConfig | None = setting(
+        None, "Fine-tune the biLM on the training text first, then freeze it (Peters et al. 2018, supplement A.1)."
+    )
 
     def __post_init__(self) -> None:
         if self.input is None and self.output is None:

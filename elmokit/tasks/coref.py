@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from elmokit.config import setting
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -40,8 +41,9 @@ NO_GENRE = ""
 class CorefData(TaskDataConfig):
     """Files of documents: CoNLL-2012 columns, JSON lines, or GAP's table."""
 
-    drop_singletons: bool = False
-    """Ignore gold clusters of one mention. OntoNotes has none, and the model predicts none."""
+    drop_singletons: bool = setting(
+        False, "Ignore gold clusters of one mention. OntoNotes has none, and the model predicts none."
+    )
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ class CorefConfig:
     """The configuration of the task. The defaults are those of 2017; the preset "coarse-to-fine" has those of 2018."""
 
     data: CorefData = field(default_factory=CorefData)
+    # The published vectors: 300 dimensions of GloVe 840B and 50 of Turian et al.
     words: WordsConfig | None = field(
         default_factory=lambda: WordsConfig(dim=350, train=False, unit_length=True, unknown="zero")
     )
-    """The published vectors are 300 dimensions of GloVe 840B and 50 of Turian et al."""
-    head_words: WordsConfig | None = None
-    """Other word vectors for the tokens that a span attends to; None uses the same."""
+    head_words: WordsConfig | None = setting(
+        None,
+        "Other word vectors for the tokens that a span attends to. Without this table, they are those of `[words]`.",
+    )
     chars: CharsConfig | None = field(default_factory=lambda: CharsConfig(dim=8, filters=((3, 50), (4, 50), (5, 50))))
     elmo: ElmoConfig | None = None
     model: CorefModelConfig = field(default_factory=CorefModelConfig)

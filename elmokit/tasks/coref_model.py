@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import check_at_least, check_fraction
+from elmokit.config import check_at_least, check_fraction, setting
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.antecedents import (
     Candidates,
@@ -41,34 +41,25 @@ TOKENS_AT_ONCE = 4096  # score all spans of this many tokens together; bounds th
 class CorefModelConfig:
     """Sizes of the model. The defaults are those of 2017."""
 
-    hidden: int = 200
-    """Units per direction of each LSTM layer."""
-    layers: int = 1
-    """Number of LSTM layers."""
-    lexical_dropout: float = 0.5
-    """Dropout on word vectors and character features."""
-    lstm_dropout: float = 0.2
-    """Dropout in the LSTM."""
-    dropout: float = 0.2
-    """Dropout everywhere else."""
-    max_width: int = 10
-    """Longest span, in tokens."""
-    scorer_hidden: int = 150
-    """Units of each hidden layer of the mention scorer and the antecedent scorer."""
-    scorer_layers: int = 2
-    """Hidden layers of these scorers."""
-    feature_dim: int = 20
-    """Size of each feature's vector: span width, distance, genre, same speaker."""
-    keep: float = 0.4
-    """Number of spans kept, as a ratio of the number of tokens."""
-    antecedents: int = 250
-    """Candidates per span: the nearest spans, or with ``coarse_to_fine`` those with the best coarse score."""
-    coarse_to_fine: bool = False
-    """Choose the candidates by a bilinear score instead of by their distance."""
-    rounds: int = 1
-    """How often antecedents are scored. Between the rounds each span vector moves towards its expected antecedent."""
-    train_sentences: int = 50
-    """Train on a random window of this many sentences of a longer document."""
+    hidden: int = setting(200, "Units per direction of each LSTM layer.")
+    layers: int = setting(1, "Number of LSTM layers.")
+    lexical_dropout: float = setting(0.5, "Dropout on word vectors and character features.")
+    lstm_dropout: float = setting(0.2, "Dropout in the LSTM.")
+    dropout: float = setting(0.2, "Dropout everywhere else.")
+    max_width: int = setting(10, "Longest span, in tokens.")
+    scorer_hidden: int = setting(150, "Units of each hidden layer of the mention scorer and the antecedent scorer.")
+    scorer_layers: int = setting(2, "Hidden layers of these scorers.")
+    feature_dim: int = setting(20, "Size of each feature's vector: span width, distance, genre, same speaker.")
+    keep: float = setting(0.4, "Number of spans kept, as a ratio of the number of tokens.")
+    antecedents: int = setting(
+        250, "Candidates per span: the nearest spans, or with ``coarse_to_fine`` those with the best coarse score."
+    )
+    coarse_to_fine: bool = setting(False, "Choose the candidates by a bilinear score instead of by their distance.")
+    rounds: int = setting(
+        1,
+        "How often antecedents are scored. Between the rounds each span vector moves towards its expected antecedent.",
+    )
+    train_sentences: int = setting(50, "Train on a random window of this many sentences of a longer document.")
 
     def __post_init__(self) -> None:
         sizes = ("hidden", "layers", "max_width", "scorer_hidden", "scorer_layers", "feature_dim")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from elmokit.config import check_at_least, check_fraction
+from elmokit.config import check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.text_files import read_lines
 from elmokit.tasks.config import (
@@ -49,30 +49,28 @@ from elmokit.text.columns import read_column_sentences
 class NerData(TaskDataConfig):
     """Files with one token per line and its tag in a column."""
 
-    tags: Scheme = "IOB1"
-    """Tagging scheme of the files. IOB1 reads valid IOB2 too."""
-    token_column: int = 0
-    """Column of the token, from 0."""
-    tag_column: int = -1
-    """Column of the tag, counted from the end if negative."""
+    tags: Scheme = setting("IOB1", "Tagging scheme of the files. IOB1 reads valid IOB2 too.")
+    token_column: int = setting(0, "Column of the token, from 0.")
+    tag_column: int = setting(-1, "Column of the tag, counted from the end if negative.")
 
 
 @dataclass(frozen=True)
 class NerModelConfig:
     """Sizes of the tagger."""
 
-    hidden: tuple[int, ...] = (200, 200)
-    """Units per direction of each bidirectional LSTM layer. The paper used 200 and 100."""
-    dropout: float = 0.5
-    """Dropout before, between and after the layers."""
-    variational: bool = False
-    """Drop the same features at every token of a sentence, as in the paper, instead of independently, as AllenNLP."""
-    tags: Literal["BIOUL", "IOB2"] = "BIOUL"
-    """Tagging scheme of the model."""
-    constraints: Literal["decoding", "both", "none"] = "decoding"
-    """Where invalid tag sequences are ruled out: in decoding only, as in AllenNLP, or in training too."""
-    learn_ends: bool = False
-    """Learn scores for each tag at the start and at the end of a sentence."""
+    hidden: tuple[int, ...] = setting(
+        (200, 200), "Units per direction of each bidirectional LSTM layer. The paper used 200 and 100."
+    )
+    dropout: float = setting(0.5, "Dropout before, between and after the layers.")
+    variational: bool = setting(
+        False,
+        "Drop the same features at every token of a sentence, as in the paper, instead of independently, as AllenNLP.",
+    )
+    tags: Literal["BIOUL", "IOB2"] = setting("BIOUL", "Tagging scheme of the model.")
+    constraints: Literal["decoding", "both", "none"] = setting(
+        "decoding", "Where invalid tag sequences are ruled out: in decoding only, as in AllenNLP, or in training too."
+    )
+    learn_ends: bool = setting(False, "Learn scores for each tag at the start and at the end of a sentence.")
 
     def __post_init__(self) -> None:
         if not self.hidden:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction
+from elmokit.config import check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.io.text_files import split_tokens
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
@@ -41,20 +41,24 @@ from elmokit.text.tokenize import treebank_tokenizer
 class NliData(TaskDataConfig):
     """Files of JSON lines (SNLI), or tab-separated tables with a header (SICK)."""
 
-    tokenize: Literal["treebank", "spaces", "parse"] = "treebank"
-    """Use the Penn Treebank tokenizer, split at spaces, or use the tokens of SNLI's binary parses."""
+    tokenize: Literal["treebank", "spaces", "parse"] = setting(
+        "treebank", "Use the Penn Treebank tokenizer, split at spaces, or use the tokens of SNLI's binary parses."
+    )
 
 
 @dataclass(frozen=True)
 class NliModelConfig:
     """Sizes and dropouts of the network."""
 
-    hidden: int = 300
-    """Units per direction of both bidirectional LSTMs, and of the layers between and after them."""
-    dropout: float = 0.5
-    """Variational dropout before both LSTMs; plain dropout on the pooled vector and the last hidden layer."""
-    attention_dropout: float | None = None
-    """Dropout on the attended vectors, before they are compared. None means 0 without ELMo and 0.5 with it."""
+    hidden: int = setting(
+        300, "Units per direction of both bidirectional LSTMs, and of the layers between and after them."
+    )
+    dropout: float = setting(
+        0.5, "Variational dropout before both LSTMs; plain dropout on the pooled vector and the last hidden layer."
+    )
+    attention_dropout: float | None = setting(
+        None, "Dropout on the attended vectors, before they are compared. By default 0 without ELMo and 0.5 with it."
+    )
 
     def __post_init__(self) -> None:
         check_at_least("hidden", self.hidden, 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction
+from elmokit.config import check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -38,24 +38,27 @@ UNKNOWN = -100  # gold position that nll_loss ignores
 class QaData(TaskDataConfig):
     """Files of SQuAD's JSON, v1.1 or v2.0."""
 
-    skip_mismatched: bool = False
-    """Do not train on answers that differ from the text at their offset, instead of raising an error."""
-    skip_unanswerable: bool = False
-    """Skip questions of v2.0 without an answer. Without this, or ``model.no_answer``, they are errors."""
+    skip_mismatched: bool = setting(
+        False, "Do not train on answers that differ from the text at their offset, instead of raising an error."
+    )
+    skip_unanswerable: bool = setting(
+        False, "Skip questions of v2.0 without an answer. Without this, or ``model.no_answer``, they are errors."
+    )
 
 
 @dataclass(frozen=True)
 class QaModelConfig:
     """Sizes and dropouts of BiDAF++."""
 
-    hidden: int | None = None
-    """Units per direction of every bidirectional GRU. None means 100 without ELMo and 90 with it."""
-    dropout: float = 0.2
-    """Variational dropout around every GRU."""
-    max_answer: int = 17
-    """Longest predicted answer, in words."""
-    no_answer: bool = False
-    """Learn that a question may have no answer (BiDAF-No-Answer, Levy et al. 2017), and use the scores of v2.0."""
+    hidden: int | None = setting(
+        None, "Units per direction of every bidirectional GRU. By default 100 without ELMo and 90 with it."
+    )
+    dropout: float = setting(0.2, "Variational dropout around every GRU.")
+    max_answer: int = setting(17, "Longest predicted answer, in words.")
+    no_answer: bool = setting(
+        False,
+        "Learn that a question may have no answer (BiDAF-No-Answer, Levy et al. 2017), and use the scores of v2.0.",
+    )
 
     def __post_init__(self) -> None:
         if self.hidden is not None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction
+from elmokit.config import check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -45,16 +45,13 @@ IGNORED = -100  # the tag of padding, which cross_entropy skips
 class SrlModelConfig:
     """Sizes of the labeler."""
 
-    predicate_dim: int = 100
-    """Size of the vector that marks the predicate."""
-    hidden: int = 300
-    """Units of each LSTM layer."""
-    layers: int = 8
-    """Number of LSTM layers, which alternate in direction."""
-    dropout: float = 0.1
-    """Recurrent dropout of each layer, with one mask per sentence."""
-    input_bias: Literal["without ELMo", "always", "never"] = "without ELMo"
-    """When each layer has a second bias, for its input. AllenNLP's configurations drop it with ELMo."""
+    predicate_dim: int = setting(100, "Size of the vector that marks the predicate.")
+    hidden: int = setting(300, "Units of each LSTM layer.")
+    layers: int = setting(8, "Number of LSTM layers, which alternate in direction.")
+    dropout: float = setting(0.1, "Recurrent dropout of each layer, with one mask per sentence.")
+    input_bias: Literal["without ELMo", "always", "never"] = setting(
+        "without ELMo", "When each layer has a second bias, for its input. AllenNLP's configurations drop it with ELMo."
+    )
 
     def __post_init__(self) -> None:
         for name in ("predicate_dim", "hidden", "layers"):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction
+from elmokit.config import check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, TaskDataConfig, TaskTrainingConfig, WordsConfig
@@ -38,12 +38,13 @@ CLASSES: dict[int, tuple[str | None, ...]] = {
 class SstData(TaskDataConfig):
     """Files of labeled trees, one per line."""
 
-    classes: Literal[5, 3, 2] = 5
-    """Number of classes. 3 merges the two negative and the two positive ones; 2 also drops the neutral phrases."""
-    phrases: Literal["all", "roots"] = "all"
-    """Train on every phrase, or on whole sentences only. Evaluation always uses whole sentences."""
-    min_tokens: int = 1
-    """Shortest phrases to train on; the paper used 4. Whole sentences are always kept."""
+    classes: Literal[5, 3, 2] = setting(
+        5, "Number of classes. 3 merges the two negative and the two positive ones; 2 also drops the neutral phrases."
+    )
+    phrases: Literal["all", "roots"] = setting(
+        "all", "Train on every phrase, or on whole sentences only. Evaluation always uses whole sentences."
+    )
+    min_tokens: int = setting(1, "Shortest phrases to train on; the paper used 4. Whole sentences are always kept.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,24 +55,17 @@ class SstData(TaskDataConfig):
 class SstModelConfig:
     """Sizes and dropouts of the network."""
 
-    input_dropout: float | None = None
-    """Dropout on the inputs. None means 0.25 without ELMo and 0.5 with it."""
-    projection_dim: int = 300
-    """Units of the layer that reduces each word vector."""
-    projection_dropout: float = 0.25
-    """Dropout after that layer."""
-    hidden: int = 300
-    """Units per direction of both bidirectional LSTMs."""
-    pooled_dropout: float = 0.1
-    """Dropout on the pooled vector."""
-    output: Literal["maxout", "relu"] = "maxout"
-    """Kind of the output layers. The paper used two ReLU layers with dropout instead of maxout."""
-    output_hidden: tuple[int, ...] = (1200, 600)
-    """Units of each output layer."""
-    output_dropout: tuple[float, ...] = (0.2, 0.3)
-    """Dropout after each of these layers."""
-    pool: int = 4
-    """Number of linear maps that each maxout unit chooses from."""
+    input_dropout: float | None = setting(None, "Dropout on the inputs. By default 0.25 without ELMo and 0.5 with it.")
+    projection_dim: int = setting(300, "Units of the layer that reduces each word vector.")
+    projection_dropout: float = setting(0.25, "Dropout after that layer.")
+    hidden: int = setting(300, "Units per direction of both bidirectional LSTMs.")
+    pooled_dropout: float = setting(0.1, "Dropout on the pooled vector.")
+    output: Literal["maxout", "relu"] = setting(
+        "maxout", "Kind of the output layers. The paper used two ReLU layers with dropout instead of maxout."
+    )
+    output_hidden: tuple[int, ...] = setting((1200, 600), "Units of each output layer.")
+    output_dropout: tuple[float, ...] = setting((0.2, 0.3), "Dropout after each of these layers.")
+    pool: int = setting(4, "Number of linear maps that each maxout unit chooses from.")
 
     def __post_init__(self) -> None:
         for name in ("projection_dim", "hidden", "pool"):
