@@ -32,7 +32,7 @@ def setting(default: Any, help: str, group: str = "", off_flag: str = "", is_pat
     """Declare a field of a config.
 
     Args:
-        default: The field's default value.
+        default: The field's default value; ``dataclasses.MISSING`` if a value is required.
         help: One sentence that says what the setting does. Shown by ``--help`` and in the reference of settings.
         group: The heading that ``--help`` shows the flag under.
         off_flag: The flag that sets a bool to false; by default ``--no-`` and the name of the field.
@@ -158,6 +158,14 @@ def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX
     if not isinstance(content, dict):
         raise FormatError(f"{path} is valid JSON but not an object with named values.")
     return content
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return ``value``, or raise a ConfigError unless it is one of the choices."""
+    choices = list(choices)  # a list, because a file may give a value that cannot be hashed
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}.")
+    return str(value)
 
 
 def check_at_least(name: str, value: int | None, minimum: int) -> None:

@@ -162,8 +162,8 @@ def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: 
 
 
 BAD_CALLS = {
-    "There is no preset 'huge'": (*START, "--preset", "huge"),
-    "There is no recipe 'old'": (*START, "--recipe", "old"),
+    "preset is 'huge'; it must be one of tiny, mini": (*START, "--preset", "huge"),
+    "recipe is 'old'; it must be one of modern, bilm-tf.": (*START, "--recipe", "old"),
     "No file matches 'no*.txt'": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
     "No file matches 'held.txt'": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
     "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
@@ -203,7 +203,7 @@ BAD_CALLS = {
     "Expected `int | null`, got `str` - at `$.max_words`": (*START, "--config", "wrong-type.toml"),
     "data: expected a table": (*START, "--config", "no-data.toml"),
     "model: expected a table of named values, found 3": (*START[:-6], "--config", "no-model.toml"),
-    "There is no preset ['tiny']": (*START[:-6], "--config", "no-preset.toml"),
+    "preset is ['tiny']; it must be one of": (*START[:-6], "--config", "no-preset.toml"),
 }
 
 

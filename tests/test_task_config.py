@@ -91,8 +91,8 @@ def test_files_of_word_vectors_say_their_own_size(preset: str) -> None:
     [
         ({"task": "ner", "train": {"epoch": 3}}, "here.train: unknown key 'epoch'. Did you mean 'epochs'"),
         ({"task": "ner", "elmo": {"input": {"lambda": 1}}}, "here.elmo.input: unknown key 'lambda'"),
-        ({"task": "nre"}, "unknown task 'nre'. Did you mean 'ner'"),
-        ({"task": "ner", "preset": "smal"}, "unknown preset 'smal'. Did you mean 'small'"),
+        ({"task": "nre"}, "here: task is 'nre'; it must be one of ner, sst"),
+        ({"task": "ner", "preset": "smal"}, "here: preset is 'smal'; it must be one of published, small"),
         ({}, "here has no task"),
         ({"task": "ner", "train": {"batch_size": 0}}, "batch_size is 0"),
         ({"task": "ner", "train": {"batch_size": "many"}}, "Expected `int`"),

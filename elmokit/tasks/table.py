@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import deep_merge, did_you_mean, from_dict, read_toml, to_dict
+from elmokit.config import check_choice, deep_merge, from_dict, read_toml, to_dict
 from elmokit.errors import ConfigError
 from elmokit.tasks.config import apply_override
 from elmokit.tasks.coref import CorefTask
@@ -74,8 +74,10 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
         ConfigError: A key or value is invalid.
     """
     content = dict(content)
-    task = TASKS[_choice(content.pop("task", None), TASKS, "task", where)]
-    preset = task.presets[_choice(content.pop("preset", DEFAULT_PRESET), task.presets, "preset", where)]
+    if "task" not in content:
+        raise ConfigError(f"{where} has no task. Add a first line such as: task = 'ner' ({', '.join(TASKS)}).")
+    task = TASKS[check_choice(f"{where}: task", content.pop("task"), TASKS)]
+    preset = task.presets[check_choice(f"{where}: preset", content.pop("preset", DEFAULT_PRESET), task.presets)]
     base = to_dict(preset)
     if isinstance(content.get("elmo"), dict):
         base["elmo"] = to_dict(task.elmo)
@@ -84,13 +86,3 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
         if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
             base[name]["dim"] = None  # the preset's size is for words without files; files have their own
     return task, from_dict(type(preset), deep_merge(base, content), where)
-
-
-def _choice(name: Any, choices: Iterable[str], what: str, where: str) -> str:
-    choices = list(choices)
-    if isinstance(name, str) and name in choices:
-        return name
-    names = ", ".join(choices)
-    if name is None:
-        raise ConfigError(f"{where} has no {what}. Add a first line such as: {what} = {choices[0]!r} ({names}).")
-    raise ConfigError(f"{where}: unknown {what} {name!r}. {did_you_mean(name, choices)} The choices are: {names}.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.config import check_at_least, check_not_negative, check_positive, setting
+from elmokit.config import check_at_least, check_choice, check_not_negative, check_positive, setting
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig
 
@@ -116,9 +116,8 @@ class TrainingConfig:
                 f"warmup_ratio is {self.warmup_ratio} and decay_ratio is {self.decay_ratio}; each must be at least 0 "
                 "and below 1, and their sum at most 1."
             )
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         if self.weight_decay and self.optimizer != "adamw":
             raise ConfigError(f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}.")
         if self.n_samples and self.softmax.kind == "adaptive":

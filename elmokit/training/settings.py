@@ -7,13 +7,13 @@ and ``TrainingConfig`` nest the sizes in ``model`` and the softmax in ``softmax`
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from elmokit.bilm import PRESETS
-from elmokit.config import Table, deep_merge, did_you_mean, from_dict, read_toml, setting, to_dict
+from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_dict, read_toml, setting, to_dict
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, TrainingConfig
@@ -100,20 +100,20 @@ def training_settings(
     """
     own = nested_settings(settings)
     table = {} if config is None else read_toml(config)
-    recipe = _known("recipe", recipe or table.pop("recipe", BaseConfig.recipe), RECIPES)
+    recipe = check_choice("recipe", recipe or table.pop("recipe", BaseConfig.recipe), RECIPES)
     preset = preset or table.pop("preset", None)
     for name in ("recipe", "preset"):
         table.pop(name, None)
     base = to_dict(RECIPES[recipe])
     if preset is not None:
-        base["model"] = to_dict(PRESETS[_known("preset", preset, PRESETS)])
+        base["model"] = to_dict(PRESETS[check_choice("preset", preset, PRESETS)])
     if any(name in layer for layer in (table, own) for name in LENGTHS):
         base |= dict.fromkeys(LENGTHS)  # a length of one's own replaces the recipe's, whatever its unit
     data = from_dict(DataConfig, table.pop("data", {}), f"{config}, data")
     merged = deep_merge(deep_merge(base, table), own)
     source = "the settings" if config is None else str(config)
     inputs = get_args(get_type_hints(BaseConfig)["input"])
-    return TrainingSettings(merged, data, _known("input", merged.pop("input", BaseConfig.input), inputs), source)
+    return TrainingSettings(merged, data, check_choice("input", merged.pop("input", BaseConfig.input), inputs), source)
 
 
 def finetuning_config(model: PretrainedBiLM, config: str | Path | None, settings: Mapping[str, Any]) -> TrainingConfig:
@@ -161,9 +161,3 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
             known = {*flat, *MODEL_SETTINGS, *SOFTMAX_SETTINGS}
             raise ConfigError(f"There is no setting {name!r}. {did_you_mean(name, known)}")
     return table
-
-
-def _known(what: str, name: Any, known: Iterable[str]) -> str:
-    if name not in list(known):  # a list, because a file may give a value that cannot be hashed
-        raise ConfigError(f"There is no {what} {name!r}. Choose one of: {', '.join(known)}.")
-    return str(name)
