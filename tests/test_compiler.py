@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,14 +18,45 @@ from elmokit.nn.kernels import compiler
 from elmokit.nn.kernels.packed_linear import PackedLinear
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, compiled once for the tests of this file."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        cache = tmp_path_factory.mktemp("cache")
+        monkeypatch.setenv("ELMOKIT_CACHE", str(cache))
+        forget_library()
+        if compiler.load_library() is None:
+            pytest.skip(compiler.why_unavailable())
+    forget_library()
+    (library,) = (cache / "kernels").glob("*.so")
+    return library
+
+
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Nothing built yet; the cache is an empty folder."""
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path))
-    compiler._load.cache_clear()
-    compiler.load_library.cache_clear()
+    forget_library()
     yield tmp_path
     monkeypatch.undo()
+    forget_library()
+
+
+@pytest.fixture
+def built(fresh: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library in the cache, and a compiler that takes no time."""
+
+    def compile_quickly(command: Sequence[str], **_: object) -> None:
+        shutil.copy(compiled, command[command.index("-o") + 1])
+
+    monkeypatch.setattr(subprocess, "run", compile_quickly)
+    assert compiler.load_library() is not None
+    forget_library()
+    (library,) = (fresh / "kernels").iterdir()
+    return library
+
+
+def forget_library() -> None:
     compiler._load.cache_clear()
     compiler.load_library.cache_clear()
 
@@ -58,15 +94,96 @@ def test_the_activations_are_good_to_a_few_units_in_the_last_place() -> None:
     assert ((squashed[0] - expected).abs() / expected)[shown].max() < 4e-7
 
 
-def test_the_library_is_compiled_once_and_then_found(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if compiler.load_library() is None:
-        pytest.skip(compiler.why_unavailable())
-    (built,) = (fresh / "kernels").iterdir()
+def test_the_library_is_compiled_once_and_then_found(built: Path) -> None:
     written = built.stat().st_mtime_ns
-    compiler._load.cache_clear()
-    compiler.load_library.cache_clear()
     assert compiler.load_library() is not None
     assert built.stat().st_mtime_ns == written
+    assert list(built.parent.iterdir()) == [built]
+
+
+def test_only_the_user_can_read_and_write_the_library(built: Path) -> None:
+    shutil.rmtree(built.parent)
+    old = os.umask(0)
+    try:
+        assert compiler.load_library() is not None
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(built.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(built.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(mode: int, built: Path) -> None:
+    built.parent.chmod(mode)
+    with pytest.warns(UserWarning, match="other users can write"):
+        assert compiler.load_library() is None
+    assert "other users can write" in compiler.why_unavailable()
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o666])
+def test_a_library_that_others_can_write_to_is_compiled_again(mode: int, built: Path) -> None:
+    before = built.stat()
+    built.chmod(mode)
+    assert compiler.load_library() is not None
+    (again,) = built.parent.iterdir()
+    assert again.stat().st_mtime_ns > before.st_mtime_ns
+    assert stat.S_IMODE(again.stat().st_mode) == 0o700
+
+
+def test_only_the_user_and_root_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    def is_private(mode: int, user: int) -> bool:
+        return compiler._is_private(os.stat_result((mode, 0, 0, 1, user, 0, 0, 0, 0, 0)))
+
+    assert is_private(0o100600, 1000)
+    assert is_private(0o100755, 0)
+    assert not is_private(0o100600, 1001)
+    assert not is_private(0o100620, 1000)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(built: Path) -> None:
+    os.chown(built.parent, 54321, -1)
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        assert compiler.load_library() is None
+
+
+def test_a_link_instead_of_the_folder_is_not_followed(built: Path) -> None:
+    moved = built.parent.rename(built.parent.with_name("elsewhere"))
+    built.parent.symlink_to(moved)
+    with pytest.warns(UserWarning, match="symbolic link"):
+        assert compiler.load_library() is None
+
+
+def test_a_changed_library_is_replaced_in_the_same_process(built: Path) -> None:
+    content = built.read_bytes()
+    for damaged in (content[: len(content) // 2], content[:-1] + b"?", b"", content + b"\0"):
+        built.unlink()
+        built.write_bytes(damaged)
+        built.chmod(0o700)
+        forget_library()
+        assert compiler.load_library() is not None
+        assert built.read_bytes() == content
+
+
+def test_a_truncated_library_does_not_kill_the_process(compiled: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(compiled.parent, tmp_path / "kernels") / compiled.name
+    with copy.open("r+b") as file:  # a loaded ELF file that is too short for its segments ends in SIGBUS
+        file.truncate(5000)
+    code = "from elmokit.nn.kernels import compiler; assert compiler.load_library() is not None"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "ELMOKIT_CACHE": str(tmp_path)})
+    assert copy.stat().st_size == compiled.stat().st_size
+
+
+def test_the_library_is_on_the_disk_before_it_has_its_name(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("sync"), fsync(descriptor))[1])
+    monkeypatch.setattr(Path, "replace", lambda path, target: (calls.append("rename"), replace(path, target))[1])
+    built.unlink()
+    assert compiler.load_library() is not None
+    assert calls == ["sync", "rename", "sync"]
 
 
 @pytest.mark.parametrize("command", ["false", "no-such-compiler-anywhere", "cc '"])
@@ -84,15 +201,6 @@ def test_a_cache_that_cannot_be_written_is_no_error(fresh: Path, monkeypatch: py
     monkeypatch.setenv("ELMOKIT_CACHE", str(fresh / "file"))
     assert compiler.load_library() is None
     assert "could not be built" in compiler.why_unavailable()
-
-
-def test_a_damaged_library_is_compiled_again(fresh: Path) -> None:
-    place = compiler._library_path()
-    place.parent.mkdir()
-    place.write_bytes(b"cut short")
-    if compiler.load_library() is None:
-        pytest.skip(compiler.why_unavailable())
-    assert place.stat().st_size > 1000
 
 
 def test_without_a_home_folder_the_layers_still_work(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,32 @@ def test_a_file_or_directory_appears_complete(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "file").read_text() == "second"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, move = os.fsync, Path.replace
+
+    def record_sync(descriptor: int) -> None:
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def record_move(path: Path, target: Path) -> Path:
+        events.append(f"rename {path.name}")
+        return move(path, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "replace", record_move)
+    with atomic_write(tmp_path / "new" / "file") as path:
+        path.write_text("content")
+    assert events == [tmp_path.name, "file", "rename file", "new"]
+    events.clear()
+    with atomic_write(tmp_path / "folder", folder=True) as path:
+        (path / "inner").mkdir()
+        (path / "inner" / "deep").write_text("content")
+    assert events[-2:] == ["rename folder", tmp_path.name]
+    assert sorted(events[:-2]) == ["deep", "folder", "inner"]
+
+
 def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     target.write_text("old")

@@ -1,13 +1,18 @@
-"""Files and directories that are written completely or not at all.
+"""Files and directories that are written completely or not at all, and then survive a power loss.
 
 Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so that the final rename stays on one
 file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` cleans up.
+
+A rename alone is not enough for power losses: a file system may store the new name before the content, and what is left
+is then an empty file under the final name. So the content is flushed to disk first (``fsync``), and the directory after
+the rename.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +27,8 @@ SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's nam
 def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to. It is renamed to ``path`` when the block ends, or removed if the block
     raises.
+
+    Once this returns, the output survives a power loss: it has been flushed to disk.
 
     Args:
         path: The destination. Its parent directories are created if missing.
@@ -38,7 +45,7 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
     path = Path(path)
     check_output_path(path, overwrite, folder)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
         # and `mkstemp` would make the file readable by its owner only.
         workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -51,7 +58,10 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         if folder:
             temporary.mkdir()
         yield temporary
+        for written in [*temporary.rglob("*"), temporary] if folder else [temporary]:
+            sync(written)
         _move_into_place(temporary, path, workspace / "old")
+        sync(path.parent)
     except OSError as error:
         raise OutputError(f"Writing {path} failed: {error.strerror or error}. Its old content is unchanged.") from error
     finally:
@@ -70,6 +80,36 @@ def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
     except BaseException:
         old.rename(path)
         raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a directory and those above it that are missing, all of which then survive a power loss."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or directory to disk, so that it survives a power loss. A directory is the list of its names.
+
+    Where directories cannot be flushed (Windows, some network file systems), their part is skipped.
+
+    Raises:
+        OSError: The disk is full or fails.
+    """
+    if path.is_dir():
+        with contextlib.suppress(OSError):
+            _sync(os.open(path, os.O_RDONLY))
+    else:
+        _sync(os.open(path, os.O_RDWR))  # Windows flushes only what is open for writing
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def recover_interrupted(folder: Path) -> None:

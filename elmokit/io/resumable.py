@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from elmokit.errors import OutputError
+from elmokit.io.atomic import sync
 from elmokit.io.lock import file_lock
 
 JOURNAL = "journal.json"
@@ -339,7 +340,7 @@ class ResumableStore:
         self._write_journal(replace(self.committed, published=name))
         self._close()
         (self.folder / name).replace(target)
-        _sync_folder(target.parent)
+        sync(target.parent)
         self.committed = replace(self.committed, progress={})
 
     def _load(self) -> None:
@@ -409,7 +410,7 @@ class ResumableStore:
             text.flush()
             os.fsync(text.fileno())
         temporary.replace(self.folder / JOURNAL)
-        _sync_folder(self.folder)
+        sync(self.folder)
         self.committed = contents
 
     def _close(self) -> None:
@@ -488,13 +489,3 @@ def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> None:
     # Linux writes at most 2 GiB per call, and less when the disk is nearly full.
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a renamed file survive a power loss; Windows, which cannot open directories, does without."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from elmokit.errors import TrainingError
-from elmokit.io.atomic import atomic_write
+from elmokit.io.atomic import atomic_write, sync
 from elmokit.io.lock import file_lock
 
 LOCK = "lock"
@@ -90,9 +91,14 @@ class MetricsLog:
         self.path = path
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one more line."""
+        """Write one more line and flush it to disk: a later checkpoint relies on it."""
+        is_new = not self.path.exists()
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
         """Read all complete lines. A line cut short by an interruption is left out."""

@@ -30,6 +30,7 @@ from typing import IO, Any
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError, OutputError
+from elmokit.io.atomic import sync
 from elmokit.io.cache import cache_dir
 from elmokit.io.progress import ProgressBar
 from elmokit.io.text_files import expand_user
@@ -216,10 +217,13 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
         note = {"address": url, "sha256": sha256, "n_bytes": part.stat().st_size}
         # mkstemp made it readable by its owner only, and a cache may be shared.
         part.chmod(0o644)
+        sync(part)
         part.replace(path)
         new_record = record.with_name(f".{os.getpid()}.{record.name}")
         new_record.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+        sync(new_record)
         new_record.replace(record)
+        sync(path.parent)
     except OSError as error:
         raise OutputError(f"Writing {path} failed: {error.strerror or error}. Nothing was kept.") from None
     finally:

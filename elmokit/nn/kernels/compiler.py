@@ -5,6 +5,9 @@ per processor. It takes about two seconds, once: the library is kept in the cach
 the platform's usual one) under a name derived from the sources, the compiler command and the processor, so a change
 of any of them compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling. Without a compiler
 everything still works, on PyTorch's own libraries.
+
+A library is code that runs with the user's rights. So one is loaded only if nobody but the user and root can have
+written it, and only if its content is what was written.
 """
 
 from __future__ import annotations
@@ -15,12 +18,15 @@ import hashlib
 import os
 import platform
 import shlex
+import stat
 import subprocess
 import tempfile
+import warnings
 from importlib import resources
 from pathlib import Path
 
 from elmokit.errors import ElmoError
+from elmokit.io.atomic import sync
 from elmokit.io.cache import cache_dir
 from elmokit.nn.kernels.native import NativeLibrary
 
@@ -52,11 +58,11 @@ def _load() -> tuple[NativeLibrary | None, str]:
         # PyTorch brings another OpenMP library there, so that two thread pools would compete for the cores.
         return None, "the C kernels are built on Linux only"
     try:
-        try:
-            return NativeLibrary(_compiled_file()), ""
-        except (OSError, AttributeError):  # a damaged file, for example one cut short by a full disk: build it again
-            _library_path().unlink(missing_ok=True)
-            return NativeLibrary(_compiled_file()), ""
+        return _open_library(), ""
+    except UnsafeCacheError as error:
+        # Not only in `why_unavailable`, which few read: someone may have prepared the directory.
+        warnings.warn(f"The C kernels are not used: {error}", stacklevel=4)
+        return None, str(error)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         return None, f"the C compiler rejected the kernels: {lines[0] if lines else error.returncode}"
@@ -65,35 +71,112 @@ def _load() -> tuple[NativeLibrary | None, str]:
         return None, f"the C kernels could not be built: {error}"
 
 
-def _compiled_file() -> Path:
-    """Return the path of the compiled library, compiling it if it is not in the cache.
+class UnsafeCacheError(ElmoError):
+    """A cache directory in which another user may have put a library."""
+
+
+def _open_library() -> NativeLibrary:
+    """Load the library from the cache directory, compiling it if there is none that can be trusted."""
+    directory = cache_dir() / "kernels"
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    _check_owner(directory)
+    key = _key()
+    for path in directory.glob(f"{key}-*.so"):
+        if (library := _load_verified(path)) is not None:
+            return library
+        path.unlink(missing_ok=True)
+    path = _build(directory, key)
+    if (library := _load_verified(path)) is None:
+        raise OSError(f"{path} was changed while it was written")
+    return library
+
+
+def _check_owner(directory: Path) -> None:
+    """Refuse a directory in which someone else could put a library: loading one runs its code.
+
+    Raises:
+        UnsafeCacheError: The directory is a link, belongs to another user, or other users can write to it.
+    """
+    status = directory.lstat()  # not `stat`: the target of a link is for whoever made the link to choose
+    if stat.S_ISLNK(status.st_mode):
+        problem = "is a symbolic link"
+    elif status.st_uid not in _trusted_users():
+        problem = "belongs to another user"
+    elif not _is_private(status):
+        problem = "is a directory that other users can write to"
+    else:
+        return
+    raise UnsafeCacheError(
+        f"{directory} {problem}, and a library from there would run with your rights. Delete it: elmokit creates it "
+        "again, writable by you only. Or set ELMOKIT_CACHE to a directory of your own."
+    )
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether only this user (and root) can change a file or directory."""
+    return status.st_uid in _trusted_users() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _trusted_users() -> tuple[int, int]:
+    # Root can change every program on the machine; and a container image often holds a cache that root has filled.
+    return 0, os.geteuid()
+
+
+def _load_verified(path: Path) -> NativeLibrary | None:
+    """Load a library if only this user can have written it and its content has the digest in its name.
+
+    The digest finds accidents, such as a file cut short by a full disk: the loader maps a library without reading it,
+    and a missing page kills the process (SIGBUS) at some later call.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with open(descriptor, "rb", closefd=False) as file:
+        if _is_private(os.fstat(descriptor)) and _digest(file.read()) == path.stem.rpartition("-")[2]:
+            # By its descriptor and not by its path: this is then the file that was verified, also if the path now leads
+            # to another one. The descriptor stays open, because the loader knows the library by this name: another
+            # library that got the same number would not be loaded.
+            return NativeLibrary(Path(f"/proc/self/fd/{descriptor}"))
+    os.close(descriptor)
+    return None
+
+
+def _build(directory: Path, key: str) -> Path:
+    """Compile the library and return its path, ``KEY-DIGEST.so``.
 
     The library links against OpenMP by the name ``libgomp.so.1``. PyTorch has loaded that library by now, so the loader
     reuses PyTorch's copy and both share one thread pool.
     """
-    path = _library_path()
-    directory = path.parent
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory) as build_directory:
-            build = Path(build_directory)
-            for name in (*HEADERS, *SOURCES):
-                (build / name).write_bytes(_source(name))
-            output = build / "kernels.so"
-            subprocess.run(
-                [*_command(), "-o", str(output), *(str(build / name) for name in SOURCES), "-lm"],
-                check=True,
-                capture_output=True,
-                timeout=BUILD_SECONDS,
-            )
-            output.replace(path)  # atomic: another process sees no library or a complete one
+    with tempfile.TemporaryDirectory(dir=directory) as build_directory:
+        build = Path(build_directory)
+        for name in (*HEADERS, *SOURCES):
+            (build / name).write_bytes(_source(name))
+        output = build / "kernels.so"
+        subprocess.run(
+            [*_command(), "-o", str(output), *(str(build / name) for name in SOURCES), "-lm"],
+            check=True,
+            capture_output=True,
+            timeout=BUILD_SECONDS,
+        )
+        output.chmod(0o700)  # whatever the umask is
+        path = directory / f"{key}-{_digest(output.read_bytes())}.so"
+        sync(output)
+        output.replace(path)  # atomic: another process sees no library or a complete one
+        sync(directory)
     return path
 
 
-def _library_path() -> Path:
+def _key() -> str:
+    """Return a hash of everything that the library depends on."""
     parts = [*map(_source, (*HEADERS, *SOURCES)), " ".join(_command()).encode(), _processor().encode()]
-    key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    return cache_dir() / "kernels" / f"{key}.so"
+    return _digest(b"\0".join(parts))[:16]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _source(name: str) -> bytes:
