@@ -17,7 +17,7 @@ from elmokit.config import to_toml
 from elmokit.tasks.config import TaskDataConfig
 from elmokit.tasks.table import TASKS
 from elmokit.training.config import FINETUNING, RECIPES, TrainingConfig
-from elmokit.training.settings import BaseConfig, DataConfig
+from elmokit.training.settings import BaseConfig, ContinuationConfig, DataConfig
 
 INTRODUCTION = """\
 # Settings
@@ -25,7 +25,9 @@ INTRODUCTION = """\
 This page lists all settings of config files. It is generated: do not edit it, run
 `python docs/make_settings.py > docs/settings.md`.
 
-A config file is TOML. In every file, `false` switches off a setting that can be absent (type "or none").
+A config file is TOML. `elmokit train` and `elmokit finetune` also accept the `options.json` of bilm-tf
+([how its keys are used](migrate.md#bilm-tfs-optionsjson)). In every TOML file, `false` switches off a setting that can
+be absent (type "or none").
 """
 TRAINING = """\
 ## Training a biLM
@@ -58,7 +60,10 @@ def settings_page() -> str:
         ]
     parts += [
         "### Fine-tuning",
-        f"Fine-tuning starts from these values:\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```",
+        "`elmokit finetune` has these settings in place of the base values above.",
+        _table(ContinuationConfig),
+        "Fine-tuning starts from the values of its recipe and from the values below. With the recipe `bilm-tf`, the "
+        f"learning rate is that of the recipe.\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```",
     ]
     parts += [TASKS_INTRODUCTION, *_section("data", TaskDataConfig)]
     tables = {name: dict(_tables(type(task.presets["published"]))) for name, task in TASKS.items()}
@@ -129,6 +134,8 @@ def _table(cls: type, but: type | None = None) -> str:
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue
         default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
+        if field.default is None and bool in typing.get_args(hint):
+            default = "see right"  # here `false` in a file does not mean none
         cells = (f"`{field.name}`", _type(hint), default, " ".join(field.metadata["help"].replace("``", "`").split()))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

@@ -39,6 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "examples", "examples")
     Path("held-out.txt").write_text(TEXT)
     Path("srl.txt").write_text("Ada fixed it .\n1 Mira sold it |||\n")
+    shutil.copytree(ROOT / "tests" / "data" / "bilm-tf-run", "bilm-tf-run")
     Path("corpus").mkdir()
     Path("corpus/part.txt").write_text(TEXT)
     for name, text in TEXTS.items():

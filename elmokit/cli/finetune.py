@@ -28,9 +28,10 @@ class FinetuneCommand(SettingsCommand):
         """Return the options, with the defaults of fine-tuning."""
         from elmokit.bilm import BiLMConfig
         from elmokit.training.config import FINETUNING, TrainingConfig
-        from elmokit.training.settings import DATA_SETTINGS, DataConfig
+        from elmokit.training.settings import DATA_SETTINGS, ContinuationConfig, DataConfig
 
         return [
+            *setting_options(ContinuationConfig),
             *setting_options(DataConfig, {"vocabulary": "the model's own"}, DATA_SETTINGS),
             *setting_options(BiLMConfig, {"dropout": "the model's"}, ["dropout"], "Model"),
             *setting_options(TrainingConfig, FINETUNING),
@@ -41,7 +42,7 @@ class FinetuneCommand(SettingsCommand):
 @click.argument("model", metavar="MODEL")
 @texts_argument
 @out_option(required=True, help="New directory for checkpoints, logs and the final model.")
-@in_run("--config", type=PATH, help="TOML file of settings. Flags override it.")
+@in_run("--config", type=PATH, help="TOML file of settings, or bilm-tf's options.json. Flags override it.")
 @click.option(
     "--old-text",
     cls=GroupedOption,
@@ -64,6 +65,7 @@ def finetune(model: str, texts: tuple[Path, ...], out: Path, device: str, **sett
     Examples:
       elmokit finetune en-mini clinical-notes/ --held-out dev.txt --out clinical
       elmokit finetune original reviews.txt.gz --held-out dev.txt --epochs 3 --out reviews
+      elmokit finetune bilm-tf-run/ notes.txt --held-out dev.txt --recipe bilm-tf --out continued
     """
     from elmokit.training import api
 

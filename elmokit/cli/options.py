@@ -91,7 +91,8 @@ def setting_options(
         value_type = click.Path(path_type=Path) if metadata["is_path"] else _click_type(hints[field_name])
         flag, shown = f"--{name.replace('_', '-')}", "" if default in (None, ()) else str(default)
         if value_type is click.BOOL:
-            flag, shown = f"{flag}/{metadata['off_flag'] or f'--no-{flag[2:]}'}", "yes" if default else "no"
+            flag = f"{flag}/{metadata['off_flag'] or f'--no-{flag[2:]}'}"
+            shown = "" if default is None else "yes" if default else "no"
         text = metadata["help"] + (f"  [default: {shown}]" if shown else "")
         options.append(
             _SettingOption(

@@ -47,7 +47,7 @@ class TrainCommand(SettingsCommand):
 @texts_argument
 @out_option(help="New directory for checkpoints, log and model.")
 @in_run("--resume", type=PATH, help="Resume the run in this directory. TEXT is not needed.")
-@in_run("--config", type=PATH, help="TOML file of settings. Flags override it.")
+@in_run("--config", type=PATH, help="TOML file of settings, or bilm-tf's options.json. Flags override it.")
 @device_option
 @threads_option
 def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device: str, **settings: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from elmokit.errors import ConfigError, OutputError, TextError, TrainingError
 from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.checkpoint import read_tensors
 from elmokit.training.config import LENGTHS, MAY_CHANGE
 from elmokit.training.corpus import (
     HELD_OUT_SENTENCES,
@@ -25,10 +26,11 @@ from elmokit.training.corpus import (
 from elmokit.training.curves import TensorBoardLog
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.loop import run_training
+from elmokit.training.optimizer_transfer import OptimizerState, read_optimizer_state, transfer_optimizer_state
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import CARD, HELD_OUT, INITIAL, VOCABULARY, RunSettings, create_run
-from elmokit.training.settings import finetuning_config, training_settings
+from elmokit.training.run import CARD, HELD_OUT, INITIAL, INITIAL_OPTIMIZER, VOCABULARY, RunSettings, create_run
+from elmokit.training.settings import ConfigSource, ContinuationConfig, finetuning_settings, training_settings
 from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
@@ -47,7 +49,7 @@ def train(
     out: str | Path,
     recipe: str | None = None,
     preset: str | None = None,
-    config: str | Path | None = None,
+    config: ConfigSource | None = None,
     vocabulary: Vocabulary | str | Path | None = None,
     max_words: int | None = None,
     held_out_sentences: int | None = None,
@@ -68,7 +70,8 @@ def train(
         recipe: Settings to start from: ``"modern"`` (default) or ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
-        config: A TOML file of settings. Keyword arguments override it.
+        config: A TOML file of settings, or its content as a table; or the ``options.json`` of a training with bilm-tf.
+            Keyword arguments override it.
         vocabulary: The words of the softmax, or a file of them.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts`` (30,000
             by default).
@@ -110,6 +113,14 @@ def train(
         built = layers.config(len(corpus.vocabulary))
         if notice := word_order_notice(built, corpus.vocabulary, word_counts):
             report(notice)
+        n_words, expected = len(corpus.vocabulary), data.max_words
+        if words is not None and expected not in (None, n_words):
+            report(
+                TrainingNotice(
+                    f"The vocabulary has {n_words:,} words and replaces max_words = {expected:,} of the config (in "
+                    "bilm-tf's options.json: n_tokens_vocab)."
+                )
+            )
         create_run(run, built, corpus, dataclasses.asdict(counts), world.size)
 
     place = training_device(device)
@@ -125,7 +136,9 @@ def finetune(
     held_out: Texts = (),
     out: str | Path,
     old_text: Texts = (),
-    config: str | Path | None = None,
+    recipe: str | None = None,
+    keep_optimizer: bool | None = None,
+    config: ConfigSource | None = None,
     vocabulary: Vocabulary | str | Path | None = None,
     max_words: int | None = None,
     held_out_sentences: int = HELD_OUT_SENTENCES,
@@ -147,7 +160,12 @@ def finetune(
         out: The run directory. It must not exist.
         old_text: Text of the domain that the model was trained on. Its perplexity before and after shows what the model
             forgets.
-        config: A TOML file of settings. Keyword arguments override it.
+        recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
+            ``restart.py`` of bilm-tf does: Adagrad at 0.2, with the sums of the checkpoint.
+        keep_optimizer: Continue with the optimizer's state of the checkpoint that the model is from, so that the first
+            steps are not larger than the last ones of the earlier training. The checkpoint is bilm-tf's or elmokit's
+            (``RUN/checkpoints/step-N``). By default, the recipe ``bilm-tf`` keeps the state where there is one.
+        config: As in :func:`train`.
         vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
             without a softmax, the words of ``texts``. Weights are kept word by word.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
@@ -162,7 +180,8 @@ def finetune(
 
     Raises:
         ModelError: The model cannot be opened.
-        ConfigError, TextError, OutputError, TrainingError: As in :func:`train`.
+        TrainingError: The optimizer's state cannot be kept; or as in :func:`train`.
+        ConfigError, TextError, OutputError: As in :func:`train`.
 
     Example:
         >>> result = elmokit.finetune("en-mini", "notes/", held_out="dev.txt", out="clinical")
@@ -177,7 +196,8 @@ def finetune(
         words, size = vocabulary, max_words
         check_vocabulary_choice(words, size)
         stored = model if isinstance(model, PretrainedBiLM) else open_model(model, options=options)
-        built = finetuning_config(stored, config, settings)
+        built, chosen = finetuning_settings(stored, recipe, keep_optimizer, config, settings)
+        kept = _kept_optimizer(stored, built.optimizer, chosen, report)
         if built.freeze_softmax and stored.softmax is None and built.softmax.kind != "tied":
             raise ConfigError("The model has no softmax, and freeze_softmax would freeze random weights. Leave it out.")
         if words is None and size is None:
@@ -194,12 +214,16 @@ def finetune(
         report(TrainingNotice(change[:1].upper() + change[1:]))
         if built.freeze_softmax and is_random:
             raise ConfigError(f"freeze_softmax would freeze random weights: {change}. Leave it out.")
+        optimizer = None
+        if kept is not None:
+            optimizer, change = transfer_optimizer_state(kept, built.optimizer, stored, initial)
+            report(TrainingNotice(change))
         dropout = built.model.dropout
         sizes = dataclasses.replace(initial.bilm.config, dropout=dropout)
         # The fixed initial state was calibrated for the old weights; the best model gets a new one at the end.
         initial = dataclasses.replace(with_dropout(initial, dropout), initial_state=None)
         built = dataclasses.replace(built, model=sizes)
-        create_run(run, built, corpus, dataclasses.asdict(counts), world.size, initial, old_sentences)
+        create_run(run, built, corpus, dataclasses.asdict(counts), world.size, initial, old_sentences, optimizer)
 
     place = training_device(device)
     with init_distributed(place) as world:
@@ -279,13 +303,15 @@ def _run_to_end(
         if board is not None and isinstance(progress, TrainingProgress):
             board.add(progress)
 
+    is_new, has_optimizer = not found, (run / f"{INITIAL_OPTIMIZER}.safetensors").exists()
     end = run_training(
         config,
         corpus,
         run,
         card,
         report_and_log,
-        initial=load_folder(run / INITIAL) if (run / INITIAL).exists() and not found else None,
+        initial=load_folder(run / INITIAL) if is_new and (run / INITIAL).exists() else None,
+        initial_optimizer=read_tensors(run, INITIAL_OPTIMIZER) if is_new and has_optimizer else None,
         world=world,
         device=device,
         hours_from_now="hours" in changes,
@@ -295,6 +321,21 @@ def _run_to_end(
     if not world.is_main_process:
         return TrainingResult(run, end, None, is_main_process=False)
     return finish_run(run, config, corpus, end, report)
+
+
+def _kept_optimizer(
+    model: PretrainedBiLM, optimizer: str, chosen: ContinuationConfig, report: TrainingCallback
+) -> OptimizerState | None:
+    """Read the optimizer's state that a fine-tuning continues with; None for a new optimizer."""
+    if not (chosen.recipe == "bilm-tf" if chosen.keep_optimizer is None else chosen.keep_optimizer):
+        return None
+    try:
+        return read_optimizer_state(model, optimizer)
+    except TrainingError as error:
+        if chosen.keep_optimizer:
+            raise
+        report(TrainingNotice(f"The training starts with a new optimizer. {error}"))
+        return None
 
 
 def _check_new(run: Path) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
@@ -27,6 +28,7 @@ from elmokit.nn.kernels.backends import is_available
 from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.text.windows import Window, WindowStream
+from elmokit.training.checkpoint import restore_optimizer
 from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.distributed import World
@@ -52,6 +54,7 @@ from elmokit.weights.open import RUN_MODEL
 
 HELD_OUT_ROWS = 64  # the batch size of evaluations, which are stateful: each row reads its part of the text in order
 LOW_ADAGRAD_RATE = 0.05
+MANY_EPOCHS = 100
 
 
 def run_training(
@@ -62,6 +65,7 @@ def run_training(
     report: TrainingCallback = lambda _: None,
     *,
     initial: PretrainedBiLM | None = None,
+    initial_optimizer: Mapping[str, Tensor] | None = None,
     world: World = World(),  # noqa: B008 (immutable)
     device: torch.device | str = "cpu",
     hours_from_now: bool = False,
@@ -76,6 +80,7 @@ def run_training(
         report: Called in the main process with sizes and plan, with each line of the log, and with notices.
         initial: The model to start from, with a softmax over the corpus's vocabulary; None for random weights. It is
             evaluated first, and stays the best model until training improves on it.
+        initial_optimizer: The state of the optimizer to start from, as in a checkpoint; None for a new optimizer.
         world: The processes that train together. Each calls this function.
         device: Where to train.
         hours_from_now: Count ``config.hours`` from now; otherwise a resumed run ends when it would have ended.
@@ -103,7 +108,9 @@ def run_training(
         if found and not (run / SETTINGS).exists():
             raise TrainingError(f"{run} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
         try:
-            loop = _TrainingLoop(config, corpus, run, initial, found, world, torch.device(device), report)
+            loop = _TrainingLoop(
+                config, corpus, run, initial, initial_optimizer, found, world, torch.device(device), report
+            )
             with contextlib.closing(loop):
                 loop.prepare(hours_from_now)
                 return loop.run_to_end(card)
@@ -127,6 +134,7 @@ class _TrainingLoop:
         corpus: TrainingCorpus,
         run: Path,
         initial: PretrainedBiLM | None,
+        initial_optimizer: Mapping[str, Tensor] | None,
         found: list[Path],
         world: World,
         device: torch.device,
@@ -136,6 +144,8 @@ class _TrainingLoop:
         torch.manual_seed(config.seed)
         model = open_checkpoint(found[-1]) if found else initial or _new_model(config, corpus)
         self.state = _build_state(config, corpus, model, world, device)
+        if initial_optimizer is not None and not found:
+            restore_optimizer(self.state.optimizer, self.state.trained_parameters(), initial_optimizer)
         if world.rank:  # all processes draw the same initial weights, but different dropout and samples
             torch.manual_seed(config.seed * 100_003 + world.rank)
         # After the seeds, which it overwrites with the random states of the checkpoint.
@@ -213,6 +223,12 @@ class _TrainingLoop:
             self._notice("This processor has no bfloat16 instructions: float32 is faster here, and exact.")
         if config.optimizer == "adagrad" and config.learning_rate < LOW_ADAGRAD_RATE:
             self._notice(f"A learning rate of {config.learning_rate:g} is low for Adagrad: bilm-tf used 0.2.")
+        if config.tokens is not None and (epochs := config.tokens / self.corpus.n_predictions) > MANY_EPOCHS:
+            # A frequent mistake with bilm-tf, whose example is for a text of 769 million tokens.
+            self._notice(
+                f"The length of {config.tokens:,} predictions is {epochs:,.0f} epochs over this text. Check tokens (in "
+                "bilm-tf's options.json: n_train_tokens), or give epochs."
+            )
         if config.n_samples > n_words:
             self._notice(
                 f"n_samples is {config.n_samples:,}, but the vocabulary has only {n_words:,} words: all are used."

@@ -8,8 +8,12 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-N_SLOTS = {"adam": 2, "adamw": 2, "adagrad": 1}
-"""Numbers that an optimizer keeps for each weight, for the estimate of memory."""
+SLOTS: dict[str, dict[str, float]] = {
+    "adam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
+    "adamw": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
+    "adagrad": {"sum": 1.0},
+}
+"""What an optimizer of a biLM training keeps for each weight: PyTorch's names, and the initial values."""
 
 
 def build_optimizer(
@@ -48,7 +52,8 @@ def build_optimizer(
         )
     if name == "adagrad":
         # As in TensorFlow, where the original models were trained: sums start at 1, with no epsilon.
-        return torch.optim.Adagrad(parameters, lr=learning_rate, initial_accumulator_value=1.0, eps=0.0)
+        start = SLOTS["adagrad"]["sum"]
+        return torch.optim.Adagrad(parameters, lr=learning_rate, initial_accumulator_value=start, eps=0.0)
     if name == "adadelta":
         return torch.optim.Adadelta(parameters, lr=learning_rate, rho=rho, eps=epsilon)
     if name == "sgd":

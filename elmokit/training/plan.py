@@ -14,7 +14,7 @@ from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.windows import Window
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.optimizers import N_SLOTS, build_optimizer, clip_gradients, set_learning_rate
+from elmokit.training.optimizers import SLOTS, build_optimizer, clip_gradients, set_learning_rate
 from elmokit.training.reports import ModelSizes, TrainingPlan
 
 N_TIMED = 2
@@ -92,7 +92,7 @@ def model_sizes(config: TrainingConfig, losses: WindowLosses) -> ModelSizes:
     n_bilm = sum(parameter.numel() for parameter in losses.bilm.parameters())
     n_softmax = sum(parameter.numel() for parameter in losses.softmax.parameters())
     n_trained = sum(parameter.numel() for parameter in losses.parameters() if parameter.requires_grad)
-    n_gradients_and_slots = n_trained * (1 + N_SLOTS[config.optimizer])
+    n_gradients_and_slots = n_trained * (1 + len(SLOTS[config.optimizer]))
     n_floats = n_bilm + n_softmax + n_gradients_and_slots + _n_activations(config, losses)
     return ModelSizes(n_bilm, n_softmax, 4 * n_floats)
 

@@ -8,6 +8,8 @@
     old-text.txt            for fine-tuning: sentences of the old domain
     card.json               the model card, without results
     initial/                for fine-tuning: the model that training started from
+    initial-optimizer.safetensors
+                            for fine-tuning: the state of the optimizer, if it was kept from a checkpoint
     metrics.jsonl           one line for each logged step
     checkpoints/step-N/     the two newest checkpoints
     model/                  the best model so far, by held-out perplexity
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from elmokit.bilm import BiLM
 from elmokit.config import from_dict, to_dict
@@ -38,12 +41,13 @@ from elmokit.nn.softmax_config import build_softmax
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.run_folder import check_settings, write_json
-from elmokit.weights.folder import save_folder
+from elmokit.weights.folder import save_folder, save_tensors
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
 
 SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
+INITIAL_OPTIMIZER = "initial-optimizer"  # a safetensors file
 RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
 PROGRAM = "elmokit"
 
@@ -126,6 +130,7 @@ def create_run(
     n_processes: int,
     initial: PretrainedBiLM | None = None,
     old_text: Sequence[Sequence[str]] = (),
+    initial_optimizer: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write the run directory of a new training.
 
@@ -137,6 +142,7 @@ def create_run(
         n_processes: Number of processes that will train.
         initial: The model to start from. The run keeps a copy, and its model card says where it came from.
         old_text: Sentences of the domain that ``initial`` was trained on, scored before and after.
+        initial_optimizer: The state of the optimizer to start from, as in a checkpoint; None for a new optimizer.
 
     Raises:
         TextError: The corpus is too small for the settings.
@@ -167,6 +173,8 @@ def create_run(
         RunSettings.of(config, corpus, 0).save(folder)
         if initial is not None:
             save_folder(initial, folder / INITIAL)
+        if initial_optimizer is not None:
+            save_tensors(initial_optimizer, folder / f"{INITIAL_OPTIMIZER}.safetensors")
 
 
 def _command() -> str:

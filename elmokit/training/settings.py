@@ -10,14 +10,16 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, TypeGuard, get_args, get_type_hints
 
 from elmokit.bilm import PRESETS
 from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_dict, read_toml, setting, to_dict
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
+from elmokit.training.bilm_tf_options import settings_from_options
 from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, TrainingConfig
 from elmokit.training.corpus import HELD_OUT_SENTENCES
+from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
 
 MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
@@ -37,6 +39,23 @@ class BaseConfig:
         None, f"Size of the model: {', '.join(PRESETS)}. By default that of the recipe.", "Model"
     )
     input: Literal["characters", "words"] = setting("characters", "What the model reads.", "Model")
+
+
+@dataclass(frozen=True)
+class ContinuationConfig:
+    """What the other settings of a fine-tuning start from: keys at the top level of a config file."""
+
+    recipe: str = setting(
+        "modern",
+        f"Settings to start from: {' or '.join(RECIPES)}. bilm-tf continues a training as bilm-tf's restart.py does.",
+        "Run",
+    )
+    keep_optimizer: bool | None = setting(
+        None,
+        "Continue with the optimizer's state of the checkpoint that the model is from. By default, the recipe bilm-tf "
+        "keeps it where there is one, and others start with a new optimizer.",
+        "Optimization",
+    )
 
 
 @dataclass(frozen=True)
@@ -84,22 +103,26 @@ class TrainingSettings:
         return from_dict(TrainingConfig, table, self.source)
 
 
+ConfigSource = str | Path | Mapping[str, Any]
+"""A config file, or its content as a table."""
+
+
 def training_settings(
-    recipe: str | None, preset: str | None, config: str | Path | None, settings: Mapping[str, Any]
+    recipe: str | None, preset: str | None, config: ConfigSource | None, settings: Mapping[str, Any]
 ) -> TrainingSettings:
     """Merge the settings of a new training.
 
     Args:
         recipe: Name of a recipe; None for that of the config file, or ``modern``.
         preset: Name of a model size; None for that of the config file, or the recipe's.
-        config: A TOML file.
+        config: A config file or its content, as in :func:`read_config`.
         settings: Flat settings, which override all others.
 
     Raises:
         ConfigError: The file cannot be read; a recipe, preset or setting does not exist.
     """
     own = nested_settings(settings)
-    table = {} if config is None else read_toml(config)
+    table, source = read_config(config)
     recipe = check_choice("recipe", recipe or table.pop("recipe", BaseConfig.recipe), RECIPES)
     preset = preset or table.pop("preset", None)
     for name in ("recipe", "preset"):
@@ -107,39 +130,87 @@ def training_settings(
     base = to_dict(RECIPES[recipe])
     if preset is not None:
         base["model"] = to_dict(PRESETS[check_choice("preset", preset, PRESETS)])
-    if any(name in layer for layer in (table, own) for name in LENGTHS):
-        base |= dict.fromkeys(LENGTHS)  # a length of one's own replaces the recipe's, whatever its unit
-    data = from_dict(DataConfig, table.pop("data", {}), f"{config}, data")
-    merged = deep_merge(deep_merge(base, table), own)
-    source = "the settings" if config is None else str(config)
+    data = from_dict(DataConfig, table.pop("data", {}), f"{source}, data")
+    merged = _merged_layers(base, table, own)
     inputs = get_args(get_type_hints(BaseConfig)["input"])
     return TrainingSettings(merged, data, check_choice("input", merged.pop("input", BaseConfig.input), inputs), source)
 
 
-def finetuning_config(model: PretrainedBiLM, config: str | Path | None, settings: Mapping[str, Any]) -> TrainingConfig:
-    """Build the config of a fine-tuning; the model's sizes and its kind of softmax are the defaults.
+def finetuning_settings(
+    model: PretrainedBiLM,
+    recipe: str | None,
+    keep_optimizer: bool | None,
+    config: ConfigSource | None,
+    settings: Mapping[str, Any],
+) -> tuple[TrainingConfig, ContinuationConfig]:
+    """Build the settings of a fine-tuning; the model's sizes and its kind of softmax are the defaults.
 
     Args:
         model: The model to fine-tune.
-        config: A TOML file.
+        recipe: Name of a recipe; None for that of the config file, or ``modern``.
+        keep_optimizer: As in ``ContinuationConfig``; None for the value in the config file.
+        config: A config file or its content, as in :func:`read_config`.
         settings: Flat settings, which override those of the file.
 
     Raises:
         ConfigError: A setting is unknown or cannot be used, or would change the sizes of the model.
     """
     own = nested_settings(settings)
-    table = {} if config is None else read_toml(config)
-    has_length = any(name in layer for layer in (table, own) for name in LENGTHS)
-    base: Table = {name: value for name, value in FINETUNING.items() if not (name in LENGTHS and has_length)}
+    table, source = read_config(config)
+    given = {"recipe": recipe, "keep_optimizer": keep_optimizer}
+    given = {name: table.get(name) if value is None else value for name, value in given.items()}
+    chosen = from_dict(ContinuationConfig, {name: value for name, value in given.items() if value is not None}, source)
+    base = to_dict(RECIPES[check_choice("recipe", chosen.recipe, RECIPES)])
+    # The learning rate of FINETUNING is for Adam; another recipe brings its own.
+    base |= {name: value for name, value in FINETUNING.items() if chosen.recipe == "modern" or name != "learning_rate"}
     base["model"] = to_dict(model.bilm.config)
-    if "softmax" not in table:  # a table in the file describes the whole softmax
-        base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else softmax_config(model.softmax))
-    built = from_dict(TrainingConfig, deep_merge(deep_merge(base, table), own), str(config or "the settings"))
+    base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else softmax_config(model.softmax))
+    if "softmax" in table:
+        base["softmax"] = {}  # a table in the file describes the whole softmax
+    # bilm-tf's options describe the vocabulary and the input of a new model, too; here the model decides them.
+    left_out = {*given, "data", "input"} if is_options_file(config) else set(given)
+    table = {name: value for name, value in table.items() if name not in left_out}
+    built = from_dict(TrainingConfig, _merged_layers(base, table, own), source)
     if dataclasses.replace(built.model, dropout=0.0) != dataclasses.replace(model.bilm.config, dropout=0.0):
-        raise ConfigError(
-            f"{config or 'the settings'}, model: the sizes of a trained model cannot change; only its dropout can."
-        )
-    return built
+        raise ConfigError(f"{source}, model: the sizes of a trained model cannot change; only its dropout can.")
+    return built, chosen
+
+
+def is_options_file(config: ConfigSource | None) -> TypeGuard[str | Path]:
+    """Check whether a config is bilm-tf's ``options.json``: all other config files are TOML."""
+    return isinstance(config, str | Path) and Path(config).suffix == ".json"
+
+
+def read_config(config: ConfigSource | None) -> tuple[Table, str]:
+    """Read a config file of a training.
+
+    Args:
+        config: A TOML file; bilm-tf's ``options.json`` (any name that ends in ``.json``), which is converted; the
+            content of a TOML file as a table; or None for no settings.
+
+    Returns:
+        The table, and what to call it in error messages.
+
+    Raises:
+        ConfigError: The file cannot be read.
+        ModelError: A JSON file cannot be read, or is not an options file.
+    """
+    if config is None:
+        return {}, "the settings"
+    if isinstance(config, Mapping):
+        return dict(config), "the config"
+    if is_options_file(config):
+        return settings_from_options(bilm_tf.read_options(config), str(config)), str(config)
+    return read_toml(config), str(config)
+
+
+def _merged_layers(base: Table, table: Table, own: Table) -> Table:
+    """Merge base values, a config file and explicit settings; a length replaces that of the layers before it."""
+    for layer in (table, own):
+        if any(name in layer for name in LENGTHS):
+            base = base | dict.fromkeys(LENGTHS)  # whatever its unit: epochs replace tokens
+        base = deep_merge(base, layer)
+    return base
 
 
 def nested_settings(settings: Mapping[str, Any]) -> Table:

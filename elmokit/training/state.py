@@ -79,6 +79,12 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((run / CHECKPOINTS).glob("step-*"))
 
 
+def checkpoint_path(run: Path, n_steps: int) -> Path:
+    """Return the directory of the checkpoint after ``n_steps`` steps."""
+    # Eight digits, so that names in alphabetical order are in the order of steps.
+    return run / CHECKPOINTS / f"step-{n_steps:08d}"
+
+
 def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
     """Write ``checkpoints/step-N`` and remove all but the newest two. Every process must call this."""
     counters = state.counters
@@ -100,8 +106,7 @@ def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
     }
     for rank, states in enumerate(random_of_ranks):
         tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
-    # Eight digits, so that names in alphabetical order are in the order of steps.
-    path = run / CHECKPOINTS / f"step-{counters.n_steps:08d}"
+    path = checkpoint_path(run, counters.n_steps)
     # The counters are those of the main process; what differs between processes is listed by rank.
     progress = {"counters": vars(counters), "loss_sums": loss_sums, "positions": positions}
     slots = optimizer_tensors(state.optimizer, state.trained_parameters())

@@ -25,7 +25,7 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elmokit.bilm import BiLM
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
@@ -172,13 +172,24 @@ def read(
             if config.n_words is not None:
                 model.vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
             model.card["softmax"] = "left out: the checkpoint holds none"
-    sums: dict[str, Tensor] = {}
-    if adagrad:
-        sums |= _adagrad(variables, bilm, rows)
-        if model.softmax is not None:
-            softmax_sums = _adagrad(variables, model.softmax, _softmax_rows(variables))
-            sums |= {f"softmax.{name}": tensor for name, tensor in softmax_sums.items()}
-    return Checkpoint(model, n_steps, sums)
+    return Checkpoint(model, n_steps, _all_adagrad(variables, model) if adagrad else {})
+
+
+def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Tensor]:
+    """Read the optimizer's sums for a model that was opened before, as in ``Checkpoint.adagrad``.
+
+    Args:
+        prefix: The checkpoint, as ``find_checkpoint`` returns it.
+        model: The model of this checkpoint, or one that was exported from it.
+
+    Raises:
+        TensorMismatchError: The checkpoint holds no Adagrad sums, or the model is from another point of the training.
+        FormatError: The checkpoint is damaged.
+    """
+    variables = _Variables(prefix)
+    if not _is_export_of(model.bilm, variables):
+        raise TensorMismatchError(f"{model.source} is from another point of the training than the checkpoint {prefix}.")
+    return _all_adagrad(variables, model)
 
 
 def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> None:
@@ -378,8 +389,16 @@ def _softmax(variables: _Variables, bilm: BiLM, vocabulary: Vocabulary, where: s
     return softmax
 
 
-def _adagrad(variables: _Variables, module: nn.Module, rows: list[TensorRow]) -> dict[str, Tensor]:
-    """Read the sums of squared gradients of a module's parameters, by their names in it."""
+def _all_adagrad(variables: _Variables, model: PretrainedBiLM) -> dict[str, Tensor]:
+    sums = _adagrad(variables, bilm_tf.table(model.bilm.config))
+    if model.softmax is not None:
+        softmax_sums = _adagrad(variables, _softmax_rows(variables))
+        sums |= {f"softmax.{name}": tensor for name, tensor in softmax_sums.items()}
+    return sums
+
+
+def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Tensor]:
+    """Read the sums of squared gradients of some parameters."""
     bundle = variables.bundle
     sums: dict[str, Tensor] = {}
     for row in rows:

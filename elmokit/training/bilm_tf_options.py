@@ -1,0 +1,183 @@
+"""bilm-tf's ``options.json`` as the settings of a training, and back.
+
+bilm-tf's trainer reads all its settings from one dictionary, which it also writes to ``options.json`` next to its
+checkpoints. Each key has a setting of elmokit with the same meaning:
+
+================================  ================================================================================
+``bidirectional``                 ``model.bidirectional``; false if absent
+``char_cnn``                      ``model.char_cnn``; if absent, the model reads words
+``lstm``                          ``model.hidden_dim``, ``projection_dim``, ``n_layers``, ``cell_clip``,
+                                  ``projection_clip``, ``skip_connections``
+``dropout``                       ``model.dropout``
+``all_clip_norm_val``             ``max_grad_norm``
+``n_epochs``, ``n_train_tokens``  ``tokens``: as many batches as in bilm-tf; without ``n_train_tokens``, ``epochs``
+``batch_size``, ``unroll_steps``  ``batch_size``, ``window_length``
+``n_tokens_vocab``                ``data.max_words``, unless a vocabulary is given
+``n_negative_samples_batch``      ``n_samples``; 0 if ``sample_softmax`` is false
+``share_embedding_softmax``       ``softmax.kind = "tied"``
+``learning_rate``                 ``learning_rate``; 0.2 if absent
+================================  ================================================================================
+
+What the dictionary does not say, because bilm-tf does it always, is in the recipe ``bilm-tf``: Adagrad, a constant
+learning rate, a loss that is multiplied by the window length, and an order of the text for each direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elmokit.bilm import BiLMConfig
+from elmokit.config import Table, did_you_mean, to_dict
+from elmokit.errors import ConfigError
+from elmokit.text.characters import N_CHARS
+from elmokit.weights import bilm_tf
+
+RECIPE = "bilm-tf"
+LEARNING_RATE = 0.2  # bilm-tf's default
+_REQUIRED = ("dropout", "all_clip_norm_val", "n_epochs", "batch_size", "unroll_steps", "n_tokens_vocab", "lstm")
+_OPTIONAL = (
+    *("bidirectional", "char_cnn", "n_train_tokens", "n_negative_samples_batch", "sample_softmax"),
+    *("share_embedding_softmax", "learning_rate"),
+)
+# bilm-tf ignores these: a model card that elmokit wrote, and a switch of the trainer's unpublished predecessor.
+_WITHOUT_EFFECT = ("card", "reverse")
+_TABLES = {
+    "lstm": ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip", "use_skip_connections"),
+    "char_cnn": (
+        *("n_characters", "max_characters_per_token", "embedding", "filters", "activation", "n_highway"),
+        "projection_after_highway",
+    ),
+}
+
+
+def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 1) -> Table:
+    """Convert bilm-tf's training options to the content of a config file.
+
+    Args:
+        options: The content of ``options.json``.
+        where: The file, for error messages.
+        n_gpus: The number of GPUs of bilm-tf. Each read ``batch_size`` rows and their gradients were averaged, which
+            equals one batch of ``n_gpus * batch_size`` rows.
+
+    Raises:
+        ConfigError: A key is missing, unknown, or has a value that bilm-tf or elmokit cannot train with.
+    """
+    _check_keys(options, where)
+    if n_gpus < 1:
+        raise ConfigError(f"n_gpus is {n_gpus}; it must be at least 1.")
+    model = _model(options, where)
+    with bilm_tf.config_errors(where):
+        batch_size = int(options["batch_size"]) * n_gpus
+        predictions_per_step = batch_size * int(options["unroll_steps"])
+        samples = bool(options.get("sample_softmax", True))
+        if samples and "n_negative_samples_batch" not in options:
+            raise ConfigError(
+                "n_negative_samples_batch is missing. Give it, or set sample_softmax to false for the full softmax."
+            )
+        table: Table = {
+            "recipe": RECIPE,
+            "model": to_dict(model),
+            "softmax": {"kind": "tied" if options.get("share_embedding_softmax") else "full"},
+            "data": {"max_words": int(options["n_tokens_vocab"])},
+            "input": "words" if model.char_cnn is None else "characters",
+            "batch_size": batch_size,
+            "window_length": int(options["unroll_steps"]),
+            "n_samples": int(options["n_negative_samples_batch"]) if samples else 0,
+            "max_grad_norm": float(options["all_clip_norm_val"]),
+            "learning_rate": float(options.get("learning_rate", LEARNING_RATE)),
+        }
+        if options.get("n_train_tokens") is None:
+            return table | {"epochs": float(options["n_epochs"])}
+        # bilm-tf counts whole batches in each epoch, and predictions as if they were tokens.
+        n_batches = int(options["n_train_tokens"]) // predictions_per_step if predictions_per_step > 0 else 0
+        if n_batches < 1:
+            raise ConfigError(
+                f"n_train_tokens is {options['n_train_tokens']}, less than one batch of {batch_size} x "
+                f"{options['unroll_steps']}, with which bilm-tf never ends. Give the number of tokens of the text, or "
+                "leave n_train_tokens out to count them."
+            )
+        return table | {"tokens": int(options["n_epochs"]) * n_batches * predictions_per_step}
+
+
+def options_from_settings(
+    model: BiLMConfig,
+    *,
+    batch_size: int,
+    window_length: int,
+    n_samples: int,
+    max_grad_norm: float,
+    learning_rate: float,
+    n_words: int,
+    is_tied: bool,
+    n_predictions: int,
+) -> dict[str, Any]:
+    """Convert the settings of a training to the options that bilm-tf's trainer would have written.
+
+    What bilm-tf cannot express, such as another optimizer, is left out.
+
+    Args:
+        n_predictions: Length of the training, per direction. It becomes one epoch of as many tokens.
+        n_words: Size of the vocabulary.
+        is_tied: Whether the softmax shares its weights with the word table.
+    """
+    options = bilm_tf.options_from_config(model)
+    options["lstm"]["proj_clip"] = model.projection_clip  # without what only loaders of HDF5 files need
+    if model.char_cnn is not None:
+        options["char_cnn"]["n_characters"] = model.char_cnn.n_chars  # one less than at inference
+    return {
+        **options,
+        "all_clip_norm_val": max_grad_norm,
+        "batch_size": batch_size,
+        "unroll_steps": window_length,
+        "n_tokens_vocab": n_words,
+        "n_epochs": 1,
+        "n_train_tokens": n_predictions,
+        "sample_softmax": n_samples > 0,
+        "n_negative_samples_batch": n_samples,
+        "share_embedding_softmax": is_tied,
+        "learning_rate": learning_rate,
+    }
+
+
+def _check_keys(options: Mapping[str, Any], where: str) -> None:
+    """Check that all required keys are there, and no unknown ones, which bilm-tf would silently ignore."""
+    if missing := [name for name in _REQUIRED if name not in options]:
+        raise ConfigError(
+            f"{where} lacks {', '.join(missing)}, which training needs. Use the options.json that bilm-tf's trainer "
+            "wrote; the file that is published with a model is often for inference only."
+        )
+    known = (*_REQUIRED, *_OPTIONAL, *_WITHOUT_EFFECT)
+    if unknown := [name for name in options if name not in known]:
+        raise ConfigError(f"{where}: bilm-tf has no option {unknown[0]!r}. {did_you_mean(unknown[0], known)}")
+    for name, inner in _TABLES.items():
+        table = options.get(name, {})
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{where}: {name} is {table!r}; expected a table of named values, or no {name} at all.")
+        if unknown := [key for key in table if key not in inner]:
+            raise ConfigError(
+                f"{where}: bilm-tf has no option '{name}.{unknown[0]}'. {did_you_mean(unknown[0], inner)}"
+            )
+
+
+def _model(options: Mapping[str, Any], where: str) -> BiLMConfig:
+    cnn = options.get("char_cnn")
+    if cnn is not None:
+        # 261 in training and 262 at inference, where padding has an id of its own; elmokit reads both.
+        if cnn.get("n_characters", N_CHARS) not in (N_CHARS, N_CHARS + 1):
+            raise ConfigError(
+                f"{where}: char_cnn.n_characters is {cnn['n_characters']!r}. It is {N_CHARS} in training: the bytes of "
+                "UTF-8 and five marks."
+            )
+        if not cnn.get("projection_after_highway", True):
+            raise ConfigError(
+                f"{where}: char_cnn.projection_after_highway is false, but bilm-tf and elmokit project after the "
+                "highway layers. Leave it out."
+            )
+        if options.get("share_embedding_softmax"):
+            raise ConfigError(
+                f"{where}: share_embedding_softmax needs a model that reads words, as in bilm-tf. Leave out char_cnn, "
+                "or set share_embedding_softmax to false."
+            )
+    # Of a new model there are no weights, so the size of the word table comes from the options.
+    return bilm_tf.config_from_options(dict(options), {"embedding": (options["n_tokens_vocab"],)}, where)

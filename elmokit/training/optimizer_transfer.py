@@ -1,0 +1,186 @@
+"""Take over the optimizer's state when the training of a model is continued on other text.
+
+Adagrad divides each step by the root of the sum of all earlier squared gradients, so after a long training its steps
+are small. A new optimizer starts with a sum of 1 for each weight: its first steps are many times larger, and undo part
+of what the model has learned. The ``restart.py`` of bilm-tf restores the sums with the weights. The functions below do
+the same, from checkpoints of bilm-tf and of elmokit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from elmokit.errors import ModelError, TrainingError
+from elmokit.nn.softmax import AdaptiveSoftmax
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.checkpoint import checkpoint_errors, read_tensors
+from elmokit.training.optimizers import SLOTS
+from elmokit.training.run import SETTINGS
+from elmokit.training.state import CHECKPOINTS, checkpoint_path, checkpoints
+from elmokit.weights import tf_checkpoint
+from elmokit.weights.archives import is_archive, unpacked
+from elmokit.weights.model import PretrainedBiLM
+
+COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
+_WORD_TABLE = "bilm.token_layer.embedding.weight"
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """The state of an optimizer, as it is stored in a checkpoint."""
+
+    tensors: Mapping[str, Tensor]
+    """By ``SLOT/PARAMETER``, with the names of ``WindowLosses``: ``sum/bilm.token_layer.projection.bias``."""
+    source: str
+    """The checkpoint that it comes from."""
+
+    @property
+    def slots(self) -> set[str]:
+        """What the optimizer keeps for each weight: the keys of an entry of ``SLOTS``."""
+        return {key.split("/", 1)[0] for key in self.tensors} - {COUNTER}
+
+
+def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerState:
+    """Read the optimizer's state from the checkpoint that a model was opened from.
+
+    Args:
+        model: The model.
+        optimizer: The optimizer that will use the state: ``adam``, ``adamw`` or ``adagrad``.
+
+    Raises:
+        TrainingError: The model is not from a checkpoint, there is no optimizer's state of exactly these weights, or
+            the state is that of another kind of optimizer.
+    """
+    state = _read(model)
+    if state.slots != set(SLOTS[optimizer]):
+        fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots]
+        advice = f"Choose the optimizer {' or '.join(fitting)} to keep it" if fitting else "It cannot be kept"
+        raise TrainingError(
+            f"{state.source} has the state of another kind of optimizer than {optimizer}. {advice}, or start with a "
+            "new optimizer (--no-keep-optimizer)."
+        )
+    return state
+
+
+def _read(model: PretrainedBiLM) -> OptimizerState:
+    if model.source is None:
+        raise TrainingError("The model was not opened from a checkpoint, so there is no optimizer's state to keep.")
+    with _folder_of(model.source) as source:
+        if (own := _own_checkpoint(source, model)) is not None:
+            with checkpoint_errors(own, "Its optimizer's state cannot be kept."):
+                return OptimizerState(read_tensors(own, "optimizer"), str(own))
+        prefix = tf_checkpoint.find_checkpoint(source) or tf_checkpoint.find_checkpoint(source.parent)
+        if prefix is None:
+            raise TrainingError(
+                f"{model.source} is not a training checkpoint, so there is no optimizer's state to keep. Give a "
+                f"TensorFlow checkpoint of bilm-tf, or a checkpoint of elmokit (RUN/{CHECKPOINTS}/step-N)."
+            )
+        try:
+            sums = tf_checkpoint.read_adagrad(prefix, model)
+        except ModelError as error:
+            raise TrainingError(f"{error} The optimizer's state cannot be kept.") from None
+    tensors = {f"sum/{name if name.startswith('softmax.') else f'bilm.{name}'}": value for name, value in sums.items()}
+    return OptimizerState(tensors, str(prefix if source == model.source else model.source))
+
+
+@contextmanager
+def _folder_of(source: Path) -> Iterator[Path]:
+    """Yield a model's path; for an archive, a temporary directory with its content."""
+    if source.is_file() and is_archive(source):
+        with unpacked(source) as archive:
+            yield archive.folder
+    else:
+        yield source
+
+
+def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Path | None:
+    """Find the checkpoint of elmokit that holds a model; None if it is not from one.
+
+    Raises:
+        TrainingError: The model is the best one of a run, and the checkpoint of its step was deleted.
+    """
+    if (source.parent / "optimizer.safetensors").is_file():
+        return source.parent
+    if not (source.parent / SETTINGS).is_file():
+        return None
+    # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
+    run, step = source.parent, model.card.get("n_steps")
+    if isinstance(step, int) and (path := checkpoint_path(run, step)).is_dir():
+        return path
+    kept = ", ".join(str(path) for path in checkpoints(run)) or "none"
+    raise TrainingError(
+        f"The best model of {run} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
+        f"checkpoint instead of the run (there is {kept}), or start with a new optimizer (--no-keep-optimizer)."
+    )
+
+
+def transfer_optimizer_state(
+    state: OptimizerState, optimizer: str, old: PretrainedBiLM, new: PretrainedBiLM
+) -> tuple[dict[str, Tensor], str]:
+    """Convert an optimizer's state from the model of a checkpoint to the same model over another vocabulary.
+
+    Like the weights in ``softmax_transfer``, the rows of words that both vocabularies have are kept. Rows of new words,
+    and a softmax that was drawn anew, get the state that a new optimizer starts from.
+
+    Args:
+        state: The state.
+        optimizer: The optimizer that will use it.
+        old: The model that the state belongs to.
+        new: The model with another softmax, as ``with_softmax_over`` returns it.
+
+    Returns:
+        The tensors by ``SLOT/PARAMETER``, and a line for the user that says what was kept.
+
+    Raises:
+        TrainingError: The state has tensors of other shapes.
+    """
+    new_softmax = new.softmax is not old.softmax
+    is_redrawn = new_softmax and any(isinstance(one.softmax, AdaptiveSoftmax) for one in (old, new))
+    shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
+    if new.softmax is not None:
+        shapes |= {f"softmax.{name}": value.shape for name, value in new.softmax.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    n_words = 0
+    for key, value in state.tensors.items():
+        slot, name = key.split("/", 1)
+        if name not in shapes or (is_redrawn and name.startswith("softmax.")):
+            continue
+        has_rows = name == _WORD_TABLE or re.fullmatch(r"softmax\.(weight|bias)", name) is not None
+        if has_rows and slot != COUNTER and new.vocabulary is not old.vocabulary and old.vocabulary and new.vocabulary:
+            value = _transferred_rows(
+                value, SLOTS[optimizer][slot], old.vocabulary, new.vocabulary, name == _WORD_TABLE
+            )
+            n_words = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
+        if slot != COUNTER and value.shape != shapes[name]:
+            raise TrainingError(
+                f"{state.source} does not fit the model: its state of {name} has the shape {tuple(value.shape)}, "
+                f"expected {tuple(shapes[name])}."
+            )
+        tensors[key] = value
+    described = f"The optimizer continues with the state of {state.source}"
+    if not any("/softmax." in key for key in tensors):
+        return tensors, f"{described}; for the softmax it starts anew."
+    if n_words:
+        assert new.vocabulary is not None
+        return tensors, f"{described}, for {n_words:,} of {len(new.vocabulary):,} words; for the others it starts anew."
+    return tensors, f"{described}."
+
+
+def _transferred_rows(table: Tensor, start: float, old: Vocabulary, new: Vocabulary, has_no_token: bool) -> Tensor:
+    """Return the rows of the new vocabulary; rows of new words are filled with ``start``.
+
+    Args:
+        has_no_token: The first row of the table belongs to no word.
+    """
+    rows = table[1:] if has_no_token else table
+    ids = torch.tensor([old.ids.get(word, -1) for word in new.words])
+    kept = rows[ids.clamp(min=0)]
+    kept[ids < 0] = start
+    return torch.cat([table[:1], kept]) if has_no_token else kept
