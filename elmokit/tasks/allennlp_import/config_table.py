@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp_import.simple_jsonnet import unset_variable
 
 Value = TypeVar("Value")
 LONGEST_SHOWN = 1000
@@ -55,12 +56,20 @@ class ConfigTable:
     def take(self, key: str, kind: type[Value], default: Value) -> Value:
         """Remove and return a value, or return the default if the key is absent.
 
+        AllenNLP converts strings to numbers and truth values, because external variables are always strings.
+
         Raises:
-            ConfigError: The value has another type.
+            ConfigError: The value has another type, or contains an external variable that was not given.
         """
         if key not in self.content:
             return default
         value = self.content.pop(key)
+        if isinstance(value, str) and (name := unset_variable(value)):
+            raise ConfigError(
+                f"{self.path_of(key)}: the external variable {name} has no value; give it with --var {name}=VALUE."
+            )
+        if isinstance(value, str) and kind in (int, float, bool):
+            value = _from_string(value)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if kind is int and isinstance(value, float) and value.is_integer():
@@ -119,6 +128,17 @@ class ConfigTable:
     def _remove(self, key: str) -> list[str]:
         """Remove a key and return one line per value inside it, or none if it is absent."""
         return _lines(self.path_of(key), self.content.pop(key)) if key in self.content else []
+
+
+def _from_string(text: str) -> Any:
+    """Return the number or truth value that a string contains; any other string unchanged."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() else number
 
 
 def _lines(path: str, value: Any) -> list[str]:

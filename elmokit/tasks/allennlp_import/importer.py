@@ -6,19 +6,15 @@ so that nothing is dropped silently.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from elmokit.config import did_you_mean, to_toml
-from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.io.text_files import read_lines
+from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp_import.config_file import read_config_file
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport, to_json
 from elmokit.tasks.allennlp_import.models import COUNTERPARTS
 from elmokit.tasks.allennlp_import.shared import (
-    UNSET,
     Tables,
     convert_data,
     convert_elmo,
@@ -29,7 +25,6 @@ from elmokit.tasks.allennlp_import.shared import (
 )
 from elmokit.tasks.table import TASKS, config_of
 
-MOST_VARIABLES = 100
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
 READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
 
@@ -39,18 +34,18 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
 
     Args:
         path: A JSON or Jsonnet file.
-        variables: Values of the external variables that a Jsonnet file uses. Missing ones are reported.
+        variables: Values of the external variables that the file uses. Missing ones are reported.
 
     Returns:
         The text for a TOML file that ``elmokit task train`` reads, and the report that is at its head.
 
     Raises:
         ConfigError: The file is neither JSON nor Jsonnet, is not a config of AllenNLP, or its model has no counterpart.
-        MissingExtraError: The file is Jsonnet, and the package that reads it is not installed.
+        MissingExtraError: The file computes values, and the package that evaluates Jsonnet is not installed.
         TextError: The file cannot be read.
     """
     report = ImportReport()
-    top = ConfigTable(_read_file(path, variables or {}), "", report)
+    top = ConfigTable(read_config_file(path, variables), "", report)
     tables = _convert_config(top) if "model" in top.content else _convert_fragment(top)
     top.report_unused()
     if "task" in tables:
@@ -124,59 +119,6 @@ def _convert_fragment(top: ConfigTable) -> Tables:
     tables = convert_embedders(model, indexers)
     _explain_reader(reader)
     return {name: table for name, table in tables.items() if table is not False}
-
-
-def _read_file(path: str | Path, variables: Mapping[str, str]) -> Any:
-    """Read a JSON or Jsonnet file. A string marks each external variable that is not given."""
-    text = "\n".join(read_lines(path))
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        content = _evaluate_jsonnet(path, text, variables)
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a table of named values, found {str(content)[:60]}.")
-    return content
-
-
-def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str]) -> Any:
-    try:
-        import _jsonnet
-    except ImportError:
-        raise MissingExtraError(f"{path} is not plain JSON; reading it as Jsonnet", "jsonnet") from None
-    given = dict(variables)
-    # Jsonnet does not list the variables of a file. An undefined one is an error that names it, so we define it and
-    # evaluate the file again.
-    for _ in range(MOST_VARIABLES):
-        try:
-            return json.loads(
-                _jsonnet.evaluate_snippet(str(path), text, ext_vars=given, import_callback=_importer(Path(path)))
-            )
-        except RuntimeError as error:
-            unset = re.search(r"[Uu]ndefined external variable: (\w+)", str(error))
-            if unset is None or unset[1] in given:
-                reason = " ".join(str(error).split("\n")[:2])
-                missing = ", ".join(sorted(given.keys() - variables.keys()))
-                hint = f" External variables without a value: {missing}; give them with --var." if missing else ""
-                raise ConfigError(f"{path} is neither JSON nor valid Jsonnet: {reason}.{hint}") from None
-            given[unset[1]] = UNSET + unset[1]
-    raise ConfigError(f"{path} uses more than {MOST_VARIABLES} external variables.")
-
-
-def _importer(config: Path) -> Callable[[str, str], tuple[str, bytes]]:
-    """Return the function with which Jsonnet reads imported files.
-
-    It reads only files in the config's directory and below, because a config from the internet could otherwise read any
-    file of the user.
-    """
-    home = config.parent.resolve()
-
-    def read(folder: str, name: str) -> tuple[str, bytes]:
-        path = (Path(folder) / name).resolve()
-        if not path.is_relative_to(home):
-            raise RuntimeError(f"{name} is outside the directory of {config.name}")
-        return str(path), path.read_bytes()
-
-    return read
 
 
 def _header(name: str, tables: Tables, report: ImportReport) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from elmokit.errors import ConfigError
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, to_json
+from elmokit.tasks.allennlp_import.simple_jsonnet import unset_variable
 from elmokit.weights import published
 
 Tables = dict[str, Any]
@@ -15,8 +16,6 @@ Tables = dict[str, Any]
 MIX_WEIGHT = "text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.scalar_parameters.0"
 OTHER_WEIGHTS = ("text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.gamma", "encoder._module.weight_ih_l0")
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
-UNSET = "std.extVar:"
-"""Prefix of the value of a Jsonnet variable that was not given."""
 ADADELTA = {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6}  # PyTorch's defaults, which AllenNLP uses
 ADAM = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8}
 
@@ -206,9 +205,10 @@ def convert_data(top: ConfigTable) -> Tables:
     for theirs, ours in (("train_data_path", "train"), ("validation_data_path", "dev"), ("test_data_path", "test")):
         if top.content.get(theirs) is None:
             top.content.pop(theirs, None)
-        elif str(top.content[theirs]).startswith(UNSET):
-            variable = top.take(theirs, str, "").removeprefix(UNSET)
-            top.differs(theirs, f": the external variable {variable}: set data.{ours}, or give it with --var")
+        elif variable := unset_variable(str(top.content[theirs])):
+            top.content.pop(theirs)
+            advice = f"give it with --var {variable}=VALUE, or set data.{ours}"
+            top.differs(theirs, f": the external variable {variable} has no value: {advice}")
         else:
             data[ours] = _local_path(top, theirs, f"data.{ours}")
     top.unsupported("use elmokit task evaluate", "evaluate_on_test")

@@ -1,0 +1,222 @@
+"""Configs of AllenNLP are read without an evaluator where possible, and within limits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmokit.errors import ConfigError, MissingExtraError, TextError
+from elmokit.tasks.allennlp_import import config_file
+from elmokit.tasks.allennlp_import.config_file import read_config_file
+
+
+def config(folder: Path, text: str) -> Path:
+    path = folder / "inner" / "config.jsonnet"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def without_jsonnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_jsonnet", None)
+
+
+PUBLISHED_SHAPES = {
+    "comments before the table, a trailing comma": (
+        """// Configuration of a tagger.\n// Slightly modified.\n{\n  "trainer": {\n    "patience": 25,\n  }\n}\n""",
+        {"trainer": {"patience": 25}},
+    ),
+    "comments inside, of two kinds": (
+        """{\n  // A model.\n  "model": {\n  "type": "bcn", /* of\n 2017 */ # no "elmo"\n  "dropout": 0.5\n }\n}""",
+        {"model": {"type": "bcn", "dropout": 0.5}},
+    ),
+    "external variables in both quotes": (
+        """{"train_data_path": std.extVar("TRAIN"), "validation_data_path": std.extVar('DEV')}""",
+        {"train_data_path": "conll/train", "validation_data_path": 'std.extVar("DEV")'},
+    ),
+    "a directory in a local name": (
+        """local data = std.extVar("TRAIN");\n// local data = "/home/me";\n\n{"train_data_path": data + "/x"}""",
+        {"train_data_path": "conll/train/x"},
+    ),
+    "tables in local names, with semicolons": (
+        """local size = 8;\nlocal BASE_READER = {\n\t"type": "sst_tokens",\n\t"granularity": "5-class",\n};\n"""
+        """{dataset_reader: BASE_READER, model: {'hidden': size}}""",
+        {"dataset_reader": {"type": "sst_tokens", "granularity": "5-class"}, "model": {"hidden": 8}},
+    ),
+    "sizes that are added": (
+        """local words = 50; local chars = 128;\n{input_size: words + chars + 1024}""",
+        {"input_size": 1202},
+    ),
+    "what JSON writes": (
+        json.dumps({"alpha": [1e-05, -0.5, 10**15], "text": '\u00e9\U0001f600\\"\n/', "off": None, "": [[], {}]}),
+        {"alpha": [1e-05, -0.5, 10**15], "text": '\u00e9\U0001f600\\"\n/', "off": None, "": [[], {}]},
+    ),
+}
+
+
+@pytest.mark.usefixtures("without_jsonnet")
+@pytest.mark.parametrize("shape", PUBLISHED_SHAPES)
+def test_the_shapes_of_published_configs_need_no_jsonnet(tmp_path: Path, shape: str) -> None:
+    text, expected = PUBLISHED_SHAPES[shape]
+    assert read_config_file(config(tmp_path, text), {"TRAIN": "conll/train"}) == expected
+
+
+@pytest.mark.usefixtures("without_jsonnet")
+@pytest.mark.parametrize(
+    ("text", "construct"),
+    [
+        ("{\n model: if true then 1 else 2}", "'if' in line 2"),
+        ('{seed: std.parseInt(std.extVar("SEED"))}', "'std' in line 1"),
+        ("local f(x) = x;\n{a: f(1)}", "'(' in line 1"),
+        ('{a: import "b.libsonnet"}', "'import' in line 1"),
+        ("{a: [x for x in [1, 2]]}", "'for' in line 1"),
+        ("{a: 1, b: self.a}", "'self' in line 1"),
+        ("{a: 1, b: $.a}", "'$' in line 1"),
+        ("{a: 64 / 2}", "'/' in line 1"),
+        ("{a: 'a' + 1}", "'+' in line 1"),
+        ("local b = {x: 1};\n{a: b.x}", "'.' in line 2"),
+        ('{["a" + "b"]: 1}', "'[' in line 1"),
+        ("{a:: 1}", "'::' in line 1"),
+        ("{a: |||\n  text\n|||\n}", r"'\|\|\|' in line 1"),
+        ("local a = b, b = 1;\n{a: b, c: if}", "'if' in line 2"),
+        ("local a = 1;\nlocal a = a;\n{a: a}", "'local' in line 2"),
+    ],
+)
+def test_only_a_file_that_computes_asks_for_the_extra_and_says_what_computes(
+    tmp_path: Path, text: str, construct: str
+) -> None:
+    path = config(tmp_path, text)
+    pattern = construct.replace("(", r"\(").replace("$", r"\$").replace("+", r"\+").replace("[", r"\[")
+    with pytest.raises(MissingExtraError, match=rf"computes values with Jsonnet \({pattern}\).*elmokit\[jsonnet\]"):
+        read_config_file(path)
+
+
+@pytest.mark.usefixtures("without_jsonnet")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1,\n "b" 2}', "line 2: expected ':', found '2'"),
+        ('{"a": 1\n "b": 2}', "line 2: expected ',', found '\"b\"'"),
+        ('{"a": {', "line 1: expected a key, found the end of the file"),
+        ('{"a": 1, "a": 2}', "expected a key that the table does not have yet, found '\"a\"'"),
+        ('{"a": words}', "expected a value, found 'words'"),
+        ('{"a": "if this has no end}', "expected a value"),
+        ('{"a": "\\ud800"}', "expected a string with the escapes of JSON"),
+        ('{"\\ud800": 1}', "expected a string with the escapes of JSON"),
+        ('{"a": 1e999}', "expected a number"),
+        ("", "line 1: expected a value, found the end of the file"),
+        ("[" * 20_000, "nested more than 100 deep"),
+        ("local a = " * 20_000, "nested more than 100 deep"),
+        ("/* " * 300_000, "expected a value, found '/'"),
+        ('"\\' * 300_000, "expected a value, found"),
+        ("local a = 1;" * 50_000, "found the end of the file"),
+        ('{"a":' * 20_000, "nested more than 100 deep"),
+    ],
+)
+def test_json_with_a_mistake_is_rejected_without_asking_for_the_extra(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_config_file(config(tmp_path, text))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ['{"a": ' * 90 + "1" + "}" * 90, "local a = " + "[" * 60 + "]" * 60 + ";{a: a}"])
+def test_a_config_can_be_nested_deeply(tmp_path: Path, text: str) -> None:
+    assert read_config_file(config(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("local a = " + "[" * 60 + "]" * 60 + "; local b = " + "[" * 60 + "a" + "]" * 60 + "; {b: b}", "100 deep"),
+        ("".join(f"local a{n} = {[f'a{n - 1}'] * 10};".replace("'", "") for n in range(1, 12)), "1,048,576 values"),
+        ("local a1 = [a0, a0 + 'x'];", "1,048,576 values"),
+    ],
+)
+def test_a_short_file_with_a_huge_value_is_rejected(tmp_path: Path, text: str, message: str) -> None:
+    start = "local a0 = '" + "x" * 400_000 + "';" if "+" in text else "local a0 = 1;"
+    end = "" if "{b" in text else "{a: a11}" if "a11" in text else "{a: a1, b: a1}"
+    with pytest.raises(ConfigError, match=message):
+        read_config_file(config(tmp_path, start + text + end))
+
+
+@pytest.mark.parametrize("n_times", [18, 40])
+def test_a_string_that_doubles_is_left_to_jsonnet_which_rejects_it(
+    tmp_path: Path, n_times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("_jsonnet")
+    monkeypatch.setattr(config_file, "MAX_MEMORY", 200 << 20)
+    doubling = "local a0 = 'xxxxxxxx';" + "".join(f"local a{n} = a{n - 1} + a{n - 1};" for n in range(1, n_times + 1))
+    with pytest.raises(ConfigError, match=r"needs more than|has more than"):
+        read_config_file(config(tmp_path, doubling + f"{{a: a{n_times}}}"))
+
+
+@pytest.mark.parametrize("text", ["[1, 2]\n// three", '"text"', "null"])
+def test_content_that_is_not_a_table_is_rejected(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a table of named values"):
+        read_config_file(config(tmp_path, text))
+
+
+def test_a_file_that_is_too_large_or_not_text_or_missing_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is larger than 1,048,576 bytes"):
+        read_config_file("/dev/zero")
+    path = tmp_path / "latin1.json"
+    path.write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(TextError, match=r"not UTF-8 .* at byte 7"):
+        read_config_file(path)
+    with pytest.raises(TextError, match="Cannot read"):
+        read_config_file(tmp_path / "gone.json")
+
+
+def evaluated(folder: Path, text: str, **variables: str) -> Any:
+    pytest.importorskip("_jsonnet")
+    return read_config_file(config(folder, text), variables)
+
+
+def test_jsonnet_evaluates_what_computes(tmp_path: Path) -> None:
+    text = 'local f(n) = n * 2; {size: f(4), seed: std.parseInt(std.extVar("SEED")), data: std.extVar("DATA")}'
+    expected = {"size": 8, "seed": 13, "data": 'std.extVar("DATA")'}
+    assert evaluated(tmp_path, text, SEED="13") == expected
+
+
+def test_a_library_next_to_the_config_is_read(tmp_path: Path) -> None:
+    config(tmp_path, "").with_name("model.libsonnet").write_text('{type: "bcn"}')
+    assert evaluated(tmp_path, '{model: import "model.libsonnet"}') == {"model": {"type": "bcn"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a: ", "neither JSON nor valid Jsonnet"),
+        ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them with --var"),
+        ('{model: import "../secret.libsonnet"}', "outside the directory"),
+        ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
+        ("{[std.toString(n)]: std.extVar('V%d' % n) for n in std.range(1, 11)}", "more than 10 external variables"),
+        ("local f(n) = if n == 0 then 1 else [f(n - 1)]; {a: f(120)}", "nested more than 100 deep"),
+        ("[" * 100_000, "depth|deep"),
+    ],
+)
+def test_jsonnet_that_cannot_be_evaluated_is_rejected(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "secret.libsonnet").write_text("{}")
+    with pytest.raises(ConfigError, match=message) as raised:
+        evaluated(tmp_path, text)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow  # each runs until it meets its limit
+@pytest.mark.parametrize(
+    "text",
+    [
+        "local f(n) = if n < 2 then n else f(n - 1) + f(n - 2); {a: f(60)}",
+        "{a: std.length(std.makeArray(1000000000, function(i) i))}",
+    ],
+)
+def test_jsonnet_without_an_end_is_stopped(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_file, "MAX_SECONDS", 1)
+    with pytest.raises(ConfigError, match=r"needs more than 1 seconds or 1,024 MiB of memory"):
+        evaluated(tmp_path, text)
