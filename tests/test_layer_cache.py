@@ -181,10 +181,38 @@ def test_a_damaged_cache_is_named(elmo: Elmo, tmp_path: Path) -> None:
     (cache.folder / "layers").write_bytes(whole)
     journal = cache.folder / "journal.json"
     journal.write_text(journal.read_text().replace('"keys": 16', '"keys": 0'))
-    with pytest.raises(FormatError, match="computed again"):
+    with pytest.raises(OutputError, match="its checksum is wrong"):
         LayerCache(tmp_path, elmo)
     shutil.rmtree(cache.folder)
     assert LayerCache(tmp_path, elmo).fill([["dog"]]) == 1
+
+
+@pytest.mark.parametrize("name", ["keys", "ends", "crc32", "checksums"])
+def test_a_changed_list_of_sentences_is_noticed_when_the_cache_is_opened(elmo: Elmo, tmp_path: Path, name: str) -> None:
+    cache = LayerCache(tmp_path, elmo)
+    cache.fill(SENTENCES)
+    flip_bit(cache.folder / name, 5)
+    with pytest.raises(OutputError, match=rf"{name} is damaged.*computed again"):
+        LayerCache(tmp_path, elmo)
+
+
+def test_changed_layers_are_noticed_when_they_are_read(elmo: Elmo, tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path, elmo)
+    cache.fill(SENTENCES)
+    flip_bit(cache.folder / "layers", 9)  # of the first sentence
+    again = LayerCache(tmp_path, elmo)
+    with pytest.raises(FormatError, match=r"layers is damaged.*computed again"):
+        again.layers(SENTENCES)
+    again.layers(SENTENCES[4:])
+    (cache.folder / "layers").write_bytes(bytes((cache.folder / "layers").stat().st_size))
+    with pytest.raises(FormatError, match="layers is damaged"):
+        again.layers(SENTENCES[4:])
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
 
 
 def test_carried_state_cannot_be_cached(tmp_path: Path) -> None:

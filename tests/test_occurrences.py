@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,12 +156,44 @@ def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path)
         build_index(ELMO, lambda: iter(CORPUS[:2]), index.path)
     shutil.copytree(index.path, tmp_path / "damaged")
     (tmp_path / "damaged" / "types.jsonl").write_bytes(b'"the"\n')
-    with pytest.raises(OutputError, match="is missing or cut short"):
+    with pytest.raises(OutputError, match=r"types\.jsonl is damaged"):
         OccurrenceIndex(tmp_path / "damaged")
     with ResumableStore(tmp_path / "other", {"what": "vectors"}) as store:
         store.commit({"n_done": 0})
     with pytest.raises(OutputError, match="is not an index that this version can read"):
         OccurrenceIndex(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "content", "problem"),
+    [
+        ({"dim": 0}, "", b"", "layers of 0 numbers"),
+        ({"dim": "8"}, "", b"", "layers of '8' numbers"),
+        ({"n_layers": None}, "", b"", "None layers"),
+        ({"dim": 5}, "", b"", "do not match"),
+        ({}, "tokens.i32", np.full(3, 2**31 - 1, "<i4").tobytes(), "words without a vector"),
+        ({}, "tokens.i32", np.full(3, -1, "<i4").tobytes(), "words without a vector"),
+        ({}, "starts.i64", np.array([0, 2**60], "<i8").tobytes(), "do not follow"),
+        ({}, "starts.i64", np.array([-5, 3], "<i8").tobytes(), "do not follow"),
+        ({}, "types.jsonl", b"[" * 60, "types.jsonl"),
+        ({}, "types.jsonl", b'1\n"\xff"', "types.jsonl"),
+    ],
+)
+def test_a_forged_index_is_refused(
+    index: OccurrenceIndex, tmp_path: Path, settings: dict[str, Any], name: str, content: bytes, problem: str
+) -> None:
+    forged = shutil.copytree(index.path, tmp_path / "forged")
+    journal = json.loads((forged / "journal.json").read_text())
+    (forged / "journal.json").unlink()
+    if name:
+        whole = (forged / name).read_bytes()
+        (forged / name).write_bytes(content + whole[len(content) :])
+    # In the format of earlier indexes, which have no checksums.
+    about = {**journal["settings"], **settings}
+    record = {"about": about, "done": 6, "finished": True, "sizes": journal["sizes"]}
+    (forged / "record.json").write_text(json.dumps(record))
+    with pytest.raises(OutputError, match=f"is damaged .*{problem}.* build the index again"):
+        OccurrenceIndex(forged)
 
 
 def test_corpora_are_text_or_annotated(tmp_path: Path) -> None:

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from elmokit.errors import LockedError, OutputError
 from elmokit.io import resumable
-from elmokit.io.resumable import JOURNAL, ResumableStore, read_store
+from elmokit.io.resumable import JOURNAL, IfExists, ResumableStore, read_store
 
 SETTINGS = {"what": "numbers", "layers": (0, 2)}
 
@@ -54,7 +59,7 @@ def test_data_can_be_written_in_any_order(tmp_path: Path) -> None:
         store.commit({"n_done": 1})
         store.write_at("rows", 0, np.array([0, 1], dtype="<i4"))
         store.append("rows", np.array([4], dtype="<i4"))
-        store.truncate("rows", 12)
+        store.commit({"n_done": 2}, truncate={"rows": 12})
     np.testing.assert_array_equal(read_store(tmp_path / "store").memory_map("rows", "<i4"), [0, 1, 2])
 
 
@@ -172,9 +177,133 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("name", ["rows", "state-1", "checksums", JOURNAL])
+def test_a_changed_byte_is_noticed_on_resume(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "store" / name
+    interrupted_run(tmp_path / "store")
+    whole = path.read_bytes()
+    for offset in range(0, len(whole) if name != "rows" else 16, 5):
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 4]) + whole[offset + 1 :])
+        with (
+            pytest.raises(OutputError, match="is damaged"),
+            ResumableStore(tmp_path / "store", SETTINGS) as store,
+        ):
+            store.committed.read_state()
+    path.write_bytes(whole)
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        assert store.committed.read_state() == b"after two"
+
+
+def test_checksums_follow_data_that_is_written_out_of_order_and_cut(tmp_path: Path) -> None:
+    def write(offset: int, data: bytes) -> None:
+        store.write_at("rows", offset, data)
+
+    with ResumableStore(tmp_path / "store", {}) as store:
+        write(8, b"cccc")
+        store.commit({"n": 1})
+        write(0, b"aaaa")
+        write(4, b"bbbb")
+        write(12, b"dddd")
+        store.commit({"n": 2})
+        store.commit({"n": 3}, truncate={"rows": 6})
+        write(6, b"BBCCC")
+        store.append("other", b"1")
+        store.commit({"n": 4})
+        write(20, b"not committed")
+    with ResumableStore(tmp_path / "store", {}) as store:
+        contents = store.committed
+        assert contents.read_bytes("rows") == b"aaaabbBBCCC"
+    path = tmp_path / "store" / "rows"
+    for offset in (0, 3, 6, 10):  # bytes 4 and 5 belong to an extent that was cut
+        path.write_bytes(b"aaaabbBBCCC"[:offset] + b"?" + b"aaaabbBBCCC"[offset + 1 :])
+        with pytest.raises(OutputError, match=r"rows is damaged: bytes \d+ to \d+ are not those that were written"):
+            contents.verify()
+        contents.verify(["other"])
+    path.unlink()
+    with pytest.raises(OutputError, match="cannot be read"):
+        contents.verify()
+
+
+@pytest.mark.parametrize("if_exists", ["resume", "restart"])
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_run_that_is_killed_at_any_write_can_be_resumed(tmp_path: Path, if_exists: IfExists) -> None:
+    def run(if_exists: IfExists = "resume") -> None:
+        with ResumableStore(tmp_path / "store", SETTINGS, if_exists=if_exists) as store:
+            for n in range(store.progress.get("n_done", 0), 3):
+                store.write_at("rows", 4 * n, np.array([n], "<i4"))
+                store.append("other", b"x")
+                store.commit({"n_done": n + 1}, state=b"%d" % n)
+
+    n_survived, call = 0, 0
+    while not n_survived:  # until a process runs to its end
+        call += 1
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        if if_exists == "restart":
+            run()
+        if killed_at(call, lambda: run(if_exists)):
+            run()
+        else:
+            n_survived += 1
+        contents = read_store(tmp_path / "store")
+        contents.verify()
+        assert contents.memory_map("rows", "<i4").tolist() == [0, 1, 2]
+        assert (contents.read_bytes("other"), contents.read_state()) == (b"xxx", b"2")
+    assert call > 20
+
+
+def killed_at(call: int, run: Callable[[], None]) -> bool:
+    """Run in another process that is killed before its Nth change of the disk; return whether it came to that."""
+    child = os.fork()
+    if not child:
+        calls = itertools.count(1)
+
+        def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **settings: Any) -> Any:
+                if next(calls) == call:
+                    os._exit(9)
+                return function(*arguments, **settings)
+
+            return wrapped
+
+        for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "touch"), (Path, "open")):
+            setattr(owner, name, dying(getattr(owner, name)))
+        try:
+            run()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_directory_that_holds_only_a_lock_counts_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "lock").touch()
+    with ResumableStore(tmp_path / "store", SETTINGS) as store:
+        store.commit({"n_done": 1})
+
+
+def test_a_directory_that_is_deleted_while_it_is_written_to_is_not_said_to_be_kept(tmp_path: Path) -> None:
+    def run() -> None:
+        with ResumableStore(tmp_path / "store", SETTINGS) as store:
+            store.append("rows", b"1234")
+            store.commit({"n_done": 1})
+            shutil.rmtree(tmp_path / "store")
+            store.append("rows", b"1234")
+            store.commit({"n_done": 2})
+
+    with pytest.raises(OutputError, match="was deleted or moved while it was written to, so its contents are lost"):
+        run()
+
+
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"settings": {}, "done": 0, "sizes": "many"}', "\xff", '{"settings": {}, "sizes": {"../a": 1}}'],
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        '{"settings": {}, "done": 0, "sizes": "many"}',
+        "\xff",
+        '{"settings": {}, "sizes": {"../a": 1}}',
+    ],
 )
 def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / JOURNAL).write_text(content, encoding="latin-1")
@@ -194,9 +323,10 @@ def test_an_index_from_before_the_common_journal_can_be_read(tmp_path: Path) -> 
     assert (contents.progress, contents.finished, contents.read_bytes("rows")) == ({"n_done": 5}, True, b"1234")
     with ResumableStore(tmp_path, SETTINGS) as store:
         assert store.finished
-    (tmp_path / "record.json").write_text('{"about": {}}')
-    with pytest.raises(OutputError, match="is damaged"):
-        read_store(tmp_path)
+    for damaged in ('{"about": {}}', "[" * 100_000):
+        (tmp_path / "record.json").write_text(damaged)
+        with pytest.raises(OutputError, match="is damaged"):
+            read_store(tmp_path)
 
 
 def test_a_disk_error_says_what_is_kept(tmp_path: Path) -> None:

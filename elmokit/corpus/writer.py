@@ -110,7 +110,7 @@ class ResumableWriter:
         """
         # Committed at once: after a crash, the new run must not take overwritten batches for the old ones.
         self.progress = replace(self.progress, n_batches=0, pool_checksum=0)
-        self.commit()
+        self.end_data()
 
     def end_pool(
         self, progress: WriteProgress, lengths: NDArray[np.int64], names: bytes, state: BiLMState | None = None
@@ -144,17 +144,21 @@ class ResumableWriter:
         Raises:
             OSError: It cannot be written.
         """
-        self._store.commit(asdict(self.progress), state=None if self.state is None else _save_state(self.state))
+        self._commit({})
+
+    def _commit(self, truncate: dict[str, int]) -> None:
+        state = None if self.state is None else _save_state(self.state)
+        self._store.commit(asdict(self.progress), state=state, truncate=truncate)
 
     def end_data(self) -> None:
-        """Cut off vectors that do not count, so that the index can be written behind the others.
+        """Commit, and cut off the vectors behind the complete pools.
+
+        These are batches that count no more, because the text has changed or has become shorter.
 
         Raises:
             OSError: It cannot be written.
         """
-        self.commit()
-        # Beyond it there may be batches of a pool that the text no longer has.
-        self._store.truncate(VECTORS, self.progress.data_end)
+        self._commit({VECTORS: self.progress.data_end})
 
     def read_names(self) -> Iterator[str]:
         """Yield the names of the sentences in order."""

@@ -4,7 +4,8 @@ A :class:`ResumableStore` is a directory of data files and a journal, ``journal.
 file is complete, and what the owner of the data needs to continue (its *progress*). A commit first flushes the data to
 disk and then replaces the journal. After an interruption (SIGKILL, power loss, a full disk) the journal therefore
 describes a valid prefix of every file. On resume the files are truncated to these prefixes, so an interruption costs at
-most the work since the last commit.
+most the work since the last commit. The file ``checksums`` has a checksum for every part that was written; all of them
+are verified on resume, because a byte that a failing disk has changed would otherwise end in the finished output.
 
 Three things are built on it: the vectors of ``elmokit embed``, the index of word occurrences, and the cache of layers
 for training tasks.
@@ -19,7 +20,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +33,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from elmokit.errors import OutputError
 from elmokit.io.atomic import sync
+from elmokit.io.checksums import WrittenExtents, extents_of, find_damage
 from elmokit.io.lock import file_lock
 
 JOURNAL = "journal.json"
@@ -41,6 +44,7 @@ IfExists = Literal["resume", "restart", "refuse"]
 """What to do with a store that holds committed data: continue it, discard it, or raise an error."""
 
 _LOCK = "lock"
+_CHECKSUMS = "checksums"
 _NEW_JOURNAL = "journal.new"
 _OLD_INDEX_JOURNAL = "record.json"  # of an index of occurrences made before stores had a common journal
 _Progress = TypeVar("_Progress")
@@ -52,7 +56,10 @@ class _Journal:
     progress: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     finished: bool = False
+    checksums_size: int = 0
+    checksums_crc32: int = 0
     state_file: str | None = None
+    state_crc32: int = 0
     published: str | None = None
 
 
@@ -114,9 +121,49 @@ class StoreContents(_Journal):
         """Return the bytes that the last commit was given as ``state``.
 
         Raises:
-            OSError: The file cannot be read.
+            OutputError: The file is missing or damaged.
         """
-        return None if self.state_file is None else (self.folder / self.state_file).read_bytes()
+        return None if self.state_file is None else self._read_checked(self.state_file, None, self.state_crc32)
+
+    def verify(self, files: Collection[str] | None = None, remedy: str | None = None) -> None:
+        """Compare files with the checksums of what was written to them.
+
+        Args:
+            files: The names of the files; None for all.
+            remedy: What the user should do about a damaged file, for the error message.
+
+        Raises:
+            OutputError: A file has changed, is cut short or is missing.
+        """
+        remedy = remedy or f"Delete the directory {self.folder} and create it again."
+        if self.folder.joinpath(JOURNAL).exists():  # else an old index, which has no checksums
+            checksums = self._read_checked(_CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
+            for number, name in enumerate(self.sizes):
+                if files is not None and name not in files:
+                    continue
+                try:
+                    damage = find_damage(self.folder / name, extents_of(checksums, number))
+                except OSError as error:
+                    raise OutputError(f"{self.folder / name} cannot be read ({error.strerror}). {remedy}") from None
+                if damage is not None:
+                    raise OutputError(
+                        f"{self.folder / name} is damaged: bytes {damage[0]:,} to {damage[1]:,} are not those that "
+                        f"were written. {remedy}"
+                    )
+
+    def _read_checked(self, name: str, size: int | None, crc32: int, remedy: str | None = None) -> bytes:
+        """Read the first bytes of a file, or all of it, if they have a checksum."""
+        try:
+            with (self.folder / name).open("rb") as file:
+                content = file.read(-1 if size is None else size)
+        except FileNotFoundError:
+            content = b""  # as if cut short; what was never written has the checksum of nothing
+        except OSError as error:
+            raise _damaged(self.folder / name, error) from None
+        if zlib.crc32(content) != crc32:
+            remedy = remedy or f"Delete the directory {self.folder} and create it again."
+            raise OutputError(f"{self.folder / name} is damaged: it is not what was written. {remedy}")
+        return content
 
     def progress_as(self, kind: type[_Progress]) -> _Progress:
         """Return the progress as a dataclass whose fields all have defaults.
@@ -161,6 +208,7 @@ class ResumableStore:
         restart_hint: What the user should do to start from scratch, for error messages.
         locked_message: The error text if another process is writing to the store.
         wait: Wait for another process that is writing, instead of raising an error.
+        unverified: Names of files that are not compared with their checksums, because the owner verifies what it reads.
 
     Raises:
         LockedError: Another process is writing to the store.
@@ -189,6 +237,7 @@ class ResumableStore:
         restart_hint: str | None = None,
         locked_message: str | None = None,
         wait: bool = False,
+        unverified: Collection[str] = (),
     ) -> None:
         self.folder = Path(folder)
         # Through JSON, so that the settings compare equal to those of a journal: a tuple, for example, becomes a list.
@@ -196,8 +245,9 @@ class ResumableStore:
         self.if_exists = if_exists
         self.resume_hint = resume_hint
         self.restart_hint = restart_hint or f"delete {self.folder}"
-        self._locked_message, self._wait = locked_message, wait
+        self._locked_message, self._wait, self._unverified = locked_message, wait, unverified
         self._files: dict[str, IO[bytes]] = {}
+        self._written = WrittenExtents()
         self._names: set[str] = set()
         self._n_commits = 0
         self._committed_at = time.monotonic()
@@ -253,8 +303,8 @@ class ResumableStore:
         """
         file = self._file(name)
         # Not opened in append mode: there the system ignores `seek`, which `write_at` needs.
-        file.seek(0, os.SEEK_END)
-        _write(file, data)
+        offset = file.seek(0, os.SEEK_END)
+        self._written.add(name, offset, _write(file, data), continues=True)
 
     def write_at(self, name: str, offset: int, data: bytes | NDArray[Any]) -> None:
         """Write data at an offset, which may be beyond the end of the file.
@@ -267,7 +317,7 @@ class ResumableStore:
         """
         file = self._file(name)
         file.seek(offset)
-        _write(file, data)
+        self._written.add(name, offset, _write(file, data))
 
     def size(self, name: str) -> int:
         """Return the length of a file in bytes, data that is not yet committed included."""
@@ -277,20 +327,42 @@ class ResumableStore:
         """Return whether the last commit is ``COMMIT_SECONDS`` ago or more."""
         return time.monotonic() - self._committed_at >= COMMIT_SECONDS
 
-    def commit(self, progress: Mapping[str, Any], *, state: bytes | None = None, finished: bool = False) -> None:
+    def commit(
+        self,
+        progress: Mapping[str, Any],
+        *,
+        state: bytes | None = None,
+        finished: bool = False,
+        truncate: dict[str, int] | None = None,
+    ) -> None:
         """Flush everything written so far to disk and record it. From here on it survives an interruption.
 
         Args:
             progress: JSON values that the owner needs to continue after this point; not empty.
             state: Bytes that belong to this point, such as a serialized LSTM state.
             finished: Declare the store complete.
+            truncate: Files to cut, with their new sizes.
 
         Raises:
             OSError: It cannot be written.
         """
         # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
         # old journal still describes valid prefixes, because committed data is never overwritten.
+        truncate = truncate or {}
+        for name, size in truncate.items():
+            if self.size(name) < size:  # a file that grows must do so before the journal says that it did
+                self._file(name).truncate(size)
         for file in self._files.values():
+            os.fsync(file.fileno())
+        # fstat, not seek: another thread may be about to write at the file's current position.
+        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
+        sizes = self.committed.sizes | sizes | truncate
+        # Extents refer to files by their position in `sizes`, where new names are added at the end.
+        extents = self._written.take(list(sizes), truncate)
+        with (self.folder / _CHECKSUMS).open("r+b" if self.committed.checksums_size else "wb") as file:
+            file.seek(self.committed.checksums_size)
+            file.write(extents)
+            file.flush()
             os.fsync(file.fileno())
         state_file = None
         if state is not None:
@@ -301,32 +373,26 @@ class ResumableStore:
                 file.write(state)
                 file.flush()
                 os.fsync(file.fileno())
-        # fstat, not seek: another thread may be about to write at the file's current position.
-        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
+        # Before the files are cut: one that is longer than recorded is truncated on resume, a shorter one is an error.
         self._write_journal(
             replace(
                 self.committed,
                 progress=dict(progress),
-                sizes=self.committed.sizes | sizes,
+                sizes=sizes,
                 finished=finished,
+                checksums_size=self.committed.checksums_size + len(extents),
+                checksums_crc32=zlib.crc32(extents, self.committed.checksums_crc32),
                 state_file=state_file,
+                state_crc32=zlib.crc32(state or b""),
             )
         )
+        for name, size in truncate.items():
+            self._file(name).truncate(size)
         # Only now that no journal refers to them any more.
         for old in self.folder.glob("state-*"):
             if old.name != state_file:
                 old.unlink()
         self._committed_at = time.monotonic()
-
-    def truncate(self, name: str, size: int) -> None:
-        """Cut a file to a size, and commit that.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        # Journal first: a file longer than recorded is truncated on resume, a shorter one is an error.
-        self._write_journal(replace(self.committed, sizes=self.committed.sizes | {name: size}))
-        self._file(name).truncate(size)
 
     def publish(self, name: str, target: Path) -> None:
         """Move a file to its final place, and delete the rest of the store.
@@ -345,15 +411,21 @@ class ResumableStore:
 
     def _load(self) -> None:
         """Read the journal and bring the files to the sizes it records."""
-        found = None if self.if_exists == "restart" else _read_journal(self.folder)
+        if self.if_exists == "restart":
+            found = None
+            with contextlib.suppress(OutputError):  # a damaged journal does not matter any more
+                self._names.update((_read_journal(self.folder) or self.committed).sizes)
+        else:
+            found = _read_journal(self.folder)
         # The process died between the move and the removal: the output is complete, and what is left counts for
         # nothing.
         if found is not None and found.published is not None and not (self.folder / found.published).exists():
             found = None
         if found is None or not found.progress:
-            with contextlib.suppress(FileNotFoundError):
-                (self.folder / JOURNAL).unlink()
+            # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
             self._write_journal(self.committed)
+            for name in (*self._names, _CHECKSUMS):
+                (self.folder / name).unlink(missing_ok=True)
             return
         if self.if_exists == "refuse":
             raise OutputError(
@@ -371,13 +443,17 @@ class ResumableStore:
         # Opened at once, not when first needed, so that a missing or short file is reported before hours of computing.
         for name in found.sizes:
             self._file(name)
+        found.verify(
+            [name for name in found.sizes if name not in self._unverified],
+            f"To start from scratch, {self.restart_hint}.",
+        )
 
     def _refuse_other_files(self) -> None:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
         if not self.folder.exists() or any((self.folder / name).exists() for name in (JOURNAL, _OLD_INDEX_JOURNAL)):
             return
         if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {_LOCK, _NEW_JOURNAL}:
-            return
+            return  # the process died before it wrote the first journal
         raise OutputError(f"{self.folder} already exists and is not an elmokit output. Choose another name.")
 
     def _file(self, name: str) -> IO[bytes]:
@@ -402,6 +478,10 @@ class ResumableStore:
     def _write_journal(self, contents: StoreContents) -> None:
         content = asdict(contents)
         del content["folder"]
+        content = json.loads(
+            json.dumps(content)
+        )  # tuples become lists, so that it has the checksum it will be read with
+        content["crc32"] = _journal_crc32(content)
         # Without the `fsync` before the rename, a file system may store the new name before the new content, and a
         # power loss leaves an empty journal.
         temporary = self.folder / _NEW_JOURNAL
@@ -422,14 +502,16 @@ class ResumableStore:
         """Remove the files of the store, and its directory if nothing else is in it."""
         with contextlib.suppress(OSError):
             # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
-            names = [*self._names, JOURNAL, _NEW_JOURNAL, _LOCK]
+            names = [*self._names, _CHECKSUMS, JOURNAL, _NEW_JOURNAL, _LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
 
     def _failure(self, error: OSError) -> OutputError:
         kept = "Nothing was committed; existing outputs are unchanged."
-        if self.progress:
+        if self.progress and not (self.folder / JOURNAL).exists():
+            kept = "The directory was deleted or moved while it was written to, so its contents are lost. Start again."
+        elif self.progress:
             kept = f"Completed work is kept there. Fix the cause, then {self.resume_hint}."
         return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
 
@@ -447,8 +529,11 @@ def _read_journal(folder: Path) -> StoreContents | None:
     except OSError as error:
         raise _damaged(folder / JOURNAL, error) from None
     try:
-        journal = msgspec.json.decode(content, type=_Journal)
-    except msgspec.DecodeError as error:
+        table = msgspec.json.decode(content, type=dict[str, Any])
+        if table.pop("crc32", None) != _journal_crc32(table):
+            raise _damaged(folder / JOURNAL, "its checksum is wrong")
+        journal = msgspec.convert(table, _Journal)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise _damaged(folder / JOURNAL, error) from None
     return _checked(StoreContents(**vars(journal), folder=folder), folder / JOURNAL)
 
@@ -461,7 +546,7 @@ def _read_old_index_journal(folder: Path) -> StoreContents | None:
         contents = StoreContents(content["about"], progress, content["sizes"], content["finished"], folder=folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(folder / _OLD_INDEX_JOURNAL, error) from None
     return _checked(contents, folder / _OLD_INDEX_JOURNAL)
 
@@ -481,11 +566,18 @@ def _damaged(path: Path, reason: object) -> OutputError:
     )
 
 
-def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> None:
-    """Write everything: an unbuffered file may take only a part at a time."""
+def _journal_crc32(table: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(table, sort_keys=True).encode())
+
+
+def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> memoryview:
+    """Write everything, because an unbuffered file may take only a part at a time, and return it as bytes."""
     # A view of the array's memory, not a copy.
-    content = data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
-    rest = memoryview(content)
+    content = memoryview(
+        data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+    )
+    rest = content
     # Linux writes at most 2 GiB per call, and less when the disk is nearly full.
     while rest:
         rest = rest[file.write(rest) :]
+    return content

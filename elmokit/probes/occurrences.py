@@ -204,17 +204,30 @@ class OccurrenceIndex:
             )
         if not store.finished:
             raise OutputError(f"The index {path} is not finished. Run the command that started it again to resume.")
-        dim = self.settings["dim"]
-        self.layers = {
-            layer: store.memory_map(f"layer-{layer}.f16", FLOAT16, dim) for layer in range(1, self.settings["n_layers"])
-        }
+        dim, n_layers = self.settings.get("dim"), self.settings.get("n_layers")
+        if not isinstance(dim, int) or not isinstance(n_layers, int) or dim < 1 or n_layers < 1:
+            raise _damaged(self.path, f"{n_layers!r} layers of {dim!r} numbers")
+        # Not the vectors: they are most of the index, and a changed number in one changes one similarity.
+        store.verify(["types.f16", "types.jsonl", "tokens.i32", "starts.i64"], _remedy(self.path))
+        self.layers = {layer: store.memory_map(f"layer-{layer}.f16", FLOAT16, dim) for layer in range(1, n_layers)}
         self.type_vectors = store.memory_map("types.f16", FLOAT16, dim)
         self.tokens = store.memory_map("tokens.i32", INT32)
         self.starts = store.memory_map("starts.i64", INT64)
         self.types = _read_types(store)
-        if len(self.types) != len(self.type_vectors):
-            raise OutputError(f"{path} is damaged: its files do not match. Delete the index and build it again.")
+        self._check_numbers()
         self.n_sentences, self.n_tokens = len(self.starts), len(self.tokens)
+
+    def _check_numbers(self) -> None:
+        """Check that no number refers to something outside of the files, which a search would read or allocate."""
+        n_tokens = len(self.tokens)
+        if len(self.types) != len(self.type_vectors) or any(len(rows) != n_tokens for rows in self.layers.values()):
+            raise _damaged(self.path, "its files do not match")
+        for start in range(0, n_tokens, COUNT_ROWS):
+            block = self.tokens[start : start + COUNT_ROWS]
+            if block.min() < 0 or block.max() >= len(self.types):
+                raise _damaged(self.path, "it has words without a vector")
+        if len(self.starts) and (self.starts[0] != 0 or self.starts[-1] > n_tokens or (np.diff(self.starts) < 0).any()):
+            raise _damaged(self.path, "its sentences do not follow one another")
 
     def sentence(self, number: int) -> list[str]:
         """Return the words of a sentence."""
@@ -321,11 +334,20 @@ class OccurrenceIndex:
 
 def _read_types(store: StoreContents) -> list[str]:
     try:
-        return [json.loads(line) for line in store.read_bytes("types.jsonl").splitlines()]
-    except ValueError as error:
-        raise OutputError(
-            f"{store.folder / 'types.jsonl'} is damaged ({error}). Delete the index and build it again."
-        ) from None
+        types = [json.loads(line) for line in store.read_bytes("types.jsonl").splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise _damaged(store.folder, f"types.jsonl: {error}") from None
+    if not all(isinstance(word, str) for word in types):
+        raise _damaged(store.folder, "types.jsonl: not all words are strings")
+    return types
+
+
+def _damaged(path: Path, problem: str) -> OutputError:
+    return OutputError(f"The index {path} is damaged ({problem}). {_remedy(path)}")
+
+
+def _remedy(path: Path) -> str:
+    return f"Delete the directory {path} and build the index again."
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

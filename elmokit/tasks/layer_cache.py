@@ -1,15 +1,17 @@
 """The layers of a frozen biLM, computed once per distinct sentence and kept on disk.
 
 A cache is a directory with one :class:`~elmokit.io.resumable.ResumableStore` per model and number format, named by a
-fingerprint of everything that the layers depend on. A store has three growing files: ``layers``, the vectors of its
-sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each sentence's tokens; and ``ends``, the
-row after each sentence's last one. Any number of processes can read what is committed, while one of them appends.
+fingerprint of everything that the layers depend on. A store has four growing files: ``layers``, the vectors of its
+sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each sentence's tokens; ``ends``, the row
+after each sentence's last one; and ``crc32``, a checksum of each sentence's vectors, which is verified whenever they
+are read. Any number of processes can read what is committed, while one of them appends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +56,8 @@ class LayerCache:
         self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
         # Before November 2026 the two parts of the name were in the other order, and the directory held shards.
         self.folder = Path(folder) / f"{dtype}-{fingerprint(elmo.model, elmo.start)}"
-        self._rows: dict[bytes, tuple[int, int]] = {}  # of each sentence: its first row, and the one after its last
+        # Of each sentence: its first row, the one after its last, and the checksum of the rows.
+        self._rows: dict[bytes, tuple[int, int, int]] = {}
         self._layers = np.zeros((0, 0), self.dtype)
         self._read_committed()
 
@@ -102,7 +105,7 @@ class LayerCache:
             return 0
         settings = {"dtype": str(self.dtype), "n_layers": self.shape.n_layers, "dim": self.shape.dim}
         n_done = 0
-        with ResumableStore(self.folder, settings, wait=True) as store:
+        with ResumableStore(self.folder, settings, wait=True, unverified=["layers"]) as store:
             self._read_committed(store.committed)  # what another process has added in the meantime
             missing = {key: sentence for key, sentence in wanted.items() if key not in self._rows}
             n_tokens = sum(map(len, missing.values()))
@@ -113,7 +116,9 @@ class LayerCache:
                     # (layers, tokens, dim) becomes (tokens, layers, dim), so that the rows of a sentence are
                     # consecutive in the file.
                     end += layers.shape[1]
-                    store.append("layers", np.ascontiguousarray(layers.swapaxes(0, 1).astype(self.dtype)))
+                    rows = np.ascontiguousarray(layers.swapaxes(0, 1).astype(self.dtype))
+                    store.append("layers", rows)
+                    store.append("crc32", np.array([zlib.crc32(rows.data)], np.uint32))
                     store.append("ends", np.array([end], np.int64))
                     store.append("keys", key)
                     n_done += layers.shape[1]
@@ -136,18 +141,26 @@ class LayerCache:
             contents = read_store(self.folder)
         if contents.progress.get("n_sentences", 0) == len(self._rows):
             return
+        contents.verify(["keys", "ends", "crc32"], self._remedy)
         width = self.shape.n_layers * self.shape.dim
         self._layers = contents.memory_map("layers", self.dtype, width)
         keys = contents.memory_map("keys", np.uint8, KEY_BYTES)
         ends = contents.memory_map("ends", np.int64).tolist()
-        if len(keys) != len(ends) or (ends and ends[-1] > len(self._layers)):
-            raise FormatError(f"{self.folder} is damaged. Delete it; its layers will be computed again.")
-        starts = [0, *ends[:-1]]
-        self._rows = {key.tobytes(): rows for key, rows in zip(keys, zip(starts, ends, strict=True), strict=True)}
+        checksums = contents.memory_map("crc32", np.uint32).tolist()
+        if not len(keys) == len(ends) == len(checksums) or (ends and ends[-1] > len(self._layers)):
+            raise FormatError(f"{self.folder} is damaged. {self._remedy}")
+        rows = zip([0, *ends[:-1]], ends, checksums, strict=True)
+        self._rows = {key.tobytes(): row for key, row in zip(keys, rows, strict=True)}
+
+    @property
+    def _remedy(self) -> str:
+        return f"Delete the directory {self.folder}: its layers will be computed again."
 
     def _stored(self, key: bytes) -> NDArray[Any]:
-        start, end = self._rows[key]
+        start, end, checksum = self._rows[key]
         rows: NDArray[Any] = self._layers[start:end]
+        if zlib.crc32(rows.data) != checksum:
+            raise FormatError(f"{self.folder / 'layers'} is damaged: it is not what was written. {self._remedy}")
         return rows.reshape(end - start, self.shape.n_layers, self.shape.dim).swapaxes(0, 1)
 
 

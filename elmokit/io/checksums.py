@@ -1,0 +1,88 @@
+"""Checksums of what was written to files, so that a later run notices what a disk or a copy has changed.
+
+A file can be written out of order, and may be incomplete when the process dies. One checksum per file would have to be
+computed from the start after each write, and one per fixed block would be wrong for a block that was later filled
+further. So each *extent*, the bytes of a write or of several writes at the end of a file, has a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXTENT = np.dtype([("file", "<u4"), ("start", "<i8"), ("stop", "<i8"), ("crc32", "<u4")])
+"""An extent as it is stored. ``file`` is the position of the file's name in a list that the owner keeps."""
+
+_TRUNCATED = -1
+"""``stop`` of a mark that a file was cut to the size ``start``: earlier extents behind it do not count any more."""
+_BLOCK = 1 << 20
+
+
+@dataclass
+class WrittenExtents:
+    """The extents that were written since the last call of :meth:`take`."""
+
+    _extents: dict[str, list[list[int]]] = field(default_factory=dict)
+
+    def add(self, name: str, start: int, data: bytes | memoryview, continues: bool = False) -> None:
+        """Note that data was written to a file at an offset.
+
+        Args:
+            name: The file.
+            start: The offset.
+            data: What was written.
+            continues: Make one extent of this write and the one before, if they are adjacent. An extent that a
+                truncation cuts in two does not count any more, so writes between which a file may be cut stay apart.
+        """
+        extents = self._extents.setdefault(name, [])
+        if continues and extents and extents[-1][1] == start:
+            # A checksum can be continued, so that a file that only grows has one extent per call of `take`.
+            last = extents[-1]
+            last[1], last[2] = start + len(data), zlib.crc32(data, last[2])
+        else:
+            extents.append([start, start + len(data), zlib.crc32(data)])
+
+    def take(self, files: Sequence[str], truncated: Mapping[str, int]) -> bytes:
+        """Return the extents as they are stored, followed by marks for truncated files, and forget them.
+
+        Args:
+            files: The names of all files in a fixed order.
+            truncated: The new sizes of files that are cut.
+        """
+        taken, self._extents = self._extents, {}
+        rows = [(number, *extent) for number, name in enumerate(files) for extent in taken.get(name, ())]
+        rows += [(files.index(name), size, _TRUNCATED, 0) for name, size in truncated.items()]
+        return np.array(rows, EXTENT).tobytes()
+
+
+def extents_of(content: bytes, file: int) -> NDArray[np.void]:
+    """Return the extents of one file that count, from what :meth:`WrittenExtents.take` returned over time."""
+    stored = np.frombuffer(content, EXTENT)
+    own = stored[stored["file"] == file]
+    counts = own["stop"] != _TRUNCATED
+    for mark in np.flatnonzero(~counts):
+        counts[:mark] &= own["stop"][:mark] <= own["start"][mark]
+    counted: NDArray[np.void] = own[counts]
+    return counted
+
+
+def find_damage(path: Path, extents: NDArray[np.void]) -> tuple[int, int] | None:
+    """Return where the first extent whose content has changed starts and stops, or None if there is none.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        for _, start, stop, expected in extents.tolist():
+            file.seek(start)
+            checksum, rest = 0, stop - start
+            while rest > 0 and (block := file.read(min(_BLOCK, rest))):
+                checksum, rest = zlib.crc32(block, checksum), rest - len(block)
+            if rest or checksum != expected:
+                return start, stop
+    return None
