@@ -136,7 +136,7 @@ def test_a_missing_validation_metric_is_reported(tmp_path: Path) -> None:
 
 def test_bidaf_is_imported_as_far_as_the_models_agree_and_the_rest_is_reported(tmp_path: Path) -> None:
     config, _ = imported(tmp_path, PUBLISHED["qa"]())
-    assert config.chars == CharsConfig(dim=16, filters=((5, 100),), dropout=0.2)
+    assert config.chars == CharsConfig(dim=16, filters=((5, 100),), dropout=0.2, spelling="marked bytes")
     assert (config.model.hidden, config.model.dropout) == (100, 0.2)
     assert (config.train.optimizer.betas, config.train.average) == ((0.9, 0.9), None)
     without = unsupported(tmp_path, PUBLISHED["qa"]())

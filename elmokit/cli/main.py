@@ -34,6 +34,7 @@ COMMANDS = {
 """Each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
 TASK_COMMANDS = {
     "import": "elmokit.cli.task_import",
+    "open": "elmokit.cli.task_open",
     "sweep": "elmokit.cli.task_sweep",
     "weights": "elmokit.cli.task_sweep",
 }
@@ -70,7 +71,8 @@ class _LazyGroup(click.Group):
 
 
 def _load(module: str, name: str) -> click.Command:
-    variable = "import_" if name == "import" else name.replace("-", "_")
+    # Names that Python uses itself have an underscore.
+    variable = f"{name}_" if name in ("import", "open") else name.replace("-", "_")
     command: click.Command = getattr(importlib.import_module(module), variable)
     return command
 

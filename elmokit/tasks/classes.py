@@ -91,7 +91,7 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
     def collate(self, examples: Sequence[Example], inputs: Inputs, known: Labels, config: Config) -> ClassBatch:
         """Build a batch, without classes if an example has none or an unknown one."""
         texts = zip(*map(self.sentences, examples), strict=True)
-        tokens = tuple(inputs.batch(sentences) for sentences in texts)
+        tokens = inputs.batches(*texts)
         ids = {name: number for number, name in enumerate(known["classes"])}
         numbers = [ids[example.label] for example in examples if example.label in ids]
         return ClassBatch(tokens, torch.tensor(numbers) if len(numbers) == len(examples) else None)

@@ -62,11 +62,22 @@ class CharsConfig:
     min_count: int = setting(1, "Rarer characters of the training text are unknown.")
     dropout: float = setting(0.0, "Dropout on the character vectors.")
     activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation after the convolutions.")
+    spelling: Literal["characters", "bytes", "marked bytes"] = setting(
+        "characters", "Read the characters of a word, its UTF-8 bytes, or its bytes between a begin and an end mark."
+    )
+    windows: Literal["word", "complete", "batch"] = setting(
+        "word",
+        "Where a filter's maximum is taken: windows inside the word, and the first one of a word shorter than the "
+        "filter; the same with 0 for such a word (AllenNLP since 1.3); or all windows up to the longest word of the "
+        "batch (AllenNLP before 1.3).",
+    )
+    min_chars: int | None = setting(None, 'With windows = "batch", pad words to at least this many characters.')
 
     def __post_init__(self) -> None:
         check_at_least("dim", self.dim, 1)
         check_at_least("min_count", self.min_count, 1)
         check_at_least("max_chars", self.max_chars, 1)
+        check_at_least("min_chars", self.min_chars, 1)
         check_fraction("dropout", self.dropout)
         if not self.filters or any(len(pair) != 2 or min(pair) < 1 for pair in self.filters):
             raise ConfigError(f"filters is {list(self.filters)}; it must be pairs [width, number], both at least 1.")
@@ -103,7 +114,11 @@ class ElmoConfig:
     """A frozen biLM, and where its mixes enter the model."""
 
     model: str | None = setting(None, "Path, URL or published name of a model; false for the model in the package.")
-    start: Literal["warm", "zero"] = setting("warm", "LSTM state that each sentence starts from.")
+    start: Literal["warm", "zero", "continued"] = setting(
+        "warm",
+        "LSTM state that each sentence starts from. With continued, the first text of an example starts from zero, and "
+        "each further one from the state after the text before it; for models that AllenNLP trained.",
+    )
     input: MixConfig | None = setting(
         MixConfig(), "A learned mix of layers, concatenated to the word vectors; set to `false` to disable."
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,16 @@ from elmokit.tasks.nn.token_chars import TokenCharCNN
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 """Maps sentences to one array each, ``(layers, tokens, dim)``."""
 
+TextLayerSource = Callable[[Sequence[Sequence[Sequence[str]]]], Sequence[Sequence[NDArray[Any]]]]
+"""Maps the texts of examples, one list of sentences for each text of an example, to their arrays."""
+
 N_SPECIAL = 2  # 0 padding, 1 unknown
+Spelling = Literal["characters", "bytes", "marked bytes"]
+# The ids of bytes are those of AllenNLP's character tokenizer: byte + 1, so that row 1 is that of byte 0, which no text
+# contains. Rows 259 and 260 begin and end a word, and there are 262 rows. A byte is written as the character with its
+# number.
+BYTES = [chr(number) for number in range(1, 261)]
+BEGIN_MARK, END_MARK = chr(258), chr(259)
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,8 @@ class Inputs:
         max_chars: Cut words to this many characters.
         elmo: The sizes of the biLM's layers; None without ELMo.
         layers_of: Returns the layers of sentences.
+        spelling: Whether a word is read as characters or as bytes; ``chars`` must be ``BYTES`` for the latter.
+        layers_of_texts: Returns the layers of all texts of examples, if those of a text depend on the texts before it.
     """
 
     def __init__(
@@ -93,16 +104,38 @@ class Inputs:
         max_chars: int | None,
         elmo: ElmoShape | None = None,
         layers_of: LayerSource | None = None,
+        spelling: Spelling = "characters",
+        layers_of_texts: TextLayerSource | None = None,
     ) -> None:
         self.tables, self.max_chars, self.elmo, self.layers_of = dict(tables), max_chars, elmo, layers_of
+        self.spelling: Spelling = spelling
+        self.layers_of_texts = layers_of_texts
         self.chars = None if chars is None else list(chars)
         self._word_ids = {
             name: {word: row for row, word in enumerate(table.words, start=N_SPECIAL)} for name, table in tables.items()
         }
         self._char_ids = {char: row for row, char in enumerate(chars or (), start=N_SPECIAL)}
 
-    def batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
-        """Make a batch of sentences: padded ids, and the biLM's layers if the model uses ELMo."""
+    def batches(self, *texts: Sequence[Sequence[str]]) -> tuple[TokenBatch, ...]:
+        """Make a batch of each text of examples that have several, in the order in which AllenNLP reads them.
+
+        Args:
+            texts: For each text, such as premise and hypothesis, the sentences of all examples.
+        """
+        if self.layers_of_texts is None:
+            return tuple(self.batch(sentences) for sentences in texts)
+        layers = self.layers_of_texts(texts)
+        return tuple(self.batch(sentences, own) for sentences, own in zip(texts, layers, strict=True))
+
+    def batch(self, sentences: Sequence[Sequence[str]], layers: Sequence[NDArray[Any]] | None = None) -> TokenBatch:
+        """Make a batch of sentences: padded ids, and the biLM's layers if the model uses ELMo.
+
+        Args:
+            sentences: Lists of tokens.
+            layers: The layers of the sentences, if they are known already.
+        """
+        if layers is None and self.layers_of_texts is not None:
+            (layers,) = self.layers_of_texts([sentences])
         mask = mask_of(sentences)
         time = mask.shape[1]
         words = {name: self._padded(self._ids_in(name, sentences), time) for name in self.tables}
@@ -111,20 +144,38 @@ class Inputs:
             numbers: dict[str, int] = {}  # of the distinct tokens
             rows = [[numbers.setdefault(token, len(numbers)) for token in sentence] for sentence in sentences]
             chars, index = self._char_rows(list(numbers)), self._padded(rows, time)
-        return TokenBatch(words, chars, index, self._layers(sentences, time), mask)
+        return TokenBatch(words, chars, index, self._layers(sentences, time, layers), mask)
 
     def _ids_in(self, name: str, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
         ids, lowercase = self._word_ids[name], self.tables[name].lowercase
         return [[ids.get(word.lower() if lowercase else word, 1) for word in sentence] for sentence in sentences]
 
     def _char_rows(self, tokens: Sequence[str]) -> Tensor:
-        rows = [[self._char_ids.get(char, 1) for char in token[: self.max_chars]] for token in tokens]
+        rows = [[self._char_ids.get(char, 1) for char in self._spell(token)[: self.max_chars]] for token in tokens]
         return self._padded(rows, max(map(len, rows), default=1) or 1)
 
-    def _layers(self, sentences: Sequence[Sequence[str]], time: int) -> Tensor | None:
-        if self.elmo is None or self.layers_of is None:
+    def _spell(self, token: str) -> str:
+        if self.spelling == "characters":
+            return token
+        # Latin-1 writes each byte as the character with its number.
+        spelled = token.encode("utf-8", "surrogatepass").decode("latin-1")
+        return spelled if self.spelling == "bytes" else f"{BEGIN_MARK}{spelled}{END_MARK}"
+
+    def with_elmo(
+        self, elmo: ElmoShape, layers_of: LayerSource | None = None, layers_of_texts: TextLayerSource | None = None
+    ) -> Inputs:
+        """Return the same vocabularies with a source of biLM layers."""
+        return Inputs(self.tables, self.chars, self.max_chars, elmo, layers_of, self.spelling, layers_of_texts)
+
+    def _layers(
+        self, sentences: Sequence[Sequence[str]], time: int, known: Sequence[NDArray[Any]] | None
+    ) -> Tensor | None:
+        if self.elmo is None or (self.layers_of is None and known is None):
             return None
-        return pad_layers(self.layers_of(sentences), time, self.elmo)
+        if known is None:
+            assert self.layers_of is not None
+            known = self.layers_of(sentences)
+        return pad_layers(known, time, self.elmo)
 
     @staticmethod
     def _padded(rows: Sequence[Sequence[int]], time: int) -> Tensor:
@@ -170,7 +221,9 @@ class InputLayer(nn.Module):
         self.char_cnn: TokenCharCNN | None = None
         if chars is not None and inputs.chars is not None:
             n_rows = len(inputs.chars) + N_SPECIAL
-            self.char_cnn = TokenCharCNN(n_rows, chars.dim, chars.filters, chars.activation, chars.dropout)
+            self.char_cnn = TokenCharCNN(
+                n_rows, chars.dim, chars.filters, chars.activation, chars.dropout, chars.windows, chars.min_chars
+            )
         self.mixes = nn.ModuleDict()
         self.penalties: dict[str, float] = {}
         self.dropouts = nn.ModuleDict()

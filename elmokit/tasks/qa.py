@@ -278,8 +278,9 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
 
     def collate(self, examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:
         """Build a batch, without gold positions if a question has no gold answers."""
-        passage = inputs.batch([example.passage.tokens for example in examples])
-        question = inputs.batch([example.tokens for example in examples])
+        question, passage = inputs.batches(
+            [example.tokens for example in examples], [example.passage.tokens for example in examples]
+        )
         if any(example.answers is None for example in examples):
             return QaBatch(question, passage, None, None)
         no_answer = passage.mask.shape[1] if config.model.no_answer else UNKNOWN

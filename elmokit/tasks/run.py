@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -25,6 +27,8 @@ from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import recover_interrupted
 from elmokit.io.progress import ProgressCallback
 from elmokit.nn.devices import parse_device
+from elmokit.tasks.allennlp_archive.files import is_task_archive
+from elmokit.tasks.allennlp_archive.opened import OpenedArchive, open_task_archive
 from elmokit.tasks.batches import sample_texts
 from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.finetune import finetune_for_task
@@ -32,6 +36,9 @@ from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.loop import EvaluationCallback, train_seed
 from elmokit.tasks.run_folder import (
+    ARCHIVE_SEED,
+    OWN_BILM,
+    elmo_start,
     finished_seeds,
     mean_and_deviation,
     read_vocabulary,
@@ -48,7 +55,6 @@ from elmokit.training.run_folder import run_lock, write_json
 from elmokit.weights.open import DEFAULT_MODEL
 
 READ_AHEAD_EXAMPLES = 256
-FINETUNED = "bilm"  # the directory in a run for the biLM that it has fine-tuned
 
 
 def train_task(
@@ -98,6 +104,10 @@ def train_task(
         raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
     torch_device = parse_device(device)
     task.check_inputs(config)
+    if config.elmo is not None and config.elmo.start == "continued":
+        raise ConfigError(
+            "elmo.start is 'continued', which is for models that AllenNLP trained. Set it to 'warm' or 'zero' to train."
+        )
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
     train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
@@ -197,26 +207,32 @@ class TaskRun(TaskSetup):
 
 
 def open_run(run: str | Path, seed: int | None = None, device: str | torch.device = "cpu") -> TaskRun:
-    """Open the trained model of a run.
+    """Open the trained model of a run, or one that AllenNLP trained.
 
     Args:
-        run: The run directory.
-        seed: Which training's model to open; None for the one with the best dev score.
+        run: The run directory; or an archive of AllenNLP (``model.tar.gz``), or the directory of an unpacked one.
+        seed: Which training's model to open; None for the one with the best dev score. An archive has one model.
         device: Where to compute.
 
     Raises:
         ModelNotFoundError: There is no such run or seed, or its training is not finished.
         FormatError: The run is damaged, or its biLM has changed.
         ConfigError: The device cannot be used.
+        ModelError, ConfigError: An archive cannot be opened; see
+            :func:`elmokit.tasks.allennlp_archive.opened.open_task_archive`.
     """
     run, torch_device = Path(run), parse_device(device)
+    if is_task_archive(run) and not (run / "config.toml").is_file():
+        if seed not in (None, ARCHIVE_SEED):
+            raise ModelNotFoundError(f"{run} is an archive of AllenNLP with a single model. Leave out the seed {seed}.")
+        return run_of_archive(open_task_archive(run), torch_device)
     if not (run / "config.toml").is_file():
         raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
     task, config = load_run_config(run)
     finished = finished_seeds(run)
     if seed is None and finished:
         results = {number: read_json(run / f"seed-{number}" / "result.json") for number in finished}
-        seed = max(finished, key=lambda number: results[number]["dev"][task.metric])
+        seed = max(finished, key=lambda number: results[number]["dev"].get(task.metric, 0.0))
     if seed not in finished:
         raise ModelNotFoundError(
             f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
@@ -237,9 +253,12 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
                 f"{run} was trained with another biLM than the one that is now at {config.elmo.model or DEFAULT_MODEL} "
                 f"(fingerprint {expected}, found {found}). Restore the old one, or train again."
             )
-        cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
         inputs = _with_elmo(inputs, elmo)
-        inputs.layers_of = cache.layers
+        if config.elmo.start == "continued":
+            inputs.layers_of_texts = partial(_continued_layers, elmo)
+        else:
+            cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
+            inputs.layers_of = cache.layers
     model = TaskSetup(task, config, inputs, labels, torch_device).build()
     weights = run / f"seed-{seed}" / "best.safetensors"
     try:
@@ -248,6 +267,21 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         reason = " ".join(str(error).split())[:200]
         raise FormatError(f"{weights} does not fit the run ({reason}). Copy the run again.") from None
     return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)
+
+
+def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
+    """Return the model of an opened archive, ready to evaluate and to predict."""
+    setup, inputs = opened.setup, opened.setup.inputs
+    if opened.bilm is not None:
+        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo), n_mixes=0).to(device)
+        inputs = _with_elmo(inputs, elmo)
+        # Nothing is cached: an archive has no directory for it.
+        if setup.config.elmo.start == "continued":
+            inputs.layers_of_texts = partial(_continued_layers, elmo)
+        else:
+            inputs.layers_of = elmo.embed
+    model = opened.model.to(device).eval()
+    return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model, ARCHIVE_SEED, None)
 
 
 def evaluate_run(
@@ -288,9 +322,19 @@ def evaluate_run(
     return len(examples), scores
 
 
+def _continued_layers(elmo: Elmo, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[NDArray[Any]]]:
+    """Return the layers of the texts of examples, each text continuing from the one before it.
+
+    The texts are the batches of a stateful Elmo, whose row r continues from row r of the previous batch.
+    """
+    n_examples = len(texts[0])
+    layers = elmo.embed([sentence for text in texts for sentence in text], batch_size=max(n_examples, 1))
+    return [layers[start : start + n_examples] for start in range(0, len(texts) * n_examples, n_examples or 1)]
+
+
 def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
     shape = ElmoShape(elmo.n_layers, elmo.output_dim)
-    return Inputs(inputs.tables, inputs.chars, inputs.max_chars, shape)
+    return inputs.with_elmo(shape)
 
 
 def _read_examples(task: AnyTask, config: Any, part: str) -> list[Any]:
@@ -304,13 +348,13 @@ def _read_examples(task: AnyTask, config: Any, part: str) -> list[Any]:
 
 
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
-    return Elmo.from_pretrained(source, start=config.start, n_mixes=0, device=device)
+    return Elmo.from_pretrained(source, start=elmo_start(config), n_mixes=0, device=device)
 
 
 def _model_of(config: ElmoConfig, run: Path) -> str | None:
-    """Return the source of a run's biLM: its own directory if it has fine-tuned one."""
-    if config.finetune is not None:
-        return str(run / FINETUNED)
+    """Return the source of a run's biLM: its own directory if it has fine-tuned one, or one from an archive."""
+    if config.finetune is not None or (run / OWN_BILM).is_dir():
+        return str(run / OWN_BILM)
     return config.model if config.model == DEFAULT_MODEL else resolve_path(run, config.model)
 
 
@@ -323,9 +367,9 @@ def _finetuned(
     progress: ProgressCallback | None,
 ) -> Elmo:
     """Fine-tune the biLM on the distinct sentences of the training examples, unless the run has done so already."""
-    if not (run / FINETUNED).exists():
+    if not (run / OWN_BILM).exists():
         assert config.finetune is not None
         texts = (tuple(sentence) for example in train for sentence in task.texts(example) if sentence)
         sentences = list(dict.fromkeys(texts))
-        finetune_for_task(config.model, sentences, config.finetune, run / FINETUNED, device, progress)
-    return _open_elmo(config, str(run / FINETUNED), device)
+        finetune_for_task(config.model, sentences, config.finetune, run / OWN_BILM, device, progress)
+    return _open_elmo(config, str(run / OWN_BILM), device)

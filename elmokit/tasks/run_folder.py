@@ -7,7 +7,7 @@
     run.json           command, working directory, versions, sizes and checksums of the data and word vectors, the
                        biLM's fingerprint and model card
     layers/            the biLM's layers, unless the config names another directory
-    bilm/              the fine-tuned biLM, if the run has one
+    bilm/              the run's own biLM: fine-tuned, or from an archive of AllenNLP
     seed-N/            metrics.jsonl, checkpoint/, best.safetensors, result.json
     results.json       the results of all seeds, mean and standard deviation
     lock               held by the process that trains there
@@ -29,12 +29,12 @@ from typing import Any
 import torch
 
 from elmokit.config import read_json, to_dict, to_toml
-from elmokit.embedder import Elmo
+from elmokit.embedder import Elmo, Start
 from elmokit.errors import TrainingError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import atomic_write
 from elmokit.io.text_files import open_binary
-from elmokit.tasks.config import expand_paths
+from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.table import load_run_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
@@ -43,6 +43,14 @@ from elmokit.training.run_folder import check_settings, write_json
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""
 MAX_VOCABULARY_BYTES = 1 << 30
+OWN_BILM = "bilm"
+ARCHIVE_SEED = 0
+"""The number of the one training in an archive of AllenNLP."""
+
+
+def elmo_start(config: ElmoConfig) -> Start:
+    """Return how an ``Elmo`` starts sentences for a task's setting."""
+    return "stateful" if config.start == "continued" else config.start
 
 
 def finished_seeds(run: Path) -> list[int]:

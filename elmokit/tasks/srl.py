@@ -2,7 +2,8 @@
 
 He et al. 2017; Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for
 OntoNotes. Tags are decoded by Viterbi's algorithm from log-probabilities, as in He et al. AllenNLP passed probabilities
-to it in all its versions, so that its best path does not have the highest probability.
+to it in all its versions, so that its best path does not have the highest probability; models that it trained are
+decoded in the same way (``model.decoding``).
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class SrlModelConfig:
     dropout: float = setting(0.1, "Recurrent dropout of each layer, with one mask per sentence.")
     input_bias: Literal["without ELMo", "always", "never"] = setting(
         "without ELMo", "When each layer has a second bias, for its input. AllenNLP's configurations drop it with ELMo."
+    )
+    decoding: Literal["log-probabilities", "probabilities"] = setting(
+        "log-probabilities", "What the best sequence of tags has the highest sum of. AllenNLP added probabilities."
     )
 
     def __post_init__(self) -> None:
@@ -118,6 +122,7 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         self.to_tags = nn.Linear(config.hidden + inputs.elmo_output_dim, len(self.tags))
         nn.init.orthogonal_(self.to_tags.weight)
         self.penalties = RulePenalties(len(self.tags), rules_of(self.tags, "IOB2"))
+        self.decoding = config.decoding
 
     def scores(self, batch: SrlBatch) -> Tensor:
         """Return unnormalized scores of tags, ``(rows, time, tags)``."""
@@ -139,8 +144,9 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         frames: list[Frames] = [[] for _ in range(batch.n_examples)]
         if not batch.owners:
             return frames
-        log_probabilities = self.scores(batch).log_softmax(dim=-1)
-        paths = viterbi(log_probabilities, batch.tokens.mask, *self.penalties())
+        scores = self.scores(batch)
+        scores = scores.softmax(dim=-1) if self.decoding == "probabilities" else scores.log_softmax(dim=-1)
+        paths = viterbi(scores, batch.tokens.mask, *self.penalties())
         for path, owner, predicate in zip(paths, batch.owners, batch.predicates, strict=True):
             if predicate is not None:
                 frames[owner].append((predicate, chunks_of([self.tags[tag] for tag in path])))
@@ -210,6 +216,11 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         for owner, example in enumerate(examples):
             found: list[int | None] = [example.predicate]
             if example.predicate is None and example.tags is None:
+                if not known["predicates"]:
+                    raise TextError(
+                        f"{example.where}: no predicate is given, and this run does not know which words are "
+                        f"predicates, because AllenNLP trained it. Write the line as: 1 Mira fixed it {DIVIDER}"
+                    )
                 found = [i for i, token in enumerate(example.tokens) if token.lower() in likely_predicates]
             owners += [owner] * len(found)
             predicates += found

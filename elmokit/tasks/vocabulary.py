@@ -14,7 +14,7 @@ from torch import Tensor
 from elmokit.config import from_dict
 from elmokit.errors import ConfigError
 from elmokit.tasks.config import CharsConfig, WordsConfig, expand_paths
-from elmokit.tasks.inputs import N_SPECIAL, Inputs, WordTable
+from elmokit.tasks.inputs import BYTES, N_SPECIAL, Inputs, WordTable
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 
@@ -52,17 +52,24 @@ class TaskVocabulary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``vocabulary.json``, which :func:`inputs_from` reads; the labels are added to it."""
-        return {
-            "tables": {name: asdict(table) for name, table in self.inputs.tables.items()},
-            "chars": self.inputs.chars,
-            "max_chars": self.inputs.max_chars,
-        }
+        return vocabulary_content(self.inputs)
+
+
+def vocabulary_content(inputs: Inputs) -> dict[str, Any]:
+    """Return the words and characters of a run as plain values."""
+    content: dict[str, Any] = {
+        "tables": {name: asdict(table) for name, table in inputs.tables.items()},
+        "chars": inputs.chars,
+        "max_chars": inputs.max_chars,
+    }
+    # Left out by default, so that a run from before the key existed can be resumed.
+    return content if inputs.spelling == "characters" else {**content, "spelling": inputs.spelling}
 
 
 def inputs_from(content: Mapping[str, Any]) -> Inputs:
     """Build a run's inputs, without a biLM, from the content of its ``vocabulary.json``."""
     tables = {name: from_dict(WordTable, table, name) for name, table in content["tables"].items()}
-    return Inputs(tables, content["chars"], content["max_chars"])
+    return Inputs(tables, content["chars"], content["max_chars"], spelling=content.get("spelling", "characters"))
 
 
 def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> TaskVocabulary:
@@ -78,9 +85,12 @@ def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Se
     other = Counter(word for example in others for sentence in task.sentences(example) for word in sentence)
     made = {name: make_table(name, words, training, other) for name, words in task.word_configs(config).items()}
     tables = {name: initial.table for name, initial in made.items()}
-    chars = None if config.chars is None else make_chars(config.chars, training)
+    inputs = Inputs(tables, None, None)
+    if config.chars is not None:
+        chars = make_chars(config.chars, training)
+        inputs = Inputs(tables, chars, config.chars.max_chars, spelling=config.chars.spelling)
     return TaskVocabulary(
-        Inputs(tables, chars, None if config.chars is None else config.chars.max_chars),
+        inputs,
         {name: initial.vectors for name, initial in made.items() if initial.vectors is not None},
         {name: initial.coverage for name, initial in made.items() if initial.coverage is not None},
     )
@@ -129,7 +139,9 @@ def make_table(name: str, config: WordsConfig, training: Counter[str], others: C
 
 
 def make_chars(config: CharsConfig, training: Counter[str]) -> list[str]:
-    """List the characters of the training text, the most frequent first."""
+    """List the characters of the training text, the most frequent first; or all bytes."""
+    if config.spelling != "characters":
+        return BYTES
     counts: Counter[str] = Counter()
     for word, count in training.items():
         for char in word:

@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -47,7 +47,8 @@ _SMALL_BYTES = 1 << 20  # allowed at any ratio
 _HEADER_BYTES = 1 << 14  # of text in one header of a tar file
 _BLOCK = 1 << 20
 
-_ROOTS = ("*.hdf5", "*.h5", "model.safetensors", "encoder.pkl", "*.index", "saved_model.pb", "*weight_file")
+MODEL_ROOTS = ("*.hdf5", "*.h5", "model.safetensors", "encoder.pkl", "*.index", "saved_model.pb", "*weight_file")
+"""Patterns of the files that a directory is recognized as a model by."""
 _TEXT_HEADERS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -82,8 +83,13 @@ class Unpacked(NamedTuple):
 
 
 @contextlib.contextmanager
-def unpacked(path: Path) -> Iterator[Unpacked]:
+def unpacked(path: Path, wanted: Sequence[str] = MODEL_FILES, roots: Sequence[str] = MODEL_ROOTS) -> Iterator[Unpacked]:
     """Unpack an archive and yield the directory of the one model in it, which is deleted after the block.
+
+    Args:
+        path: The archive.
+        wanted: Patterns of the names of the files to unpack.
+        roots: Patterns of the files that are in the directory of a model.
 
     Raises:
         FormatError: The archive is damaged or unsafe, or holds no model or several.
@@ -93,7 +99,7 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
     with tempfile.TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
-            names = _unpack_zip(path, folder) if _is_zip(path) else _unpack_tar(path, folder)
+            names = (_unpack_zip if _is_zip(path) else _unpack_tar)(path, folder, wanted)
         except _DAMAGE as error:
             raise FormatError(
                 f"{path} is a damaged archive, or of a format that cannot be read ({error}). Download or copy it again."
@@ -102,7 +108,7 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
             if error.errno is None:  # gzip, bz2 and lzma report damage this way
                 raise FormatError(f"{path} is a damaged archive ({error}). Download or copy it again.") from None
             raise OutputError(f"Unpacking {path} for reading failed: {error.strerror}.") from None
-        yield Unpacked(_root(path, folder), names)
+        yield Unpacked(_root(path, folder, roots), names)
 
 
 def _is_zip(path: Path) -> bool:
@@ -126,7 +132,7 @@ def _is_tar(path: Path) -> bool:
         return True
 
 
-def _unpack_zip(path: Path, folder: Path) -> list[str]:
+def _unpack_zip(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         limit = _Limit(path, folder)
@@ -141,13 +147,13 @@ def _unpack_zip(path: Path, folder: Path) -> list[str]:
         for member in members:
             # A second loop: nothing is written before every member was checked.
             name = _safe_path(path, member.filename)
-            if not member.is_dir() and _is_wanted(name):
+            if not member.is_dir() and _is_wanted(name, wanted):
                 with archive.open(member) as source:
                     _write(path, source, folder / name, member.file_size)
     return [member.filename for member in members]
 
 
-def _unpack_tar(path: Path, folder: Path) -> list[str]:
+def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
     names: list[str] = []
     limit = _Limit(path, folder)
     # Read as a stream, so that each member is checked before the next one is searched for.
@@ -160,7 +166,7 @@ def _unpack_tar(path: Path, folder: Path) -> list[str]:
             if not member.isreg():
                 raise _unsafe(path, member.name, "is a link or a device")
             limit.take(member.name, member.size, None)
-            if _is_wanted(name):
+            if _is_wanted(name, wanted):
                 source = archive.extractfile(member)
                 assert source is not None
                 _write(path, source, folder / name, member.size)
@@ -232,9 +238,9 @@ def _unsafe(path: Path, name: str, why: str) -> FormatError:
     return FormatError(f"{path} is not opened: its member {name!r} {why}.")
 
 
-def _is_wanted(name: PurePosixPath) -> bool:
+def _is_wanted(name: PurePosixPath, wanted: Sequence[str]) -> bool:
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in name.parts)
-    return not hidden and any(fnmatch(name.name, pattern) for pattern in MODEL_FILES)
+    return not hidden and any(fnmatch(name.name, pattern) for pattern in wanted)
 
 
 def _write(path: Path, source: IO[bytes], target: Path, declared: int) -> None:
@@ -255,9 +261,9 @@ def _write(path: Path, source: IO[bytes], target: Path, declared: int) -> None:
         raise _unsafe(path, target.name, f"is truncated: {written:,} of {declared:,} bytes")
 
 
-def _root(path: Path, folder: Path) -> Path:
+def _root(path: Path, folder: Path, patterns: Sequence[str]) -> Path:
     """Find the one directory that holds a model."""
-    roots = {file.parent for file in folder.rglob("*") if any(fnmatch(file.name, pattern) for pattern in _ROOTS)}
+    roots = {file.parent for file in folder.rglob("*") if any(fnmatch(file.name, pattern) for pattern in patterns)}
     # `variables` holds the weights of a SavedModel, `fta` the files of the ELMo inside an archive of an AllenNLP task
     # model. The model is the directory above either.
     roots = {root.parent if root.name in ("variables", "fta") else root for root in roots}

@@ -46,7 +46,7 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     """
     report = ImportReport()
     top = ConfigTable(read_config_file(path, variables), "", report)
-    tables = _convert_config(top) if "model" in top.content else _convert_fragment(top)
+    tables = convert_config(top) if "model" in top.content else _convert_fragment(top)
     top.report_unused()
     if "task" in tables:
         config_of(tables, str(path))  # raises an error now if the result is not a valid config
@@ -54,7 +54,12 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     return _header(Path(path).name, tables, report) + to_toml(ordered), report
 
 
-def _convert_config(top: ConfigTable) -> Tables:
+def convert_config(top: ConfigTable) -> Tables:
+    """Convert the tables of a config.
+
+    Raises:
+        ConfigError: A value has a wrong type, or the model has no counterpart.
+    """
     model, reader = top.table("model"), top.table("dataset_reader")
     if not model.exists:
         raise ConfigError("model: expected a table, found null.")

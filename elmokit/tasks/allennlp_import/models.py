@@ -12,6 +12,14 @@ from elmokit.tasks.allennlp_import.shared import Tables, elmo_mix, elmo_model
 DERIVED = "derived from other sizes"
 WHOLE_DOCUMENTS = 1_000_000  # sentences
 QA_INITIAL_WEIGHTS = "Glorot uniform, matrices of GRUs truncated normal"
+SPLIT_AT_SPACES: tuple[object, ...] = (
+    {"type": "just_spaces"},
+    {"type": "whitespace"},
+    "just_spaces",
+    "whitespace",
+    {"word_splitter": {"type": "just_spaces"}},
+    {"type": "word", "word_splitter": {"type": "just_spaces"}},
+)
 CLASSES = {"5-class": 5, "3-class": 3, "2-class": 2}
 
 
@@ -167,7 +175,8 @@ def convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     ours["attention_dropout"] = 0.0
     ours["hidden"] = _hidden_size(model.table("encoder"))
     _expect_hidden_size(model, "inference_encoder", ours["hidden"])
-    model.table("similarity_function").expect("type", "dot_product")
+    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
+        model.table(key).expect("type", "dot_product")
     for key in ("projection_feedforward", "output_feedforward"):
         size, dropout = _feedforward(model.table(key))
         if size not in (None, ours["hidden"]):
@@ -178,7 +187,11 @@ def convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     logit.redundant(DERIVED, "input_dim", "hidden_dims")
     logit.expect("num_layers", 1)
     logit.expect("activations", "linear")
-    _report_tokenizer(reader)
+    if reader.content.get("tokenizer") in SPLIT_AT_SPACES:
+        reader.content.pop("tokenizer")
+        tables["data"]["tokenize"] = "spaces"
+    else:
+        _report_tokenizer(reader)
 
 
 def _report_tokenizer(reader: ConfigTable) -> None:

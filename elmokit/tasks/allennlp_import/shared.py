@@ -16,6 +16,11 @@ Tables = dict[str, Any]
 MIX_WEIGHT = "text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.scalar_parameters.0"
 OTHER_WEIGHTS = ("text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.gamma", "encoder._module.weight_ih_l0")
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
+SPELLINGS: dict[str, dict[str, Any]] = {
+    "bytes": {"byte_encoding": "utf-8"},
+    "marked bytes": {"byte_encoding": "utf-8", "start_tokens": [259], "end_tokens": [260]},
+}
+"""AllenNLP's character tokenizers by our ``chars.spelling``."""
 ADADELTA = {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6}  # PyTorch's defaults, which AllenNLP uses
 ADAM = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8}
 
@@ -27,7 +32,7 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
         ConfigError: A value has a wrong type, or the character encoder is not a CNN.
     """
     field = model.table("text_field_embedder")
-    lowercase = _lowercase_by_indexer(reader.table("token_indexers"))
+    lowercase, spelling = _read_indexers(reader.table("token_indexers"))
     tables: Tables = {"words": False, "chars": False}
     field.expect("type", "basic")
     field.expect("allow_unmatched_keys", False)
@@ -37,7 +42,7 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
         if kind == "embedding" and tables["words"] is False:
             tables["words"] = _convert_words(embedder, lowercase.get(name, False))
         elif kind == "character_encoding" and tables["chars"] is False:
-            tables["chars"] = _convert_chars(embedder)
+            tables["chars"] = _convert_chars(embedder) | ({"spelling": spelling[name]} if name in spelling else {})
         elif kind == "elmo_token_embedder" and "elmo" not in tables:
             tables["elmo"] = convert_elmo(embedder)
         else:
@@ -45,22 +50,28 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
     return tables
 
 
-def _lowercase_by_indexer(indexers: ConfigTable) -> dict[str, bool]:
-    """Return for each indexer of words whether it lowercases them, and explain the other indexers."""
+def _read_indexers(indexers: ConfigTable) -> tuple[dict[str, bool], dict[str, str]]:
+    """Return for each indexer of words whether it lowercases them, and for each of bytes how it spells words.
+
+    The other indexers are explained.
+    """
     lowercase: dict[str, bool] = {}
+    spelling: dict[str, str] = {}
     for name, indexer in indexers.tables().items():
         kind = indexer.take("type", str, "single_id")
         if kind == "single_id":
             lowercase[name] = indexer.take("lowercase_tokens", bool, False)
         elif kind == "characters":
             indexer.redundant("a word's features do not depend on padding", "min_padding_length")
-            why = "characters are read as they are: no bytes, no marks of the start and the end of a word"
-            indexer.unsupported(why, "character_tokenizer")
+            if (tokenizer := indexer.content.get("character_tokenizer")) in SPELLINGS.values():
+                spelling[name] = next(ours for ours, theirs in SPELLINGS.items() if theirs == tokenizer)
+                indexer.content.pop("character_tokenizer")
+            indexer.unsupported(f"only these can be read: {to_json(SPELLINGS)}", "character_tokenizer")
         elif kind == "elmo_characters":
             indexer.report.redundant.append(f"{indexer.path}: the biLM brings its own characters")
         else:
             indexer.put_back("type", kind)
-    return lowercase
+    return lowercase, spelling
 
 
 def _convert_words(embedder: ConfigTable, lowercase: bool) -> Tables:

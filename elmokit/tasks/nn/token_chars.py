@@ -13,8 +13,9 @@ from torch.nn import functional as F
 class TokenCharCNN(nn.Module):
     """Convolutions over characters, followed by the maximum over the word (Kim 2014; Ma and Hovy 2016).
 
-    The maximum includes only windows inside the word, and a single one for a word that is shorter than the filter. The
-    features of a word therefore do not depend on the longest word of its batch, as they do in AllenNLP.
+    By default the maximum includes only windows inside the word, and a single one for a word that is shorter than the
+    filter, so that the features of a word do not depend on the longest word of its batch. The other two ways are those
+    of AllenNLP, for models that were trained with it.
 
     Args:
         n_chars: Rows of the character table, including row 0 for padding.
@@ -22,6 +23,9 @@ class TokenCharCNN(nn.Module):
         filters: ``(width, count)`` of each convolution.
         activation: Activation function of the features.
         dropout: Dropout on the character vectors.
+        windows: Where the maximum is taken: "word", as above; "complete", which gives 0 to a word that is shorter than
+            the filter; or "batch", all windows up to the longest word of the batch, those of padding alone included.
+        min_chars: Pad words to at least this many characters; it matters for "batch" only.
     """
 
     def __init__(
@@ -31,6 +35,8 @@ class TokenCharCNN(nn.Module):
         filters: Sequence[tuple[int, int]],
         activation: Literal["relu", "tanh", "none"] = "relu",
         dropout: float = 0.0,
+        windows: Literal["word", "complete", "batch"] = "word",
+        min_chars: int | None = None,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(n_chars, char_dim, padding_idx=0)
@@ -40,6 +46,8 @@ class TokenCharCNN(nn.Module):
         self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
         self.widths = [width for width, _ in filters]
         self.activation = activation
+        self.windows = windows
+        self.least_chars = max([*self.widths, min_chars or 0])  # every filter needs one window
         self.dropout = nn.Dropout(dropout)
         self.output_dim = sum(count for _, count in filters)
 
@@ -53,15 +61,21 @@ class TokenCharCNN(nn.Module):
             ``(words, output_dim)``
         """
         lengths = (char_ids > 0).sum(dim=1, keepdim=True)
-        n_missing = max(max(self.widths) - char_ids.shape[1], 0)  # every filter needs one window
+        n_missing = max(self.least_chars - char_ids.shape[1], 0)
         embedded = self.dropout(self.embedding(F.pad(char_ids, (0, n_missing))))  # (words, chars, char_dim)
         features = []
         for convolution, width in zip(self.convolutions, self.widths, strict=True):
             responses = convolution(embedded.transpose(1, 2))  # (words, count, windows)
             start = torch.arange(responses.shape[-1], device=char_ids.device)
             inside = (start == 0) | (start + width <= lengths)  # (words, windows)
-            features.append(responses.masked_fill(~inside[:, None, :], torch.finfo(responses.dtype).min).amax(dim=-1))
-        joined = torch.cat(features, dim=1)
+            if self.windows != "batch":
+                responses = responses.masked_fill(~inside[:, None, :], torch.finfo(responses.dtype).min)
+            highest = self._activate(responses.amax(dim=-1))
+            # After the activation, which need not map 0 to 0.
+            features.append(highest * (lengths >= width) if self.windows == "complete" else highest)
+        return torch.cat(features, dim=1)
+
+    def _activate(self, features: Tensor) -> Tensor:
         if self.activation == "none":
-            return joined
-        return F.relu(joined) if self.activation == "relu" else torch.tanh(joined)
+            return features
+        return F.relu(features) if self.activation == "relu" else torch.tanh(features)

@@ -1,0 +1,151 @@
+"""Read the files of an archive of AllenNLP: config, weights, vocabulary, and the options of the ELMo inside.
+
+::
+
+    config.json              the training config
+    weights.th               a pickled state dict
+    vocabulary/              one list per namespace, and non_padded_namespaces.txt
+    files_to_archive.json    before version 1.0: files that the config names ...
+    fta/KEY                  ... by their key in the config
+    meta.json                since version 2.6: the version of AllenNLP
+
+The archive may come from anywhere: only these files are unpacked, and only tensors are read from the pickle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from elmokit.config import read_json
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TextError
+from elmokit.io.text_files import expand_user, read_lines
+from elmokit.weights.archives import is_archive, unpacked
+from elmokit.weights.pickles import read_state_dict
+
+CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
+UNPACKED = (CONFIG, WEIGHTS, "meta.json", "*.txt", "*options_file")
+NON_PADDED = "non_padded_namespaces.txt"
+PADDING_ROW, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
+NEWLINE = "@@NEWLINE@@"  # AllenNLP writes it for a line break inside an entry
+MAX_CONFIG_BYTES = 1 << 24
+NAMES = re.compile(r"\d+(?:\.\d+)+")
+
+
+@dataclass(frozen=True)
+class TaskArchive:
+    """The content of an archive."""
+
+    source: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    namespaces: dict[str, list[str]]
+    """The vocabulary: the entries of each namespace by their row. Padded namespaces have an entry for padding."""
+    options: dict[str, Any] | None
+    """The options of the ELMo inside, if the archive has them."""
+    version: str | None
+    """The version of AllenNLP that saved it; None before 2.6, which did not record it."""
+
+    @property
+    def is_from_before_1(self) -> bool:
+        """Whether AllenNLP 0.x trained the model: it needed an iterator, and knew similarity functions."""
+        model = self.config.get("model", {})
+        return "iterator" in self.config or (isinstance(model, dict) and "similarity_function" in model)
+
+
+def is_task_archive(path: Path) -> bool:
+    """Check whether a path is an archive of AllenNLP or the unpacked directory of one."""
+    if path.is_dir():
+        return (path / CONFIG).is_file() and (path / WEIGHTS).is_file()
+    return path.is_file() and is_archive(path)
+
+
+def read_archive(source: str | Path) -> TaskArchive:
+    """Read an archive, or the directory of an unpacked one.
+
+    Raises:
+        ModelNotFoundError: The path does not exist, or a file is missing.
+        FormatError: A file is damaged or unsafe.
+    """
+    path = expand_user(source, ModelNotFoundError)
+    if path.is_dir():
+        return _read_folder(path, path)
+    if not path.is_file():
+        raise ModelNotFoundError(f"No archive found at {path}: no such file or directory.")
+    if not is_archive(path):
+        raise FormatError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
+    with unpacked(path, UNPACKED, (CONFIG,)) as archive:
+        try:
+            return _read_folder(archive.folder, path)
+        except ModelError as error:
+            raise type(error)(str(error).replace(str(archive.folder), str(path))) from None
+
+
+def _read_folder(folder: Path, source: Path) -> TaskArchive:
+    config = read_json(
+        folder / CONFIG,
+        f"{source} has no {CONFIG}: it is not an archive of AllenNLP (model.tar.gz), nor the directory of one.",
+        MAX_CONFIG_BYTES,
+    )
+    tensors = read_state_dict(folder / WEIGHTS)
+    options = sorted(folder.glob("fta/*options_file"))
+    version = None
+    if (folder / "meta.json").is_file():
+        found = read_json(folder / "meta.json").get("version")
+        version = found if isinstance(found, str) and NAMES.match(found) else None
+    return TaskArchive(
+        source,
+        config,
+        tensors,
+        _read_vocabulary(folder / VOCABULARY),
+        read_json(options[0], max_bytes=MAX_CONFIG_BYTES) if options else None,
+        version,
+    )
+
+
+def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"{folder} is missing.")
+    patterns = _lines(folder / NON_PADDED) if (folder / NON_PADDED).is_file() else ["*labels", "*tags"]
+    namespaces = {}
+    for file in sorted(folder.rglob("*.txt")):
+        if file.name == NON_PADDED or file.name.startswith("."):
+            continue
+        name = file.relative_to(folder).as_posix().removesuffix(".txt")
+        entries = [line.replace(NEWLINE, "\n") for line in _lines(file)]
+        is_padded = not any(_matches(pattern, name) for pattern in patterns)
+        namespaces[name] = [PADDING_ROW, *entries] if is_padded else entries
+    return namespaces
+
+
+def _matches(pattern: str, namespace: str) -> bool:
+    """Match like AllenNLP, where only a star at the begin of a pattern is special."""
+    return namespace.endswith(pattern[1:]) if pattern.startswith("*") else fnmatchcase(namespace, pattern)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return list(read_lines(file))
+    except TextError as error:
+        raise FormatError(str(error)) from None
+
+
+def known_entries(namespaces: Mapping[str, list[str]], name: str, unknown: str) -> tuple[list[str], int]:
+    """Return the entries of a padded namespace without padding and "unknown", and the row of "unknown".
+
+    Raises:
+        FormatError: The namespace is missing, or has no entry for unknown words.
+    """
+    entries = namespaces.get(name)
+    if entries is None:
+        raise FormatError(f"The vocabulary has no namespace {name!r}. It has: {', '.join(namespaces) or 'none'}.")
+    if unknown not in entries:
+        raise FormatError(f"The namespace {name!r} of the vocabulary has no entry {unknown} for unknown words.")
+    row = entries.index(unknown)
+    return [entry for index, entry in enumerate(entries) if index not in (0, row)], row

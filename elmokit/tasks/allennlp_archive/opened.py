@@ -1,0 +1,327 @@
+"""Open a task model that AllenNLP trained: config imported, vocabulary and tensors mapped, ELMo taken out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.errors import ConfigError, FormatError, TensorMismatchError
+from elmokit.tasks.allennlp_archive.files import TaskArchive, known_entries, read_archive
+from elmokit.tasks.allennlp_archive.inner_bilm import (
+    CACHE,
+    bilm_of,
+    config_of_tensors,
+    options_named_by,
+    tensors_of,
+)
+from elmokit.tasks.allennlp_archive.tensors import ROWS, Embeddings, join_mixes
+from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport
+from elmokit.tasks.allennlp_import.importer import convert_config
+from elmokit.tasks.allennlp_import.shared import Tables
+from elmokit.tasks.inputs import BYTES, ElmoShape, Inputs, Spelling, WordTable
+from elmokit.tasks.ner import NerModel
+from elmokit.tasks.setup import TaskSetup
+from elmokit.tasks.sst import CLASSES
+from elmokit.tasks.table import config_of
+from elmokit.tasks.task import Labels, TaskModel
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
+from elmokit.weights.table import TensorRow, fill, same_rows
+
+ArchiveStart = Literal["allennlp", "zero", "warm"]
+SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
+KINDS = {"embedding": "words", "character_encoding": "chars", "elmo_token_embedder": "elmo"}
+READ_FROM_CONFIG = ("model", "dataset_reader", "vocabulary", "iterator", "data_loader")
+# Settings of a model that only matter in training.
+TRAINING_ONLY = re.compile(r"dropout|label_smoothing|initializer|regularizer|verbose|metric|requires_grad")
+# Tensors without a counterpart: what follows from others, or cancels out in a softmax.
+DERIVED = ("crf._constraint_mask",)
+
+
+@dataclass(frozen=True)
+class OpenedArchive:
+    """A trained model of AllenNLP as one of ours."""
+
+    setup: TaskSetup
+    """Without a source of biLM layers."""
+    model: TaskModel[Any, Any]
+    bilm: PretrainedBiLM | None
+    """The ELMo inside."""
+    archive: TaskArchive
+    notes: list[str]
+    """What the user must know: how text is read here."""
+
+
+def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> OpenedArchive:
+    """Open a trained model of AllenNLP on the CPU.
+
+    Args:
+        source: ``model.tar.gz``, or the directory of an unpacked one.
+        start: The LSTM state that the sentences of ELMo start from. "allennlp" is what AllenNLP computes for its first
+            batch: zero, where the hypothesis continues from the premise, and the passage from the question. (Its later
+            batches continue from the batch before, so that they depend on the order of the examples.) "zero" and
+            "warm" as in ``Elmo``.
+
+    Raises:
+        ModelNotFoundError, FormatError: The archive does not exist, is damaged or unsafe, or has no such file.
+        ConfigError: It is not a model of one of the six tasks, or has settings without a counterpart.
+        TensorMismatchError: Tensors are missing, unexpected, or have a wrong shape.
+    """
+    archive = read_archive(source)
+    tensors = join_mixes(archive.tensors)
+    tables, notes = _convert(archive)
+    embeddings, namespaces = _embeddings(archive)
+    _complete_tables(tables, archive, embeddings, tensors)
+    if "elmo" in tables:
+        known = "continued" if tables["task"] in SEVERAL_TEXTS else "zero"
+        tables["elmo"] |= {
+            "start": known if start == "allennlp" else start,
+            "cache_dtype": "float32",
+        }  # float16 would change the scores
+        for position in ("input", "output"):
+            if isinstance(tables["elmo"].get(position), dict):
+                tables["elmo"][position].pop("layers", None)  # the weights of all layers are in the archive
+    if tables["task"] == "srl":
+        tables["model"]["decoding"] = "probabilities"
+    task, config = config_of(tables, str(archive.source))
+    inputs, embeddings = _inputs(archive, config, embeddings, namespaces, tensors)
+    inner = _take_inner_elmo(tensors, archive)
+    bilm_config = None
+    if inner is not None:
+        prefix, options = inner
+        parts = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
+        parts.pop(CACHE, None)
+        tensors.pop(prefix + CACHE, None)
+        bilm_config = config_of_tensors(parts, options, str(archive.source))
+    bilm = _referenced_bilm(archive) if config.elmo is not None and bilm_config is None else None
+    if bilm is not None:
+        bilm_config = bilm.bilm.config
+    if bilm_config is not None:
+        inputs = inputs.with_elmo(ElmoShape(bilm_config.n_layers + 1, bilm_config.output_dim))
+    setup = TaskSetup(task, config, inputs, _labels(task.name, archive), torch.device("cpu"))
+    model = setup.build()
+    _check_constraints(model, tensors)
+    whole: nn.Module = nn.Module()
+    whole.add_module("model", model)
+    rows = [
+        TensorRow(f"model.{row.ours}", row.theirs, row.layout, row.also) for row in ROWS[task.name](model, embeddings)
+    ]
+    if inner is not None and bilm_config is not None:
+        # AllenNLP's tensors of the ELMo, under their names, so that one check covers them too.
+        whole.add_module("bilm", _module_of(tensors_of(bilm_config)))
+        rows += [replace(row, ours=f"bilm.{row.ours}") for row in same_rows(whole.bilm, inner[0])]  # type: ignore[arg-type]
+    kept = {name: tensor for name, tensor in tensors.items() if name not in DERIVED}
+    shapes = {name: tuple(tensor.shape) for name, tensor in kept.items()}
+    fill(whole, rows, shapes, kept.__getitem__, str(archive.source))
+    if inner is not None and bilm_config is not None:
+        bilm = bilm_of(whole.bilm.state_dict(), bilm_config, archive.source)  # type: ignore[union-attr]
+    return OpenedArchive(setup, model, bilm, archive, notes)
+
+
+def _convert(archive: TaskArchive) -> tuple[Tables, list[str]]:
+    """Convert the config to our tables, without data and training. Returns them and what differs in reading text.
+
+    Raises:
+        ConfigError: The model has no counterpart here, or a setting that changes its results has none.
+    """
+    content = {name: archive.config[name] for name in READ_FROM_CONFIG if name in archive.config}
+    if "model" not in content:
+        raise ConfigError(f"{archive.source}: its config has no table 'model'.")
+    report = ImportReport()
+    top = ConfigTable(content, "", report)
+    try:
+        tables = convert_config(top)
+        top.report_unused()
+    except ConfigError as error:
+        raise ConfigError(f"{archive.source}: {error}") from None
+    tables["train"] = {"batch_size": tables["train"]["batch_size"]} if "batch_size" in tables["train"] else {}
+    relevant = [line for line in report.unsupported if not line.startswith(("iterator", "data_loader", "trainer"))]
+    different = [line for line in relevant if line.startswith("model.") and not TRAINING_ONLY.search(line)]
+    if different:
+        raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(different)}.")
+    return tables, [line for line in relevant if not line.startswith("model.")]
+
+
+def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
+    """Return the tables of the token embedders by name, in the order in which AllenNLP concatenates them."""
+    field = archive.config["model"].get("text_field_embedder") or {}
+    inner = field.get("token_embedders", field)
+    return {name: inner[name] for name in sorted(inner) if isinstance(inner[name], dict)}
+
+
+def _embeddings(archive: TaskArchive) -> tuple[Embeddings, dict[str, str]]:
+    """Return the token embedders, and the namespaces of the vocabulary of words and characters."""
+    prefix = next(
+        (prefix for prefix in ("text_field_embedder.", "_text_field_embedder.") if _any_starts(archive, prefix)),
+        "_text_field_embedder.",
+    )
+    kinds: dict[str, str] = {}
+    namespaces: dict[str, str] = {}
+    for name, table in _embedders(archive).items():
+        kind = KINDS.get(table.get("type", "embedding"))
+        if kind is None or kind in kinds.values():
+            what = "a second one of its kind" if kind else f"of type {table.get('type')!r}"
+            raise ConfigError(
+                f"{archive.source}: the token embedder {name!r} is {what}. A model has at most one of each of: "
+                f"{', '.join(KINDS)}."
+            )
+        kinds[name] = kind
+        if kind == "words":
+            namespaces["words"] = table.get("vocab_namespace", "tokens")
+        elif kind == "chars":
+            namespaces["chars"] = (table.get("embedding") or {}).get("vocab_namespace", "token_characters")
+    return Embeddings(prefix, kinds, {}), namespaces
+
+
+def _any_starts(archive: TaskArchive, prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in archive.tensors)
+
+
+def _complete_tables(
+    tables: Tables, archive: TaskArchive, embeddings: Embeddings, tensors: Mapping[str, Tensor]
+) -> None:
+    """Set what the archive knows and the config may not: sizes, and how AllenNLP computes character features."""
+    if isinstance(tables.get("words"), dict):
+        tables["words"] |= {"vectors": [], "dim": _width(tensors, f"{embeddings.name_of('words')}weight", archive)}
+    if isinstance(tables.get("chars"), dict):
+        name = next(name for name, kind in embeddings.kinds.items() if kind == "chars")
+        table = f"{embeddings.name_of('chars')}_embedding._module.weight"
+        reader = archive.config.get("dataset_reader") or {}
+        indexer = (reader.get("token_indexers") or {}).get(name) or {}
+        least = indexer.get("min_padding_length") or False
+        tables["chars"] |= {
+            "dim": _width(tensors, table, archive),
+            "windows": "batch" if _is_before(archive, "1.3") else "complete",
+            "min_chars": least if _is_before(archive, "1.3") else False,
+        }
+
+
+def _is_before(archive: TaskArchive, version: str) -> bool:
+    """Check whether a model was saved before a version. Those of 1.0 to 2.5, which did not record it, count as new."""
+    if archive.version is None:
+        return archive.is_from_before_1
+    found, limit = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (archive.version, version))
+    return found < limit
+
+
+def _width(tensors: Mapping[str, Tensor], name: str, archive: TaskArchive) -> int:
+    if name not in tensors or tensors[name].dim() != 2:
+        raise TensorMismatchError(f"{archive.source}: expected a table {name} in the weights, found none.")
+    return tensors[name].shape[1]
+
+
+def _inputs(
+    archive: TaskArchive,
+    config: Any,
+    embeddings: Embeddings,
+    namespaces: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+) -> tuple[Inputs, Embeddings]:
+    """Make the inputs of the archive's vocabulary, and record the rows of unknown words."""
+    vocabulary = archive.config.get("vocabulary") or {}
+    unknown = vocabulary.get("oov_token") or "@@UNKNOWN@@"
+    tables: dict[str, WordTable] = {}
+    rows: dict[str, int] = {}
+    chars: list[str] | None = None
+    try:
+        if "words" in namespaces:
+            words, rows["words"] = known_entries(archive.namespaces, namespaces["words"], unknown)
+            tables["words"] = WordTable(words, config.words.dim, config.words.lowercase)
+        if "chars" in namespaces and config.chars.spelling == "characters":
+            chars, rows["chars"] = known_entries(archive.namespaces, namespaces["chars"], unknown)
+        elif "chars" in namespaces:
+            chars = BYTES
+    except FormatError as error:
+        raise FormatError(f"{archive.source}: {error}") from None
+    spelling: Spelling = "characters" if config.chars is None else config.chars.spelling
+    return Inputs(tables, chars, None, spelling=spelling), replace(embeddings, unknown_rows=rows)
+
+
+def _take_inner_elmo(tensors: Mapping[str, Tensor], archive: TaskArchive) -> tuple[str, dict[str, Any] | None] | None:
+    """Return the prefix of the ELMo's tensors and its options, if they are known; None if there are no such tensors."""
+    name = next((name for name in tensors if "_elmo_lstm._token_embedder." in name), None)
+    if name is None:
+        return None
+    options = archive.options or options_named_by(_elmo_table(archive))
+    return name.partition("_elmo_lstm._token_embedder.")[0] + "_elmo_lstm.", options
+
+
+def _elmo_table(archive: TaskArchive) -> dict[str, Any]:
+    """Return the config's table that names the files of ELMo."""
+    found = archive.config["model"].get("elmo")
+    embedders = [table for table in _embedders(archive).values() if table.get("type") == "elmo_token_embedder"]
+    return found if isinstance(found, dict) else next(iter(embedders), {})
+
+
+def _referenced_bilm(archive: TaskArchive) -> PretrainedBiLM:
+    """Open the ELMo that an archive without its tensors refers to."""
+    table = _elmo_table(archive)
+    weights, options = table.get("weight_file"), table.get("options_file")
+    if not isinstance(weights, str) or not weights:
+        raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
+    return open_model(weights, options=options)
+
+
+def _labels(task: str, archive: TaskArchive) -> Labels:
+    """Return the labels in the order of the archive's vocabulary, under our names."""
+    if task in ("coref", "qa"):
+        return {"genres": [""]} if task == "coref" else {}
+    name = archive.config["model"].get("label_namespace", "labels")
+    labels = archive.namespaces.get(name)
+    if not labels:
+        raise FormatError(f"{archive.source}: the vocabulary has no namespace {name!r}, which holds the labels.")
+    if task == "nli":
+        return {"classes": labels}
+    if task == "ner":
+        return {"tags": labels}
+    if task == "srl":
+        return {"tags": labels, "predicates": []}
+    granularity = (archive.config.get("dataset_reader") or {}).get("granularity", "5-class")
+    names = list(dict.fromkeys(one for one in CLASSES[int(granularity[0])] if one is not None))
+    if not all(label.isdigit() and int(label) < len(names) for label in labels):
+        raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
+    return {"classes": [names[int(label)] for label in labels]}
+
+
+def _check_constraints(model: TaskModel[Any, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Check that the order of tags that AllenNLP's CRF allowed is the one that is allowed here.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    theirs = tensors.get("crf._constraint_mask")
+    if not isinstance(model, NerModel) or theirs is None:
+        return
+    penalties = model.crf.penalties
+    n_tags = len(model.tags)
+    if theirs.shape != (n_tags + 2, n_tags + 2):
+        return  # the vocabulary has other tags; the error about shapes says so
+    allowed = torch.zeros(n_tags + 2, n_tags + 2, dtype=torch.bool)
+    allowed[:n_tags, :n_tags] = penalties.follow == 0
+    allowed[n_tags, :n_tags] = penalties.start == 0
+    allowed[:n_tags, n_tags + 1] = penalties.end == 0
+    considered = torch.zeros_like(allowed)
+    considered[: n_tags + 1, :n_tags] = True
+    considered[:n_tags, n_tags + 1] = True
+    if ((theirs > 0) != allowed)[considered].any():
+        raise ConfigError("The tags that may follow each other in the archive are not those of its label_encoding.")
+
+
+def _module_of(tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return a module whose state dict has these tensors."""
+    root = nn.Module()
+    for name, tensor in tensors.items():
+        *folders, last = name.split(".")
+        module = root
+        for folder in folders:
+            if folder not in dict(module.named_children()):
+                module.add_module(folder, nn.Module())
+            module = module.get_submodule(folder)
+        module.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
+    return root

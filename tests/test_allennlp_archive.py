@@ -1,0 +1,329 @@
+"""Task models that AllenNLP trained: opened, they compute what AllenNLP computed."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.tasks.allennlp_archive.as_run import save_as_run
+from elmokit.tasks.allennlp_archive.opened import open_task_archive
+from elmokit.tasks.run import TaskRun, evaluate_run, open_run
+from elmokit.tasks.tags import tags_of
+from elmokit.weights.open import save_model
+from tests.helpers.shell import Shell, command_runner
+
+DATA = Path(__file__).parent / "data" / "allennlp-tasks"
+EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())
+TEXTS = {path.stem: path for path in DATA.iterdir() if path.suffix in (".txt", ".jsonl", ".json")}
+# AllenNLP 2.10.1 saved these archives with its own archiver (tests/data/allennlp-tasks/make.py).
+SENTENCE_KINDS = ("ner", "sst", "nli", "srl")
+CLASS_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return command_runner(monkeypatch, capsys, "task")
+
+
+def archive_of(kind: str) -> Path:
+    return DATA / f"{kind}.tar.gz"
+
+
+def scores_of(run: TaskRun, examples: list[Any]) -> Tensor:
+    """Return the scores before the softmax, as the models of AllenNLP call them "logits"."""
+    model: Any = run.model
+    batch = run.batch(examples)
+    compute: dict[str, Callable[[], Tensor]] = {
+        "ner": lambda: model.emissions(batch.tokens),
+        "srl": lambda: model.scores(batch),
+        "sst": lambda: model.scores(*batch.texts),
+        "nli": lambda: model.scores(*batch.texts),
+    }
+    with torch.no_grad():
+        return compute[run.task.name]()
+
+
+def predicted(run: TaskRun, example: Any, prediction: Any) -> Any:
+    """Return a prediction in AllenNLP's form."""
+    if run.task.name == "ner":
+        return tags_of(prediction, len(example.tokens), "BIOUL")
+    if run.task.name == "srl":
+        return tags_of(prediction[0][1], len(example.tokens), "IOB2")
+    label = max(prediction, key=prediction.get)
+    return str(CLASS_NAMES.index(label)) if run.task.name == "sst" else label
+
+
+@pytest.mark.parametrize("kind", SENTENCE_KINDS)
+def test_scores_and_predictions_are_those_of_allennlp(kind: str) -> None:
+    run = open_run(archive_of(kind))
+    examples = run.read(str(TEXTS[kind]))
+    assert len(examples) == len(EXPECTED[kind]["examples"])
+    logits, answer = ("label_logits" if kind == "nli" else "logits"), ("tags" if kind in ("ner", "srl") else "label")
+    for example, expected in zip(examples, EXPECTED[kind]["examples"], strict=True):
+        scores = scores_of(run, [example])[0]
+        torch.testing.assert_close(scores, torch.tensor(expected[logits]), atol=1e-5, rtol=1e-5)
+        assert predicted(run, example, run.predict([example])[0]) == expected[answer]
+    # All examples as one batch, whose padding must not change anything.
+    for row, (example, expected) in enumerate(zip(examples, EXPECTED[kind]["batch"], strict=True)):
+        scores = scores_of(run, examples)[row]
+        theirs = torch.tensor(expected[logits])
+        n_tokens = len(example.tokens) if answer == "tags" else len(theirs)
+        torch.testing.assert_close(scores[:n_tokens], theirs[:n_tokens], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metrics"),
+    [
+        ("ner", {"f1": "f1-measure-overall", "precision": "precision-overall", "recall": "recall-overall"}),
+        ("sst", {"accuracy": "accuracy"}),
+        ("nli", {"accuracy": "accuracy"}),
+        ("srl", {"f1": "f1-measure-overall", "precision": "precision-overall", "recall": "recall-overall"}),
+    ],
+)
+def test_official_scores_are_those_of_allennlp(kind: str, metrics: dict[str, str]) -> None:
+    n_examples, scores = evaluate_run(archive_of(kind), str(TEXTS[kind]))
+    assert n_examples == len(EXPECTED[kind]["examples"])
+    for ours, theirs in metrics.items():
+        assert scores[0][ours] == pytest.approx(100 * EXPECTED[kind]["metrics"][theirs], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ner", "nli"])
+def test_an_archive_written_as_a_run_predicts_the_same(kind: str, tmp_path: Path) -> None:
+    archive = open_run(archive_of(kind))
+    save_as_run(open_task_archive(archive_of(kind)), tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    examples = run.read(str(TEXTS[kind]))
+    assert torch.equal(scores_of(run, examples), scores_of(archive, examples))
+    assert run.predict(examples) == archive.predict(examples)
+    (tmp_path / "run").rename(tmp_path / "moved")  # its ELMo is in the directory
+    assert open_run(tmp_path / "moved").predict(examples) == archive.predict(examples)
+    with pytest.raises(OutputError, match="already exists"):
+        save_as_run(open_task_archive(archive_of(kind)), tmp_path / "moved")
+
+
+def test_open_describes_an_archive_and_writes_a_run(shell: Shell) -> None:
+    ran = shell("open", str(archive_of("ner")), "--run", "run")
+    assert ran.code == 0, ran.err
+    assert "task        ner\n" in ran.out
+    assert "allennlp    2.10.1\n" in ran.out
+    assert "elmo        layers 3, dim 8, start zero\n" in ran.out
+    assert json.loads(Path("run/run.json").read_text())["allennlp"] == "2.10.1"
+    assert (
+        shell("evaluate", "run", str(TEXTS["ner"])).out
+        == shell("evaluate", str(archive_of("ner")), str(TEXTS["ner"])).out
+    )
+    facts = json.loads(shell("open", str(archive_of("sst")), "--json", "--start", "warm").out)
+    assert facts["elmo"] == {"layers": 3, "dim": 8, "start": "warm"}
+    assert sorted(facts["classes"]) == sorted(CLASS_NAMES)
+    Path("text").write_text("1 Mira fixed her old bike . |||\n")
+    assert shell("predict", str(archive_of("srl")), "text").code == 0
+    Path("text").write_text("Mira fixed her old bike .\n")
+    ran = shell("predict", str(archive_of("srl")), "text")
+    assert ran.code == 2
+    assert "no predicate is given" in ran.err
+
+
+def unpack(kind: str, folder: Path) -> Path:
+    with tarfile.open(archive_of(kind)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def changed(folder: Path, **tables: Any) -> None:
+    """Replace top-level values of the config; None removes one."""
+    path = folder / "config.json"
+    content = {**json.loads(path.read_text()), **tables}
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def with_tensors(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    tensors = torch.load(folder / "weights.th", weights_only=True)
+    change(tensors)
+    torch.save(tensors, folder / "weights.th")
+
+
+def test_archives_from_before_version_1_open(tmp_path: Path) -> None:
+    """Before 1.0: flat token embedders, similarity functions, iterators, files in fta/, no meta.json, no "cell"."""
+    for kind in ("nli", "srl"):
+        folder = unpack(kind, tmp_path / kind)
+        config = json.loads((folder / "config.json").read_text())
+        model = config["model"]
+        model["text_field_embedder"] = model["text_field_embedder"]["token_embedders"]
+        if kind == "nli":
+            model["similarity_function"] = model.pop("matrix_attention")
+            config["dataset_reader"]["tokenizer"] = {"type": "word", "word_splitter": {"type": "just_spaces"}}
+        changed(folder, **config | {"data_loader": None, "iterator": {"type": "bucket", "batch_size": 2}})
+        (folder / "meta.json").unlink()
+        (folder / "fta").mkdir()
+        key = "model.text_field_embedder.elmo.options_file"
+        (folder / "fta" / key).write_text((DATA / "elmo_options.json").read_text())
+        (folder / "files_to_archive.json").write_text(json.dumps({key: "/elmo/options.json"}))
+
+        def rename(tensors: dict[str, Tensor]) -> None:
+            for name in [name for name in tensors if ".cell." in name]:
+                tensors[name.replace(".cell.", ".")] = tensors.pop(name)
+
+        with_tensors(folder, rename)
+        run = open_run(folder)
+        assert run.config.train.batch_size == 2
+        examples = run.read(str(TEXTS[kind]))
+        assert torch.equal(scores_of(run, examples), scores_of(open_run(archive_of(kind)), examples))
+
+
+def test_character_features_include_padding_before_version_1_3(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    assert open_run(folder).config.chars.windows == "complete"
+    (folder / "meta.json").write_text('{"version": "1.2.2"}')
+    chars = open_run(folder).config.chars
+    assert (chars.windows, chars.min_chars) == ("batch", 3)
+
+
+def test_the_unknown_word_may_have_any_row(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    before = open_run(folder)
+    examples = before.read(str(TEXTS["ner"]))
+    path = folder / "vocabulary" / "tokens.txt"
+    unknown, first, second, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([first, second, unknown, *rest]) + "\n")
+
+    def move(tensors: dict[str, Tensor]) -> None:
+        table = tensors["text_field_embedder.token_embedder_tokens.weight"]
+        tensors["text_field_embedder.token_embedder_tokens.weight"] = table[[0, 2, 3, 1, *range(4, len(table))]]
+
+    with_tensors(folder, move)
+    assert torch.equal(scores_of(open_run(folder), examples), scores_of(before, examples))
+
+
+def test_tensors_that_do_not_fit_are_listed_together(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+
+    def damage(tensors: dict[str, Tensor]) -> None:
+        tensors["crf.transitions"] = tensors["crf.transitions"][:, 1:]
+        tensors["classifier.weight"] = tensors.pop("tag_projection_layer._module.weight")
+        name = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._elmo_lstm.backward_layer_1"
+        del tensors[f"{name}.state_projection.weight"]
+
+    with_tensors(folder, damage)
+    with pytest.raises(TensorMismatchError) as error:
+        open_run(folder)
+    message = str(error.value)
+    assert "\n" not in message
+    for part in (
+        "missing: tag_projection_layer._module.weight (13, 12)",
+        "backward_layer_1.state_projection.weight (4, 6)",
+        "unexpected: classifier.weight",
+        "crf.transitions (elmokit: model.crf.transitions) is (13, 12), expected (13, 13)",
+    ):
+        assert part in message
+
+
+class Attack:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path("stolen").touch, ())
+
+
+def test_a_pickle_with_code_is_refused_and_not_run(shell: Shell, tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    (folder / "weights.th").write_bytes(pickle.dumps({"weight": Attack()}))
+    ran = shell("open", str(folder))
+    assert ran.code == 2
+    assert "none of it was run" in ran.err or "not a readable PyTorch state dict" in ran.err
+    assert ran.err.count("\n") == 1
+    assert not Path("stolen").exists()
+
+
+@pytest.mark.parametrize("name", ["../weights.th", "/tmp/weights.th", "a/../../weights.th"])
+def test_an_archive_with_a_path_outside_is_refused(name: str, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = 1
+        archive.addfile(member, io.BytesIO(b"x"))
+    with pytest.raises(FormatError, match="would be written outside the directory"):
+        open_run(tmp_path / "model.tar.gz")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "error"),
+    [
+        ("config.json", "{", FormatError),
+        ("config.json", "[]", FormatError),
+        ("config.json", "{}", ConfigError),
+        ("config.json", '{"model": []}', ConfigError),
+        ("config.json", '{"model": {"type": "bert"}}', ConfigError),
+        ("weights.th", "no pickle", FormatError),
+        ("vocabulary/labels.txt", None, FormatError),
+        ("vocabulary/labels.txt", "O\nB-PER\n", TensorMismatchError),
+        ("vocabulary/tokens.txt", "a\n", FormatError),
+        ("weights.th", None, ModelNotFoundError),
+    ],
+)
+def test_damaged_files_are_errors_in_one_line(
+    file: str, content: str | None, error: type[Exception], tmp_path: Path
+) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(content)
+    with pytest.raises(error) as raised:
+        open_task_archive(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    model = json.loads((folder / "config.json").read_text())["model"]
+    changed(folder, model={**model, "encoder": {**model["encoder"], "type": "gru"}})
+    with pytest.raises(ConfigError, match=r"cannot be opened: model.encoder.type = .gru.: always .lstm. here"):
+        open_task_archive(folder)
+    changed(folder, model={**model, "feedforward": {"input_dim": 12, "num_layers": 1}})
+    with pytest.raises(ConfigError, match=r"model\.feedforward\.input_dim = 12"):
+        open_task_archive(folder)
+
+
+def test_tag_rules_that_differ_from_the_encoding_are_refused(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+
+    def allow_all(tensors: dict[str, Tensor]) -> None:
+        tensors["crf._constraint_mask"].fill_(1.0)
+
+    with_tensors(folder, allow_all)
+    with pytest.raises(ConfigError, match="not those of its label_encoding"):
+        open_task_archive(folder)
+
+
+def test_an_archive_without_the_tensors_of_its_elmo_opens_the_one_it_names(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    expected = open_task_archive(folder)
+    assert expected.bilm is not None
+    save_model(expected.bilm, tmp_path / "elmo_weights.hdf5")
+
+    def drop(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if "_elmo_lstm" in name]:
+            del tensors[name]
+
+    with_tensors(folder, drop)
+    model = json.loads((folder / "config.json").read_text())["model"]
+    table = model["text_field_embedder"]["token_embedders"]["elmo"]
+    names = {"weight_file": "elmo_weights.hdf5", "options_file": "elmo_options.json"}
+    table |= {key: str(tmp_path / name) for key, name in names.items()}
+    changed(folder, model=model)
+    run, before = open_run(folder), open_run(archive_of("ner"))
+    examples = run.read(str(TEXTS["ner"]))
+    torch.testing.assert_close(scores_of(run, examples), scores_of(before, examples))
+
+
+def test_an_archive_has_one_model() -> None:
+    with pytest.raises(ModelNotFoundError, match="Leave out the seed 3"):
+        open_run(archive_of("ner"), seed=3)
