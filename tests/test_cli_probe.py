@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
     assert [line.split()[:2] for line in lines[2:5]] == [["layer", str(layer)] for layer in range(3)]
     assert all("100.00%" in line for line in lines[2:])
     assert lines[6].startswith("mix                100.00%   weights 0.")
+
+
+@pytest.mark.parametrize("command", [POS, WSD])
+def test_without_matplotlib_a_figure_is_refused_before_any_work(
+    shell: Shell, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = shell(*command, "--figure", "layers")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Drawing a figure needs an optional dependency" in ran.err
 
 
 @pytest.mark.slow

@@ -77,3 +77,5 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"), styled_figure():
         pass
+    with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"):
+        check_figure_path("curve", overwrite=False)

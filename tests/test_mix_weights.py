@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputE
 from elmokit.tasks.mix_weights import weights_of_runs
 from elmokit.tasks.plots import plot_mixes, plot_ratios
 from elmokit.tasks.sweep import SweepRow
+from tests.helpers.shell import Shell
 
 
 def mix(*weights: float, layers: tuple[int, ...] = (0, 1, 2), gamma: float = 1.0) -> dict[str, Any]:
@@ -85,6 +87,20 @@ def test_the_shell_tells_the_weights_and_draws_them(tmp_path: Path, capsys: pyte
     assert figure.exists()
     with pytest.raises(OutputError, match="already exists"):
         elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
+    capsys.readouterr()
     elmokit.main([*arguments, "--overwrite", "--json"], prog_name="elmokit", standalone_mode=False)
     (printed,) = json.loads(capsys.readouterr().out)
     assert printed["weights"] == pytest.approx([0.1, 0.7, 0.2])
+
+
+def test_without_matplotlib_the_weights_are_printed_and_one_line_says_why_there_is_no_figure(
+    tmp_path: Path, task_shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run(tmp_path, "my-run", {"input": mix(0.1, 0.7, 0.2)})
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = task_shell("weights", str(path), "--figure", str(tmp_path / "weights"))
+    assert ran.code == 2
+    assert "layers  0: 0.100  1: 0.700  2: 0.200" in ran.out
+    assert ran.err.count("\n") == 1
+    assert "Drawing a figure needs an optional dependency" in ran.err
+    assert task_shell("weights", str(path)).code == 0

@@ -17,7 +17,7 @@ import pytest
 import tests
 from elmokit.cli.main import elmokit
 from elmokit.cli.task_sweep import format_steps_saved
-from elmokit.errors import ConfigError, OutputError, TrainingError
+from elmokit.errors import ConfigError, MissingExtraError, OutputError, TrainingError
 from elmokit.tasks.sweep import (
     StepsSaved,
     SweepRow,
@@ -256,13 +256,26 @@ def test_flags_that_cannot_be_are_refused(folder: Path, arguments: list[str], me
         )
 
 
-def test_without_matplotlib_the_curve_is_refused_before_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from elmokit.errors import MissingExtraError
+def test_without_matplotlib_a_sweep_trains_and_leaves_the_curve_out_with_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    arguments = ["task", "sweep", "sst.toml", "--over", "ratios", "--ratios", "1", "--run", "sweep", "--seeds", "3"]
+    elmokit.main(arguments, prog_name="elmokit", standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert "ELMo, 100 %      dev accuracy " in out
+    assert err.count("elmokit[plot]") == 1
+    assert "run this command again to plot the curve" in err
+    assert not list(Path("sweep").glob("curve.*"))
 
+
+def test_without_matplotlib_a_curve_that_was_asked_for_is_refused_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"elmokit\[plot\]"):
         elmokit.main(
-            ["task", "sweep", "sst.toml", "--run", "sweep", "--over", "ratios"],
+            ["task", "sweep", "sst.toml", "--run", "sweep", "--over", "ratios", "--figure"],
             prog_name="elmokit",
             standalone_mode=False,
         )

@@ -18,7 +18,7 @@ from elmokit.cli.task import (
     seeds_option,
     set_option,
 )
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.io.progress import ProgressBar, format_duration
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 @click.option("--ratios", metavar="R[,R...]", help="Above 0, up to 1.  [default: 0.001,0.003,0.01,0.03,0.1,0.3,1]")
 @seeds_option
 @set_option
-@click.option("--figure/--no-figure", default=True, help="Plot the curve of --over ratios.  [default: --figure]")
+@click.option(
+    "--figure/--no-figure",
+    default=None,
+    help="Plot the curve of --over ratios.  [default: plot it if matplotlib is installed]",
+)
 @device_option
 def sweep(
     config: Path,
@@ -47,7 +51,7 @@ def sweep(
     ratios: str | None,
     seeds: str | None,
     overrides: tuple[str, ...],
-    figure: bool,
+    figure: bool | None,
     device: str,
 ) -> None:
     """Train variants of CONFIG (TOML) and print their dev scores, as Peters et al. 2018 do.
@@ -56,7 +60,7 @@ def sweep(
     and `positions` Table 3. To continue after an interruption, run the same command again. You can also run it in
     several processes at once: they share the work.
     """
-    from elmokit.io.figures import styled_figure
+    from elmokit.io.figures import check_can_draw
     from elmokit.tasks.plots import plot_ratios
     from elmokit.tasks.sweep import (
         RATIOS,
@@ -74,8 +78,7 @@ def sweep(
     if over == "ratios":
         variants = ratio_variants(task, content, RATIOS if ratios is None else _numbers(ratios))
         if figure:
-            with styled_figure():  # reports a missing matplotlib before hours of training
-                pass
+            check_can_draw()  # before hours of training
     else:
         variants = layer_variants(task, content) if over == "layers" else position_variants(task, content)
     with ProgressBar("") as progress:
@@ -94,9 +97,12 @@ def sweep(
     if over == "ratios":
         for ratio, saved in steps_to_baseline(rows, folder, task.metric).items():
             click.echo(f"{100 * ratio:g} %: {format_steps_saved(saved)}")
-        if figure and any(row.scores for row in rows):
-            for path in plot_ratios(rows, task.metric, folder / "curve", overwrite=True):
-                click.echo(str(path))
+        if figure is not False and any(row.scores for row in rows):
+            try:
+                for path in plot_ratios(rows, task.metric, folder / "curve", overwrite=True):
+                    click.echo(str(path))
+            except MissingExtraError as error:
+                click.echo(f"{error}, and run this command again to plot the curve.", err=True)
     if missing := n_unfinished(rows, content.train.seeds):
         click.echo(f"Other processes are running {missing} trainings. Run the command again afterwards.", err=True)
 
@@ -110,12 +116,9 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
     """Show the softmaxed weights of each mix of RUNS, averaged over their seeds (Figure 2 of Peters et al. 2018)."""
     from dataclasses import asdict
 
-    from elmokit.io.figures import check_figure_path
     from elmokit.tasks.mix_weights import weights_of_runs
     from elmokit.tasks.plots import plot_mixes
 
-    if figure is not None:
-        check_figure_path(figure, overwrite)
     mixes = weights_of_runs(runs)
     if as_json:
         click.echo(json.dumps([asdict(mix) for mix in mixes], indent=2))
@@ -124,7 +127,7 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
             parts = zip(mix.layers, mix.weights, mix.deviations, strict=True)
             spread = [f"{layer}: {w:.3f}" + (f" ± {d:.3f}" if mix.n_seeds > 1 else "") for layer, w, d in parts]
             click.echo(f"{mix.run}  {mix.position:<6}  layers  {'  '.join(spread)}  gamma {mix.gamma:.3f}")
-    if figure is not None:
+    if figure is not None:  # last, because the weights are of use even if the figure cannot be drawn
         for path in plot_mixes(mixes, figure, overwrite):
             click.echo(str(path), err=as_json)
 

@@ -67,6 +67,18 @@ STYLE: dict[str, Any] = {
 }
 
 
+def check_can_draw() -> None:
+    """Check that matplotlib is installed.
+
+    Raises:
+        MissingExtraError: It is not.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("Drawing a figure", "plot") from None
+
+
 @contextlib.contextmanager
 def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure]:
     """Yield an empty figure in our style. Draw and save it inside the ``with`` block.
@@ -78,11 +90,10 @@ def styled_figure(width: float = COLUMN, height: float = 2.4) -> Iterator[Figure
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("Drawing a figure", "plot") from None
+    check_can_draw()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         settings: Any = matplotlib.rcParams
@@ -98,11 +109,13 @@ def figure_paths(path: str | Path) -> tuple[Path, Path]:
 
 
 def check_figure_path(path: str | Path, overwrite: bool) -> None:
-    """Check before any work is done that a figure can be written.
+    """Check before any work is done that a figure can be drawn and written.
 
     Raises:
+        MissingExtraError: matplotlib is not installed.
         OutputError: The PNG or SVG file exists and ``overwrite`` is False, or the path has no name.
     """
+    check_can_draw()
     if not Path(path).name:
         raise OutputError(f"The figure path {str(path)!r} has no name. Give one such as figures/curve.png.")
     for file in figure_paths(path):
