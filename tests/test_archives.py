@@ -102,6 +102,20 @@ def test_the_elmo_inside_an_allennlp_archive_opens(tmp_path: Path, files: Files)
     assert open_model(tarred(tmp_path / "model.tar.gz", content)).bilm.n_parameters == random_model().bilm.n_parameters
 
 
+def test_an_allennlp_archive_with_one_elmo_twice_opens_and_one_with_two_is_refused(
+    tmp_path: Path, files: Files
+) -> None:
+    other = tmp_path / "other"
+    bilm_tf.save(random_model(seed=1), other / "options.json", other / "model.hdf5")
+    content = {"config.json": b"{}", "weights.th": b""}
+    for name in ("premise", "hypothesis"):
+        content |= {f"fta/{name}.options_file": files["options.json"], f"fta/{name}.weight_file": files["model.hdf5"]}
+    assert open_model(tarred(tmp_path / "same.tar.gz", content)).bilm.n_parameters == random_model().bilm.n_parameters
+    content["fta/premise.weight_file"] = (other / "model.hdf5").read_bytes()
+    with pytest.raises(FormatError, match=r"several ELMo models \(hypothesis\.weight_file, premise\.weight_file\)"):
+        open_model(tarred(tmp_path / "two.tar.gz", content))
+
+
 def test_an_allennlp_archive_without_an_elmo_is_reported(tmp_path: Path) -> None:
     path = tarred(tmp_path / "model.tar.gz", {"config.json": b"{}", "weights.th": b""})
     with pytest.raises(FormatError, match="AllenNLP model"):

@@ -72,6 +72,7 @@ def test_carried_state_depends_on_the_batch_size_and_warm_does_not(shell) -> Non
 
 
 def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untyped-def]
+    Path("there").mkdir()
     assert shell("convert", "model", "there/weights.hdf5").code == 0
     ran = shell("convert", "there", "again", "--storage", "float16")
     assert (ran.code, ran.err) == (0, "wrote again\n")
@@ -99,6 +100,7 @@ def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-de
 
 def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     Path("texts").mkdir()
+    Path("new").mkdir()
     Path("texts/a.txt").write_text("the cat sat .\nthe dog </S>\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the cat ran .\n")))
     ran = shell("vocab", "texts", "-", "new/vocab.txt", "--max-words", "5")
@@ -219,6 +221,37 @@ BAD_CALLS = {
     "--batch-tokens is 0": ["perplexity", "model", "text.txt", "--batch-tokens", "0"],
     "device": ["embed", "text.txt", "out.hdf5", "--model", "model", "--device", "abacus"],
 }
+
+
+WRITING_CALLS = [
+    ["embed", "text.txt", "OUT.hdf5", "--model", "model"],
+    ["convert", "model", "OUT"],
+    ["convert", "model", "OUT.hdf5"],
+    ["vocab", "text.txt", "OUT.txt"],
+    ["train", "text.txt", "--held-out", "text.txt", "--preset", "tiny", "--out", "OUT"],
+    ["finetune", "model", "text.txt", "--held-out", "text.txt", "--out", "OUT"],
+    ["perplexity", "model", "text.txt", "--per-token", "OUT.tsv"],
+    ["neighbours", "index", "text.txt", "OUT", "--model", "model"],
+    ["probe", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],
+    ["task", "train", "config.toml", "--run", "OUT"],
+    ["task", "sweep", "config.toml", "--over", "layers", "--run", "OUT"],
+]
+
+
+@pytest.mark.parametrize("call", WRITING_CALLS, ids=lambda call: " ".join(call[:2]))
+def test_no_command_creates_the_directory_of_its_output(shell, call: list[str]) -> None:  # type: ignore[no-untyped-def]
+    ran = shell(*(part.replace("OUT", "nowhere/out") for part in call))
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "the directory nowhere does not exist. Create it first" in ran.err
+    assert not Path("nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.txt", "x.HDF5", "x.hdf5.gz"])
+def test_vectors_are_not_written_under_the_extension_of_another_format(shell, name: str) -> None:  # type: ignore[no-untyped-def]
+    ran = shell("embed", "text.txt", name, "--model", "model")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "Use .hdf5 or .h5." in ran.err
+    assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
 
 
 @pytest.mark.parametrize("message", BAD_CALLS)

@@ -61,6 +61,7 @@ def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) 
 def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text(TEXT)
     assert shell("train", *TRAIN, *SMALL, *KINDS[kind], "--run", "run").code == 0
+    Path("there").mkdir()
     ran = shell("convert", "run", "there/out.hdf5")
     assert ran.code == 0
     assert ran.err.endswith("Not saved (the HDF5 format does not support it): softmax, vocabulary, initial state\n")
@@ -69,13 +70,13 @@ def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -
     assert after.card == {name: fact for name, fact in before.card.items() if name != "warm_state"}
     for name, tensor in before.bilm.state_dict().items():
         assert torch.equal(after.bilm.state_dict()[name], tensor), name
-    options = json.loads(Path("there/options.json").read_text())
+    options = json.loads(Path("there/out_options.json").read_text())
     if kind == "tied":
-        assert "wrote there/vocab.txt\n" in ran.err
-        assert Path("there/vocab.txt").read_text() == Path("run/model/vocab.txt").read_text()
+        assert "wrote there/out_vocab.txt\n" in ran.err
+        assert Path("there/out_vocab.txt").read_text() == Path("run/model/vocab.txt").read_text()
     else:
         assert options["char_cnn"]["n_characters"] == 262
-        assert not Path("there/vocab.txt").exists()
+        assert not Path("there/out_vocab.txt").exists()
     with h5py.File("there/out.hdf5") as file:  # two directions, which the old loaders ask for
         assert set(file["RNN_1/RNN/MultiRNNCell"]) == {f"Cell{k}" for k in range(options["lstm"]["n_layers"])}
         assert np.any(file["RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"][...]) == options["bidirectional"]
@@ -85,13 +86,16 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
     words = [word for word in WORDS if word != "<UNK>"]
     model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
     save_model(dataclasses.replace(model, softmax=None, vocabulary=Vocabulary(words, strict=False)), Path("old"))
+    Path("new").mkdir()
     ran = shell("convert", "old", "new/weights.hdf5")
     assert "left out" not in ran.err
     again = open_model("new")
     assert again.vocabulary is not None
     assert again.vocabulary.words == words
-    ran = shell("convert", "old", "new/other.hdf5")  # options.json and vocab.txt stand there
-    assert (ran.code, "already exists" in ran.err, Path("new/other.hdf5").exists()) == (2, True, False)
+    ran = shell("convert", "old", "new/other.hdf5")
+    assert ran.err == "wrote new/other.hdf5\nwrote new/other_options.json\nwrote new/other_vocab.txt\n"
+    ran = shell("convert", "old", "new/other.hdf5")
+    assert (ran.code, "already exists" in ran.err) == (2, True)
 
 
 def test_the_initial_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]

@@ -279,7 +279,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_
 def _no_words(folder: Path) -> None:
     config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=11)
     save_model(random_model(config), folder / "words.hdf5")
-    (folder / "vocab.txt").unlink(missing_ok=True)
+    (folder / "words_vocab.txt").unlink()
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type:
     words = ["<S>", "</S>", "the", "zebra", "a"]
     config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words))
     save_model(random_model(config), Path("words.hdf5"))
-    Path("vocab.txt").write_text("\n".join(words) + "\n")
+    Path("words_vocab.txt").write_text("\n".join(words) + "\n")
     arguments = ("finetune", "words.hdf5", "new.txt", "--held-out", "held.txt", "--run", "run", *QUICK)
     ran = shell(*arguments)
     assert ran.code == 2

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
-from tests.helpers.tf_bundle_writer import write_bundle
+from tests.helpers.tf_hub_files import pack_module, write_module
 from tests.helpers.tf_names import module_tensors
 
 TINY = replace(PRESETS["tiny"], dropout=0.0)
@@ -30,12 +29,6 @@ DEEPPAVLOV_MIX: dict[str, Any] = {
     "aggregation/elmo_output_ELMo_gamma": np.array([1.5], dtype=np.float32),
 }
 STATES: dict[str, Any] = {f"bilm/Variable{end}": np.zeros((8, 4), dtype=np.float32) for end in ("", "_1", "_2")}
-
-
-def write_module(folder: Path, tensors: dict[str, Any], graph: str = "saved_model.pb") -> Path:
-    write_bundle(folder / "variables" / "variables", tensors)
-    (folder / graph).write_bytes(b"\x08\x01")
-    return folder
 
 
 def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
@@ -121,10 +114,7 @@ def test_another_saved_model_is_reported(tmp_path: Path, tensors: dict[str, Any]
 def test_a_tarball_opens_as_the_folder_in_it(tmp_path: Path, top: str) -> None:
     model = random_model(TINY)
     folder = write_module(tmp_path / "module", module_tensors(model) | GOOGLE_MIX)
-    with tarfile.open(tmp_path / "elmo.tar.gz", "w:gz") as archive:
-        for file in sorted(folder.rglob("*")):
-            archive.add(file, f"{top}{file.relative_to(folder)}", recursive=False)
-    opened = open_model(tmp_path / "elmo.tar.gz")
+    opened = open_model(pack_module(folder, tmp_path / "elmo.tar.gz", top))
     assert_same(opened, model)
     assert opened.source == tmp_path / "elmo.tar.gz"
     assert opened.card["mix"]["gamma"] == 1.5

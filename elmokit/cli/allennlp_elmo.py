@@ -8,10 +8,12 @@ import click
 
 from elmokit.errors import ConfigError
 
+OUTPUT = click.Path(path_type=Path)  # not `OutputPath`: AllenNLP created the directory of an output
+
 
 @click.command("allennlp-elmo")
 @click.argument("source", metavar="INPUT", type=click.Path(path_type=Path, allow_dash=True))
-@click.argument("output", metavar="OUTPUT", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUTPUT", type=OUTPUT)
 @click.option("--all", "all_layers", is_flag=True, help="All layers: (layers, tokens, dim).")
 @click.option("--top", is_flag=True, help="The top layer: (tokens, dim).")
 @click.option("--average", is_flag=True, help="The mean of all layers: (tokens, dim).")
@@ -94,7 +96,7 @@ def allennlp_elmo(
     "--output_dir",
     "--output-dir",
     required=True,
-    type=click.Path(path_type=Path),
+    type=OUTPUT,
     help="Output directory. Created if missing.",
 )
 @click.option("--batch_size", "--batch-size", default=64, show_default=True, help="Batch size in units of 50 words.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elmokit.cli.common import options_option, overwrite_option
+from elmokit.cli.options import OutputPath
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("target", metavar="DST", type=OutputPath())
 @options_option
 @click.option(
     "--storage",
@@ -40,18 +41,19 @@ def convert(
 
     SRC is a path, a URL, a published name or a Hub id; of a training run, the best model is converted.
 
-    If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, with the options file next to them.
-    Otherwise DST becomes an elmokit directory, the only format that also keeps the softmax, its words and the initial
-    state.
+    If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same name
+    next to them: X_options.json for X.hdf5 and X_weights.hdf5. A DST without an extension becomes an elmokit directory,
+    the only format that also keeps the softmax, its words and the initial state.
 
     \b
     Examples:
       elmokit convert elmo_weights.hdf5 my-elmo
-      elmokit convert my-elmo back/weights.hdf5
+      elmokit convert my-elmo back_weights.hdf5
     """
     from elmokit.initial_state import calibrate_initial_state
+    from elmokit.io.hdf5 import HDF5_SUFFIXES
     from elmokit.io.text_files import read_sentences
-    from elmokit.weights.open import HDF5_SUFFIXES, open_model, refuse_target, save_model
+    from elmokit.weights.open import open_model, refuse_target, save_model
 
     is_hdf5 = target.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage != "float32":

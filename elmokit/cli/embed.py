@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from elmokit.cli.common import model_option, options_option, overwrite_option
-from elmokit.cli.options import GroupedCommand, GroupedOption
+from elmokit.cli.options import GroupedCommand, GroupedOption, OutputPath
 from elmokit.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ _run = partial(_option, "Interrupted runs and existing files")
 
 @click.command(cls=GroupedCommand)
 @click.argument("source", metavar="TEXT", type=click.Path(path_type=Path, allow_dash=True))
-@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUT", type=OutputPath())
 @model_option
 @options_option
 @click.option("--token-embeddings", help="HDF5 file of precomputed token vectors, one row per word.")
@@ -117,13 +117,15 @@ def embed(
     """
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo
-    from elmokit.io.atomic import check_output_path
+    from elmokit.io.atomic import check_extension, check_output_path
+    from elmokit.io.hdf5 import HDF5_SUFFIXES
     from elmokit.io.progress import ProgressBar
     from elmokit.io.text_files import check_input_file, split_tokens
     from elmokit.text.tokenize import treebank_tokenizer
 
     check_output_path(output, overwrite)  # before a model is downloaded
     check_input_file(source, output)
+    check_extension(output, HDF5_SUFFIXES)
     flags = {"layers": layers is not None, "all": all_layers, "top": top, "average": average}
     chosen = [name for name, is_given in flags.items() if is_given] or ["all"]
     if len(chosen) > 1:

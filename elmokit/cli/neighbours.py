@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from elmokit.cli.common import model_option, options_option
+from elmokit.cli.options import OutputPath
 from elmokit.cli.probe import device_option, json_option, layer_numbers
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
@@ -23,7 +24,7 @@ def neighbours() -> None:
 
 @neighbours.command()
 @click.argument("corpus", metavar="CORPUS...", nargs=-1, required=True)
-@click.argument("index", metavar="INDEX", type=click.Path(path_type=Path))
+@click.argument("index", metavar="INDEX", type=OutputPath())
 @model_option
 @options_option
 @click.option("--tokenize", is_flag=True, help="CORPUS is raw text: split each line into Penn Treebank tokens.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from elmokit.errors import OutputError
+from elmokit.io.atomic import check_parent
+from elmokit.io.text_files import STDIN, expand_user
 
 DEFAULT_GROUP = "Options"
 
@@ -105,6 +110,25 @@ def setting_options(
             )
         )
     return options
+
+
+class OutputPath(click.Path):
+    """The path of an output. Its directory must exist: a directory that does not exist is more often a typing error,
+    or a disk that is not mounted, than one to be created.
+
+    Args:
+        allow_dash: Accept ``-`` for standard output.
+    """
+
+    def __init__(self, allow_dash: bool = False) -> None:
+        super().__init__(path_type=Path, allow_dash=allow_dash)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Check the path before any work is done."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not (self.allow_dash and str(path) == STDIN):
+            check_parent(expand_user(path, OutputError))
+        return path
 
 
 class CommaSeparated(click.ParamType[list[int]]):

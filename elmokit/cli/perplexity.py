@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import options_option, overwrite_option
+from elmokit.cli.options import OutputPath
 from elmokit.errors import ConfigError
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.progress import ProgressBar
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
 @click.option(
     "--per-token",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=OutputPath(allow_dash=True),
     metavar="FILE",
     help="Write a table of sentence number, token, forward nats and backward nats (TSV; - for standard output).",
 )

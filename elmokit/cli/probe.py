@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from elmokit.cli.common import model_option, options_option, overwrite_option
+from elmokit.cli.options import OutputPath
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device_option = click.option("--device", help="Device to compute vectors on: cpu, cuda, cuda:1, ...")
-figure_option = click.option("--figure", type=click.Path(path_type=Path), help="Draw a figure (PNG and SVG).")
+figure_option = click.option("--figure", type=OutputPath(), help="Draw a figure (PNG and SVG).")
 
 
 @click.group()
@@ -37,7 +38,7 @@ def probe() -> None:
 @click.option("--control", is_flag=True, help="Also run the control task: a random tag per word (doubles the time).")
 @click.option("--sentences", type=int, help="Train on the first N sentences only.")
 @click.option("--epochs", default=5, show_default=True, help="Number of epochs of the classifier.")
-@click.option("--vectors", type=click.Path(path_type=Path), help="Keep the vectors in this directory, for later runs.")
+@click.option("--vectors", type=OutputPath(), help="Keep the vectors in this directory, for later runs.")
 @json_option
 @figure_option
 @device_option
@@ -106,8 +107,8 @@ def pos(
     type=click.Path(path_type=Path),
     help="The senses of each lemma in order: WordNet's index.sense, or a table of lemma, POS and keys.",
 )
-@click.option("--senses", type=click.Path(path_type=Path), help="Keep the sense means in this file, for later runs.")
-@click.option("--answers", type=click.Path(path_type=Path), help="Write key files for the official scorer here.")
+@click.option("--senses", type=OutputPath(), help="Keep the sense means in this file, for later runs.")
+@click.option("--answers", type=OutputPath(), help="Write key files for the official scorer here.")
 @json_option
 @figure_option
 @device_option

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmokit.cli.common import PROGRAM
+from elmokit.cli.options import OutputPath
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def task() -> None:
 
 @task.command("train", short_help="Train a model from a config file.")
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--run", required=True, type=click.Path(path_type=Path), help="Run directory.")
+@click.option("--run", required=True, type=OutputPath(), help="Run directory.")
 @set_option
 @seeds_option
 @device_option

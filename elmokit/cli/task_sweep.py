@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elmokit.cli.common import overwrite_option
+from elmokit.cli.options import OutputPath
 from elmokit.cli.task import (
     device_option,
     format_evaluation,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     help="What to vary: the fraction of the training data, without and with ELMo; which layers are mixed; "
     "where ELMo enters the model.",
 )
-@click.option("--run", "folder", required=True, type=click.Path(path_type=Path), help="Sweep directory.")
+@click.option("--run", "folder", required=True, type=OutputPath(), help="Sweep directory.")
 @click.option("--ratios", metavar="R[,R...]", help="Above 0, up to 1.  [default: 0.001,0.003,0.01,0.03,0.1,0.3,1]")
 @seeds_option
 @set_option
@@ -109,7 +110,7 @@ def sweep(
 
 @click.command(short_help="Show the learned layer weights of finished runs.")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--figure", type=click.Path(path_type=Path), help="Plot them, as PNG and SVG.")
+@click.option("--figure", type=OutputPath(), help="Plot them, as PNG and SVG.")
 @json_option
 @overwrite_option
 def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrite: bool) -> None:

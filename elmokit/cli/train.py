@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from elmokit.cli.options import GroupedOption, SettingsCommand, setting_options
+from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, setting_options
 from elmokit.errors import ConfigError
 
 PATH = click.Path(path_type=Path)
 texts_argument = click.argument("texts", metavar="TEXT...", nargs=-1, type=PATH)
-out_option = partial(click.option, "--out", "--run", "out", cls=GroupedOption, group="Run", type=PATH)
+out_option = partial(click.option, "--out", "--run", "out", cls=GroupedOption, group="Run", type=OutputPath())
 device_option = click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU if there is one."
 )

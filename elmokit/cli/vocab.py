@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from elmokit.cli.common import overwrite_option
+from elmokit.cli.options import OutputPath
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
 
 @click.command()
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
-@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUT", type=OutputPath())
 @click.option("--max-words", type=int, help="Number of words, including <S>, </S> and <UNK>: the most frequent ones.")
 @click.option("--min-count", type=int, default=1, show_default=True, help="Leave out words that occur less often.")
 @click.option("--repair", is_flag=True, help="TEXT is a vocabulary file: repair it and list the changes.")

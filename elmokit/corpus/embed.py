@@ -26,7 +26,8 @@ from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.writer import ResumableWriter, open_resumable
 from elmokit.embedder import Elmo, Layers, Vectors
 from elmokit.fingerprint import fingerprint
-from elmokit.io.atomic import check_output_path
+from elmokit.io.atomic import check_extension, check_output_path
+from elmokit.io.hdf5 import HDF5_SUFFIXES
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import STDIN, check_input_file, split_tokens
 from elmokit.nn.kernels.backends import requested_backend
@@ -85,7 +86,7 @@ def embed_file(
     Args:
         elmo: The model.
         source: A text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
-        output: The HDF5 file. It appears when it is complete.
+        output: The HDF5 file, with the extension ``.hdf5`` or ``.h5``, or without one. It appears when it is complete.
         layers: The layers to store, as in :meth:`Elmo.embed`.
         dtype: The type of the stored numbers. "float16" halves the file.
         keys: Name the datasets by line number ("numbers") or by the text of the sentence ("sentences").
@@ -110,8 +111,9 @@ def embed_file(
     Raises:
         TextError: The text cannot be read or is not UTF-8; or, with ``strict``, a line is blank; or, with ``resume``,
             the text is not the one that the interrupted run had embedded.
-        OutputError: The output exists, or cannot be written, or will not fit; or there is a partial output and neither
-            ``resume`` nor ``overwrite`` is set, or it was written with other settings.
+        OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
+            there is a partial output and neither ``resume`` nor ``overwrite`` is set, or it was written with other
+            settings.
         ConfigError: A layer does not exist, or a batch size is below 1.
 
     Example:
@@ -123,6 +125,7 @@ def embed_file(
     started = time.monotonic()
     check_output_path(output, overwrite)
     check_input_file(source, output)
+    check_extension(output, HDF5_SUFFIXES)
     # An empty call checks the arguments before the output is created.
     elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
     if fasta:

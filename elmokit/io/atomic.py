@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -130,6 +131,41 @@ def _workspaces(folder: Path) -> list[Path]:
     # The name pattern `.NAME.xxxxxxxx`; other hidden files of the directory are left alone.
     names = ((path, *path.name[1:].rpartition(".")) for path in folder.glob(".*"))
     return [path for path, name, _, suffix in names if name and len(suffix) == SUFFIX_LENGTH and path.is_dir()]
+
+
+def check_parent(path: str | Path) -> None:
+    """Check that the directory of an output exists.
+
+    Raises:
+        OutputError: It does not exist, or is a file.
+    """
+    parent = Path(path).parent
+    if not parent.is_dir():
+        problem = f"{parent} is not a directory" if parent.exists() else f"the directory {parent} does not exist"
+        raise OutputError(f"Cannot write to {path}: {problem}. Create it first, or choose another location.")
+
+
+def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str = "") -> None:
+    """Check that the name of an output does not ask for a format that will not be written.
+
+    What follows the last dot counts as an extension if it starts with two letters, or is one of ``extensions``: names
+    such as ``elmo-v1.5`` and ``corpus.2019`` have none.
+
+    Args:
+        path: The output path.
+        extensions: The extensions that are allowed, with their dots.
+        otherwise: The end of the error message: what else could be passed.
+
+    Raises:
+        OutputError: The extension is another one.
+    """
+    suffix = Path(path).suffix
+    if suffix not in extensions and re.match(r"\.[A-Za-z]{2}", suffix):
+        known = " or ".join(extensions)
+        raise OutputError(
+            f"{path} ends in {suffix}, but files of that format are not written here. Use {known}"
+            f"{', ' + otherwise if otherwise else ''}."
+        )
 
 
 def check_output_path(

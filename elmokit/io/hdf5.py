@@ -17,6 +17,8 @@ from elmokit.errors import FormatError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+HDF5_SUFFIXES = (".hdf5", ".h5")
+
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """The exceptions that h5py raises for a damaged file, apart from MemoryError."""
 

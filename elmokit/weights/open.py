@@ -8,6 +8,7 @@ that returns a ``PretrainedBiLM`` and recognize its files in ``_open_path`` or `
 from __future__ import annotations
 
 import difflib
+import filecmp
 import os
 from importlib import resources
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 import h5py
 
 from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
-from elmokit.io.atomic import atomic_write, check_output_path
+from elmokit.io.atomic import atomic_write, check_extension, check_output_path
+from elmokit.io.hdf5 import HDF5_SUFFIXES
 from elmokit.io.text_files import expand_user
 from elmokit.weights import bilm_tf, many_langs, published, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
@@ -33,12 +35,19 @@ from elmokit.weights.fetch import (
 from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_folder
 from elmokit.weights.guess import guess_archive, guess_format, guess_hdf5
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.sidecars import (
+    OPTIONS,
+    VOCABULARY,
+    find_options,
+    find_vocabulary,
+    hdf5_files,
+    own_file,
+)
 from elmokit.weights.tf_bundle import INDEX_SUFFIX
-from elmokit.weights.words import find_vocabulary, with_meta, with_token_embeddings, with_words
+from elmokit.weights.words import with_meta, with_token_embeddings, with_words
 
 DEFAULT_MODEL = "en-mini"
 """The small English model inside the package."""
-HDF5_SUFFIXES = (".hdf5", ".h5")
 RUN_MODEL = "model"
 """The subfolder in which a training run keeps its best model."""
 
@@ -129,13 +138,13 @@ def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedB
     """Download and open a model. The options of an HDF5 file are looked for next to it on the server."""
     file_name = url_file_name(url)
     if options is None and not url.startswith("file:") and file_name.endswith(HDF5_SUFFIXES):
-        expected = named_options(Path(file_name)).name
+        own = own_file(Path(file_name), OPTIONS).name
         try:
-            options = fetch(sibling_url(url, expected))
+            options = fetch(sibling_url(url, own))
         except ModelNotFoundError:
-            if expected == "options.json":
+            if own == OPTIONS:
                 raise
-            options = fetch(sibling_url(url, "options.json"))
+            options = fetch(sibling_url(url, OPTIONS))
     return _open_path(fetch(url), options, words)
 
 
@@ -200,23 +209,46 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Pretra
     if tf_hub.is_module(path):
         return with_words(tf_hub.load(path, options), words)
     has_checkpoint = tf_checkpoint.find_checkpoint(path) is not None
-    found = sorted(file for suffix in HDF5_SUFFIXES for file in path.glob(f"*{suffix}"))
-    if found:
-        named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
-        if len(found) > 1 and len(named_weights) != 1:
-            names = ", ".join(file.name for file in found)
-            raise FormatError(f"{path} holds several HDF5 files ({names}). Name the one to open.")
-        model = _open_hdf5(found[0] if len(found) == 1 else named_weights[0], options, words)
+    if found := hdf5_files(path):
+        model = _open_hdf5(_only_model(path, found), options, words)
         if has_checkpoint:
             tf_checkpoint.attach_softmax(model, path, words)
         return model
     if has_checkpoint:
         return tf_checkpoint.load(path, options, vocabulary=words)
     if kept := sorted(path.glob("fta/*weight_file")):  # the ELMo inside an archive of an AllenNLP task model
-        weights = kept[0]
+        weights = _only_weights(path, kept)
         options = options or weights.with_name(f"{weights.name.removesuffix('weight_file')}options_file")
         return _open_hdf5(weights, options, words)
     raise FormatError(f"{path} is not a model that elmokit can open ({_KNOWN}).{guess_format(path)}")
+
+
+def _only_model(folder: Path, found: list[Path]) -> Path:
+    """Return the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors.
+
+    Raises:
+        FormatError: It is unclear which file is the model, or several are.
+    """
+    named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
+    chosen = found if len(found) == 1 else named_weights
+    # A file with options of its own is a model too, whatever its name.
+    with_options = [file for file in found if file not in chosen and own_file(file, OPTIONS).exists()]
+    if len(chosen) != 1 or with_options:
+        names = ", ".join(file.name for file in found)
+        raise FormatError(f"{folder} holds several HDF5 files ({names}). Name the one to open.")
+    return chosen[0]
+
+
+def _only_weights(folder: Path, kept: list[Path]) -> Path:
+    """Return the weights of the one ELMo inside an AllenNLP archive, which has a copy for each module that uses it.
+
+    Raises:
+        FormatError: The copies differ, so the archive holds several models.
+    """
+    if any(not filecmp.cmp(kept[0], other, shallow=False) for other in kept[1:]):
+        names = ", ".join(file.name for file in kept)
+        raise FormatError(f"{folder} holds several ELMo models ({names}). Unpack it, and name the one to open.")
+    return kept[0]
 
 
 def _open_archive(path: Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
@@ -238,27 +270,7 @@ def _open_hdf5(weights: Path, options: Path | None, words: Path | None) -> Pretr
     if hint := guess_hdf5(weights):
         raise FormatError(f"{weights} is an HDF5 file but not an ELMo. {hint}")
     model = bilm_tf.load(options or find_options(weights), weights)
-    return with_meta(with_words(model, words or find_vocabulary(weights.parent)), weights.parent)
-
-
-def find_options(weights: Path) -> Path:
-    """Return the options file of a weight file: ``X_options.json`` for ``X_weights.hdf5``, or ``options.json``.
-
-    If there is neither, it is the only other file there with "options" in its name.
-    """
-    named, plain = named_options(weights), weights.with_name("options.json")
-    others = sorted(weights.parent.glob("*options*.json"))
-    if named.exists():
-        return named
-    return others[0] if not plain.exists() and len(others) == 1 else plain
-
-
-def named_options(weights: Path) -> Path:
-    """Return the options file that corresponds to a weight file's name: ``X_options.json`` for ``X_weights.hdf5``."""
-    stem = weights.stem
-    return weights.with_name(
-        stem.removesuffix("weights") + "options.json" if stem.endswith("_weights") else "options.json"
-    )
+    return with_meta(with_words(model, words or find_vocabulary(weights)), weights.parent)
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:
@@ -270,13 +282,47 @@ def refuse_target(path: Path, overwrite: bool) -> None:
     """Check before any work is done that ``save_model`` may write to a path.
 
     Raises:
-        OutputError: The path exists and may not be overwritten, or is a directory that holds other files.
+        OutputError: The path exists and may not be overwritten, is a directory that holds other files, or ends in the
+            extension of a format that is not written; or another model reads the file that the options would go to.
     """
     if path.suffix in HDF5_SUFFIXES:
         check_output_path(path, overwrite)
-        check_output_path(named_options(path), overwrite)
-    else:
-        check_output_path(path, overwrite, folder=True, parts=PARTS)
+        _check_own_file(path, OPTIONS, overwrite)
+        return
+    check_extension(path, HDF5_SUFFIXES, "or a name without an extension for an elmokit directory")
+    check_output_path(path, overwrite, folder=True, parts=PARTS)
+    if path.is_dir() and any(path.iterdir()) and not is_folder(path):
+        # Directories of other programs can have files of the same names, such as config.json and vocab.txt.
+        raise OutputError(f"{path} is not an elmokit directory, so it is not overwritten. Choose another name.")
+
+
+def _check_own_file(weights: Path, name: str, overwrite: bool) -> None:
+    """Check that a file next to HDF5 weights may be written, and that no other model in the directory reads it.
+
+    Raises:
+        OutputError: It exists and may not be overwritten, or another model reads it. ``overwrite`` does not permit
+            that: the other model would open wrong, or not at all.
+    """
+    path = own_file(weights, name)
+    others = [
+        other
+        for other in hdf5_files(path.parent)
+        if other != weights
+        and (own_file(other, name) == path or (path.name == name and not own_file(other, name).exists()))
+        and not guess_hdf5(other)
+    ]
+    if path.name == name:  # the other formats read the plain names only
+        if (checkpoint := tf_checkpoint.find_checkpoint(path.parent)) is not None:
+            others.append(checkpoint)
+        if tf_hub.is_module(path.parent) if name == OPTIONS else is_folder(path.parent):
+            others.append(path.parent)
+    if others:
+        stem = weights.stem.removesuffix("_weights")
+        raise OutputError(
+            f"{weights} needs the file {path.name}, which {others[0]} reads too. Choose another name, such as "
+            f"{weights.with_name(f'{stem}-2{weights.suffix}').name}, or another directory."
+        )
+    check_output_path(path, overwrite)
 
 
 def save_model(
@@ -284,30 +330,34 @@ def save_model(
 ) -> list[Path]:
     """Save a model in the format that the path asks for.
 
-    A path that ends in ``.hdf5`` or ``.h5`` becomes HDF5 weights as bilm-tf and AllenNLP read them, with the options
-    file next to it, and ``vocab.txt`` for a word-input model. Any other path becomes an elmokit directory, the only
-    format that also keeps the softmax and the initial state.
+    A path that ends in ``.hdf5`` or ``.h5`` becomes HDF5 weights as bilm-tf and AllenNLP read them. The options file is
+    next to them, and is named after them: ``X_options.json`` for ``X.hdf5`` and ``X_weights.hdf5``, and
+    ``options.json`` for ``weights.hdf5``. So are the words of a word-input model, in ``X_vocab.txt``. Any other path
+    becomes an elmokit directory, the only format that also keeps the softmax and the initial state.
 
     Args:
         storage: The dtype of the tensors in an elmokit directory.
-        overwrite: Replace what exists at the path.
+        overwrite: Replace what exists at the path. Files of other models in the same directory are never changed.
 
     Returns:
         The paths that were written.
 
     Raises:
-        OutputError: The path exists and may not be overwritten, or cannot be written.
+        OutputError: The path exists and may not be overwritten, cannot be written, or ends in the extension of another
+            format.
     """
     path = expand_user(path, OutputError)
     refuse_target(path, overwrite)
     if path.suffix not in HDF5_SUFFIXES:
         save_folder(model, path, storage, overwrite)
         return [path]
-    options = named_options(path)
+    options = own_file(path, OPTIONS)
     if model.bilm.config.n_words is None or model.vocabulary is None:
         bilm_tf.save(model, options, path, overwrite)
         return [path, options]
-    with atomic_write(path.with_name("vocab.txt"), overwrite) as words:
+    _check_own_file(path, VOCABULARY, overwrite)
+    listed = own_file(path, VOCABULARY)
+    with atomic_write(listed, overwrite) as words:
         words.write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
         bilm_tf.save(model, options, path, overwrite)
-    return [path, options, path.with_name("vocab.txt")]
+    return [path, options, listed]

@@ -34,9 +34,10 @@ from elmokit.nn.softmax import FullSoftmax, Softmax, TiedSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.sidecars import VOCABULARY_NAMES
 from elmokit.weights.table import TensorRow, fill
 from elmokit.weights.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
-from elmokit.weights.words import NAMES, row_vocabulary
+from elmokit.weights.words import row_vocabulary
 
 FAMILY = "tf-checkpoint"
 ADAGRAD_START = 1.0
@@ -345,7 +346,7 @@ def _step(bundle: TensorBundle, prefix: Path) -> int | None:
 def _vocabulary_path(prefix: Path, given: str | Path | None) -> Path | None:
     if given is not None:
         return Path(given)
-    found = (_in_or_above(prefix, pattern) for pattern in (*NAMES, "vocab*.txt", "vocab*.txt.gz"))
+    found = (_in_or_above(prefix, pattern) for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"))
     return next((path for path in found if path is not None), None)
 
 

@@ -24,8 +24,7 @@ from elmokit.nn.char_cnn import CharCNN, WordEmbedding
 from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import Vocabulary, read_words
 from elmokit.weights.model import PretrainedBiLM
-
-NAMES = ("vocab.txt", "vocab.txt.gz")
+from elmokit.weights.sidecars import VOCABULARY, find_vocabulary, own_file
 
 
 @dataclasses.dataclass
@@ -41,11 +40,6 @@ class CachedModel(PretrainedBiLM):
         char_ids = encode_tokens(tokens, self.bilm.config.char_cnn.max_chars)
         rows = np.array([self.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
         return np.concatenate([rows[:, None], char_ids], axis=1)
-
-
-def find_vocabulary(folder: Path) -> Path | None:
-    """Find the word list in a directory, if there is one."""
-    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
 def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
@@ -117,7 +111,8 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     reads words maps them to ``<UNK>``, or refuses them if its list has none.
 
     Args:
-        vocabulary: The words of the rows; None for ``vocab.txt`` or ``vocab.txt.gz`` next to the table.
+        vocabulary: The words of the rows; None for the word list next to the table, as
+            ``find_vocabulary`` finds it.
 
     Raises:
         ModelNotFoundError, FormatError, TensorMismatchError: The table or its words are missing, damaged, or of another
@@ -125,10 +120,11 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
     """
     path = Path(path)
     table = torch.from_numpy(read_embeddings(path, model.bilm.config.projection_dim))
-    words_path = find_vocabulary(path.parent) if vocabulary is None else Path(vocabulary)
+    words_path = find_vocabulary(path) if vocabulary is None else Path(vocabulary)
     if words_path is None:
         raise ModelNotFoundError(
-            f"There is no vocabulary next to {path} for its rows. Put vocab.txt there, or give it as vocabulary."
+            f"There is no vocabulary next to {path} for its rows. Put {own_file(path, VOCABULARY).name} there, or "
+            "give it as vocabulary."
         )
     rows_of = f"the dataset 'embedding' of {path}"
     bilm = model.bilm
