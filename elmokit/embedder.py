@@ -248,13 +248,20 @@ class Elmo(nn.Module):
             state: The LSTM state that each row starts from. None uses ``start``; "stateful" then starts from zero.
 
         Raises:
-            TypeError: ``ids`` is not a tensor.
-            ValueError: There is padding between tokens.
+            TypeError: ``ids`` is not a tensor of whole numbers.
+            ValueError: It has the wrong number of dimensions, or there is padding between tokens.
         """
-        if not isinstance(ids, Tensor):
+        given = f"a tensor of {ids.dtype}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
             raise TypeError(
-                f"forward expects the ids of Elmo.ids, but got a {type(ids).__name__}. Call elmo(elmo.ids(sentences)), "
-                "or elmo.embed(sentences) for NumPy arrays."
+                f"forward expects the ids of Elmo.ids, but got {given}. Call elmo(elmo.ids(sentences)), or "
+                "elmo.embed(sentences) for NumPy arrays."
+            )
+        shape = "(batch, time, chars)" if self.bilm.config.n_words is None else "(batch, time)"
+        if ids.ndim != shape.count(",") + 1:
+            raise ValueError(
+                f"forward expects the ids of Elmo.ids, {shape}, but got a tensor of shape {tuple(ids.shape)}. "
+                "Call elmo(elmo.ids(sentences)) with a list of tokenized sentences."
             )
         # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
         mask = (ids > 0).any(dim=-1) if self.bilm.config.n_words is None else ids > 0

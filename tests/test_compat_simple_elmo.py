@@ -141,9 +141,9 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
             scores = F.linear(nearest, model.softmax.weight, model.softmax.bias)
             best = scores.argsort(descending=True).tolist()
             assert predictions is not None
-            assert predictions["ids"] == best
-            assert predictions["words"] == [WORDS[index] for index in best]
-            np.testing.assert_allclose(predictions["logits"], scores[best], atol=1e-5)
+            assert predictions["candidates"] == best
+            assert predictions["candidate_words"] == [WORDS[index] for index in best]
+            np.testing.assert_allclose(predictions["logp"], scores[best], atol=1e-5)
 
 
 def test_substitutes_come_for_any_number_of_sentences_in_their_order(tmp_path: Path) -> None:
@@ -156,18 +156,18 @@ def test_substitutes_come_for_any_number_of_sentences_in_their_order(tmp_path: P
         ["dog", "ran"],
         ["the", "mat"],
     ]
-    assert all(len(entry["forward"]["ids"]) == 3 for sentence in found for entry in sentence)
+    assert all(len(entry["forward"]["candidates"]) == 3 for sentence in found for entry in sentence)
     (alone,) = elmo.get_elmo_substitutes([["dog", "ran"]])
     for entry, other in zip(found[2], alone, strict=True):
-        assert entry["forward"]["words"] == other["forward"]["words"]
-        np.testing.assert_allclose(entry["forward"]["logits"], other["forward"]["logits"], atol=1e-5)
+        assert entry["forward"]["candidate_words"] == other["forward"]["candidate_words"]
+        np.testing.assert_allclose(entry["forward"]["logp"], other["forward"]["logp"], atol=1e-5)
 
 
 def test_a_model_of_one_direction_has_no_backward_substitutes(tmp_path: Path) -> None:
     elmo = full_model(tmp_path, dataclasses.replace(PRESETS["tiny"], bidirectional=False))
     ((entry, _),) = elmo.get_elmo_substitutes(["the cat"], topn=1)
     assert entry["backward"] is None
-    assert len(entry["forward"]["words"]) == 1
+    assert len(entry["forward"]["candidate_words"]) == 1
 
 
 def test_without_a_softmax_full_and_substitutes_say_what_is_missing(tmp_path: Path, elmo: ElmoModel) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -303,6 +303,8 @@ def test_what_is_not_a_list_of_sentences_is_refused(sentences: object) -> None:
     for start in ("warm", "stateful"):
         with pytest.raises(TextError, match="Expected a"):
             Elmo(random_model(), start=start).embed(sentences)  # type: ignore[call-overload]
+    with pytest.raises(TextError, match="Expected a"):
+        Elmo(random_model()).ids(sentences)  # type: ignore[arg-type]
 
 
 def test_layers_are_numbers_and_at_least_one() -> None:
@@ -325,6 +327,13 @@ def test_the_dropout_of_an_elmo_is_a_fraction() -> None:
 def test_forward_names_the_function_that_makes_its_input() -> None:
     with pytest.raises(TypeError, match=r"ids of Elmo\.ids"):
         Elmo(random_model())([["The"]])
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.float, torch.Tensor.bool, lambda ids: ids[0], lambda ids: ids[None]])
+def test_ids_of_another_type_or_shape_are_refused(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    elmo = Elmo(random_model())
+    with pytest.raises((TypeError, ValueError), match=r"forward expects the ids of Elmo\.ids.*but got a tensor of"):
+        elmo(change(elmo.ids([["The", "cat"]])))
 
 
 def test_a_device_that_does_not_exist_is_named() -> None:

@@ -34,11 +34,11 @@ TOKENS_PER_SENTENCE = 32  # converts ``max_batch_size`` into tokens per batch
 class Predictions(TypedDict):
     """The most probable words at a position, best first."""
 
-    ids: list[int]
+    candidates: list[int]
     """Their positions in the vocabulary."""
-    words: list[str]
-    logits: list[float]
-    """Their scores before the softmax."""
+    candidate_words: list[str]
+    logp: list[float]
+    """Their scores before the softmax: logits, whatever the name says."""
 
 
 class Substitutes(TypedDict):
@@ -189,9 +189,9 @@ class ElmoModel:
 
 def _predictions(best: Sequence[Substitute]) -> Predictions:
     return Predictions(
-        ids=[each.word_id for each in best],
-        words=[each.word for each in best],
-        logits=[each.score for each in best],
+        candidates=[each.word_id for each in best],
+        candidate_words=[each.word for each in best],
+        logp=[each.score for each in best],
     )
 
 

@@ -185,9 +185,10 @@ def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
     """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens.
 
     Raises:
-        TextError: A sentence is a string, or one of its tokens is not a string.
+        TextError: The sentences are a string or cannot be iterated over, one of them is not a list, or one of its
+            tokens is not a string.
     """
-    sentences = [check_sentence(sentence) for sentence in sentences]
+    sentences = [check_sentence(sentence) for sentence in check_sentences(sentences)]
     numbers: dict[str, int] = {}
     longest = max(map(len, sentences), default=0) + N_BOUNDARIES
     index = np.zeros((len(sentences), longest), dtype=np.int64)
