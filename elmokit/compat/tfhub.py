@@ -1,9 +1,10 @@
 """TF-Hub's ELMo modules under their old names, with PyTorch tensors in place of TensorFlow's.
 
-Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``, and the URL to a path or name of
-any model that elmokit opens::
+Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``. An address on TF-Hub or Kaggle
+is looked up in the cache of ``tensorflow_hub``, then downloaded. A path or name of any model that elmokit opens works
+too::
 
-    elmo = hub.Module("path/of/a/model", trainable=True)
+    elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=True)
     vectors = elmo(["the cat is on the mat", "dogs are in the fog"], signature="default", as_dict=True)["elmo"]
     vectors = elmo(inputs={"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}, signature="tokens")
 
@@ -13,7 +14,7 @@ returns tensors with values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ from elmokit.bilm import BiLMState
 from elmokit.embedder import Elmo, Start
 from elmokit.errors import ConfigError, TextError
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.weights.fetch import is_url, normalize_url, url_file_name
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 from elmokit.weights.tf_hub import MIX
+from elmokit.weights.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address
 
 SIGNATURES = ("default", "tokens")
+_FILE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip", ".hdf5", ".h5")
 
 
 class Module(nn.Module):
@@ -48,9 +52,13 @@ class Module(nn.Module):
     their ``default`` leaves out the factor gamma.
 
     Args:
-        spec: A path, a name or an opened model; None for the small model inside the package.
-        trainable: Train the scalar mix, one weight per layer and a factor, as in versions 2 and 3.
-        trainable_lstm: Also train the LSTMs, as in version 1.
+        spec: An address on TF-Hub or Kaggle, the URL of another server of modules, a path, a name or an opened model;
+            None for the small model inside the package.
+        trainable: Train the scalar mix, one weight per layer and a factor.
+        name: Ignored; there is no graph.
+        tags: Ignored; there is one variant.
+        trainable_lstm: Also train the LSTMs. None: if ``trainable``, as version 1 of ``google/elmo`` does and the
+            others do not.
         start: The initial state of a sentence. "zero": the zero state, as in the first call of a module; every call
             then returns the same numbers. "warm": elmokit's own default, see ``Elmo``. "stateful": row r continues from
             row r of the previous call, as in bilm-tf's graph, of which DeepPavlov's modules are copies; ``forget``
@@ -64,12 +72,16 @@ class Module(nn.Module):
         self,
         spec: str | Path | PretrainedBiLM | None = None,
         trainable: bool = False,
+        name: str = "module",
+        tags: Collection[str] | None = None,
         *,
-        trainable_lstm: bool = False,
+        trainable_lstm: bool | None = None,
         start: Start = "zero",
     ) -> None:
         super().__init__()
-        model = spec if isinstance(spec, PretrainedBiLM) else open_model(spec)
+        model = spec if isinstance(spec, PretrainedBiLM) else _open(spec)
+        if trainable_lstm is None:
+            trainable_lstm = trainable and isinstance(spec, str) and is_url(spec) and elmo_version(spec) == 1
         self.elmo = Elmo(model, start=start)
         self.mix.requires_grad_(trainable)
         self.elmo.bilm.directions.requires_grad_(trainable_lstm)
@@ -176,9 +188,37 @@ class Module(nn.Module):
         return self.elmo.start_state(n_rows)
 
 
-def load(path: str | Path, trainable: bool = False, *, trainable_lstm: bool = False, start: Start = "zero") -> Module:
-    """Open a module, as ``hub.load`` of TensorFlow 2 does; call its ``signatures``."""
-    return Module(path, trainable, trainable_lstm=trainable_lstm, start=start)
+def load(
+    handle: str | Path,
+    tags: Collection[str] | None = None,
+    options: object = None,
+    *,
+    trainable: bool = False,
+    trainable_lstm: bool | None = None,
+    start: Start = "zero",
+) -> Module:
+    """Open a module, as ``hub.load`` of TensorFlow 2 does; call its ``signatures``.
+
+    Args:
+        handle: As ``spec`` of :class:`Module`.
+        tags: Ignored; there is one variant.
+        options: Ignored.
+        trainable: As for :class:`Module`.
+        trainable_lstm: As for :class:`Module`.
+        start: As for :class:`Module`.
+    """
+    return Module(handle, trainable, trainable_lstm=trainable_lstm, start=start)
+
+
+def _open(spec: str | Path | None) -> PretrainedBiLM:
+    """Open a module as ``tensorflow_hub`` does: any URL is that of a module, on whatever server."""
+    url = "" if spec is None else normalize_url(spec)
+    if not url.lower().startswith(("http://", "https://")) or is_hub_address(url):
+        return open_model(spec)
+    if (cached := cached_module(url)) is not None:
+        return open_model(cached)
+    is_file = url_file_name(url).endswith(_FILE_SUFFIXES)
+    return open_model(url if is_file else archive_url(url))
 
 
 def _text(value: Any) -> str:

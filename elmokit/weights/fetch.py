@@ -75,7 +75,7 @@ def sibling_url(url: str, name: str) -> str:
 
 def url_file_name(url: str) -> str:
     """Return the file name at the end of a URL, safe to use on this machine."""
-    name = unquote(_split(url).path).rsplit("/", 1)[-1]
+    name = unquote(split_url(url).path).rsplit("/", 1)[-1]
     return re.sub(r"[^\w.+-]", "_", name).lstrip(".") or "download"
 
 
@@ -128,13 +128,13 @@ def fetch(url: str | Path) -> Path:
         OutputError: The cache cannot be written to, or has too little room.
         ConfigError: The URL cannot be parsed, or is not an http, https or file URL.
     """
-    _split(normalize_url(url))
+    split_url(normalize_url(url))
     url, fragment = urldefrag(normalize_url(url))
     digest = _DIGEST.match(fragment)
     sha256 = digest[1] if digest else None
     if fragment and not digest:
         raise ConfigError(f"{url}#{fragment}: after '#' only sha256= and 64 hexadecimal digits are allowed.")
-    scheme = _split(url).scheme
+    scheme = split_url(url).scheme
     if scheme == "file":
         path = _path_of_file_url(url)
         if sha256:
@@ -156,7 +156,12 @@ def fetch(url: str | Path) -> Path:
     return path
 
 
-def _split(url: str) -> SplitResult:
+def split_url(url: str) -> SplitResult:
+    """Split a URL into its parts.
+
+    Raises:
+        ConfigError: It cannot be parsed.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port  # parsed only when it is read
@@ -305,7 +310,7 @@ def _request(url: str, start: int, etag: str | None) -> Iterator[Any]:
 
 def _quoted(url: str) -> str:
     """Percent-encode what is not ASCII, as HTTP requires. Parts that are encoded already stay as they are."""
-    parts = _split(url)
+    parts = split_url(url)
     path, query = (quote(part, safe=string.punctuation, errors="replace") for part in (parts.path, parts.query))
     return parts._replace(path=path, query=query).geturl()
 

@@ -44,6 +44,7 @@ from elmokit.weights.sidecars import (
     own_file,
 )
 from elmokit.weights.tf_bundle import INDEX_SUFFIX
+from elmokit.weights.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address, module_folder
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words
 
 DEFAULT_MODEL = "en-mini"
@@ -79,7 +80,7 @@ def open_model(
               HDF5 file; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name without
               ``.index``; a TF-Hub module; an ELMoForManyLangs directory; or an archive (zip, tar, tar.gz) of one of
               these.
-            - An http, https or file URL of one of these files.
+            - An http, https or file URL of one of these files, or the address of a module on TF-Hub or Kaggle.
             - The name of a published model, such as "original" or "many-langs:german".
             - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.
         options: Path or URL of the options file, if it is not next to the weights.
@@ -136,6 +137,8 @@ def _exists(path: Path) -> bool:
 
 def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
     """Download and open a model. The options of an HDF5 file are looked for next to it on the server."""
+    if is_hub_address(url):
+        return _open_tf_hub(url, options, words)
     file_name = url_file_name(url)
     if options is None and not url.startswith("file:") and file_name.endswith(HDF5_SUFFIXES):
         own = own_file(Path(file_name), OPTIONS).name
@@ -148,21 +151,40 @@ def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedB
     return _open_path(fetch(url), options, words)
 
 
-def _open_published(model: published.PublishedModel, words: Path | None) -> PretrainedBiLM:
+def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
+    """Open the module of an address on TF-Hub or Kaggle: from this machine if it is there, else download it."""
+    if (cached := cached_module(url)) is not None:
+        return _open_path(cached, options, words)
+    version = elmo_version(url)
+    if version is None:
+        return _open_path(fetch(archive_url(url)), options, words)
+    if (elmo := published.tf_hub_elmo(version)) is None:
+        raise ModelNotFoundError(f"{url}: google/elmo has the versions 1, 2 and 3. Give the address of one of them.")
+    by_hand = f", or unpack it into the directory {module_folder(url)}, where this address finds it"
+    return _open_published(elmo, words, options, by_hand)
+
+
+def _open_published(
+    model: published.PublishedModel, words: Path | None, options: Path | None = None, by_hand: str = ""
+) -> PretrainedBiLM:
     """Download a published model from the first location that has it, and open it.
 
     Fall back to the next location if one is unreachable or returns unrelated content, such as a parked domain.
+
+    Args:
+        options: An options file to use instead of the location's.
+        by_hand: What else can be done with a file that was downloaded by hand, for the error message.
     """
     failures: list[str] = []
     for location in model.locations:
         try:
-            options = None if location.options is None else fetch(location.options)
+            own_options = options if location.options is None else fetch(location.options)
             path = fetch(location.weights)
         except ModelNotFoundError as error:
             failures.append(str(error).split(". If the URL is dead")[0])
             continue
         try:
-            opened = _open_path(path, options, words)
+            opened = _open_path(path, own_options, words)
         except (FormatError, ModelNotFoundError) as error:
             failures.append(f"{location.weights}: {error} (Delete {path.parent} to download it again.)")
             continue
@@ -171,7 +193,7 @@ def _open_published(model: published.PublishedModel, words: Path | None) -> Pret
     raise ModelNotFoundError(
         f"{model.name} ({model.about}) could not be downloaded from any known location. Tried: {'; '.join(failures)}. "
         f"Download {model.files} by hand, from a mirror or from someone who has it, and give the path instead of the "
-        "name (on the command line, --options names an options file that is elsewhere)."
+        f"name (on the command line, --options names an options file that is elsewhere){by_hand}."
     )
 
 

@@ -101,6 +101,15 @@ def find_published(name: str) -> PublishedModel | None:
     return None
 
 
+def tf_hub_elmo(version: int) -> PublishedModel | None:
+    """Return a version of ``google/elmo``, Google's module on TF-Hub, or None if there is no such version."""
+    hub = _content()["tf_hub"]
+    if version not in hub["versions"]:
+        return None
+    locations = tuple(ModelLocation(url.format(version=version)) for url in hub["urls"])
+    return PublishedModel(f"google/elmo/{version}", hub["about"], locations, hub["read_on"], hub["megabytes"])
+
+
 def _nlpl_model(name: str, number: int, about: str) -> PublishedModel:
     folders = (20, 11) if number in many_languages().values() else (20,)
     url = _content()["nlpl"]["url"]
