@@ -9,7 +9,6 @@ import torch
 from elmokit.tasks.nn.coupled_lstm import (
     CoupledLSTM,
     CoupledLSTMStack,
-    reversed_positions,
     run_coupled,
     run_coupled_reference,
 )
@@ -57,10 +56,6 @@ def test_padding_changes_nothing() -> None:
     batched, alone = stack(inputs, MASK), stack(inputs[1:2, :3], MASK[1:2, :3])
     assert torch.allclose(batched[1, :3], alone[0], atol=1e-6)
     assert not batched[~MASK].any()
-
-
-def test_rows_are_reversed_at_their_own_length() -> None:
-    assert reversed_positions(MASK).tolist() == [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]]
 
 
 def test_each_gate_starts_orthonormal_over_input_and_state() -> None:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.lstm import LSTMState, ProjectedLSTM
+from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 
 CLIPS = st.sampled_from([None, 0.1, 0.5])
 
@@ -56,6 +56,66 @@ def test_a_window_equals_the_reference_in_values_and_gradients(
     reference_gradients = torch.autograd.grad((reference * upstream).sum(), wanted)
     for ours, theirs in zip(fast_gradients, reference_gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=near_gradient, rtol=0)
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=4),
+    reverse=st.booleans(),
+    extra=st.sampled_from([0, 5]),
+    cell_clip=CLIPS,
+    projection_clip=CLIPS,
+    skip_connections=st.booleans(),
+    seed=st.integers(0, 1000),
+    precision=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_a_padded_batch_equals_the_reference_in_values_states_and_gradients(
+    lengths: list[int],
+    reverse: bool,
+    extra: int,
+    cell_clip: float | None,
+    projection_clip: float | None,
+    skip_connections: bool,
+    seed: int,
+    precision: torch.dtype,
+) -> None:
+    torch.manual_seed(seed)
+    near, near_gradient = (1e-12, 1e-10) if precision is torch.float64 else (1e-6, 1e-5)
+    stack = LSTMStack(3, 4 + extra, 4, cell_clip, projection_clip, skip_connections, dropout=0.5).to(precision).eval()
+    stack.reset_parameters()
+    mask = torch.arange(max(lengths) + 1) < torch.tensor(lengths)[:, None]
+    inputs = torch.randn(*mask.shape, 4, dtype=precision, requires_grad=True)
+    states = [
+        LSTMState(*(0.1 * torch.randn(len(mask), size, dtype=precision) for size in (4, 4 + extra))) for _ in range(3)
+    ]
+    upstream = torch.randn(3, *mask.shape, 4, dtype=precision)
+    wanted = [inputs, *stack.parameters()]
+    found = []
+    for backend in ("auto", "reference"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ELMOKIT_BACKEND", backend)
+            assert stack._fits_windows(inputs, states, mask) == (backend == "auto")
+            outputs, after = stack(inputs, states, mask, reverse)
+        gradients = torch.autograd.grad((torch.stack(outputs) * upstream).sum(), wanted)
+        found.append((outputs, [part.detach() for state in after for part in state], gradients))
+    for ours, theirs in zip(found[0][0] + found[0][1], found[1][0] + found[1][1], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=near, rtol=0)
+    for ours, theirs in zip(found[0][2], found[1][2], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=near_gradient, rtol=0)
+    assert not found[0][2][0][~mask].any()
+
+
+def test_a_batch_with_gaps_and_one_with_dropout_are_left_to_the_reference() -> None:
+    stack = LSTMStack(1, 6, 3, None, None, skip_connections=True, dropout=0.5).eval()
+    stack.reset_parameters()
+    states = [LSTMState(torch.zeros(1, 3), torch.zeros(1, 6))]
+    inputs, padded = torch.randn(1, 4, 3), torch.tensor([[True, True, True, False]])
+    assert stack._fits_windows(inputs, states, padded)
+    assert not stack._fits_windows(inputs, states, torch.tensor([[True, False, True, False]]))
+    with torch.no_grad():
+        assert not stack._fits_windows(inputs, states, padded)
+    assert not stack.requires_grad_(False)._fits_windows(inputs, states, padded)
+    assert not stack.requires_grad_(True).train()._fits_windows(inputs, states, padded)
 
 
 def test_a_state_that_requires_a_gradient_gets_one() -> None:

@@ -10,8 +10,8 @@ from input ``x`` and state ``(m, c)``::
 The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the stored bias, as in every published
 file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
 
-This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window in
-training, ``kernels/lstm_inference.py`` for a batch without gradients, and the reference everywhere else.
+This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window or a
+padded batch in training, ``kernels/lstm_inference.py`` for a batch without gradients, and the reference everywhere else.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from elmokit.nn.kernels.backends import Backend, Precision, requested_backend, s
 from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, TorchLayer, pack_layer, run_stack
 from elmokit.nn.kernels.lstm_training import run_window
 from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.reversal import reorder, reversed_positions
 
 # TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step and does not store it. Forget gates that start out
 # open let gradients flow back further at the start of training (Jozefowicz et al. 2015).
@@ -95,16 +96,40 @@ class ProjectedLSTM(nn.Module):
         Returns:
             The outputs ``(batch, time, projection_dim)`` and the state after the last step.
         """
-        bias = self._bias_with_offset()
         # Training windows have no padding, and the stream delivers the backward direction's text already reversed
-        # (`text/windows.py`), so the hand-written gradient supports neither a mask nor `reverse`.
+        # (`text/windows.py`), so the hand-written gradient supports neither a mask nor `reverse`. `LSTMStack` reorders
+        # padded batches for it.
         is_window = torch.is_grad_enabled() and mask is None and not reverse and inputs.shape[1] > 0
         if is_window and not (state.hidden.requires_grad or state.cell.requires_grad):
-            outputs, last_cell = run_window(
-                inputs, self.weight, bias, self.projection, *state, self.cell_clip, self.projection_clip
-            )
-            return outputs, LSTMState(outputs[:, -1].detach(), last_cell)
-        return self._run_reference(inputs, bias, state, mask, reverse)
+            return self.run_window(inputs, state)
+        return self._run_reference(inputs, self._bias_with_offset(), state, mask, reverse)
+
+    def run_window(self, inputs: Tensor, state: LSTMState, lengths: Tensor | None = None) -> tuple[Tensor, LSTMState]:
+        """Run the layer from the first step to the last, with the hand-written gradient (``kernels/lstm_training``).
+
+        No gradient flows into or out of the states.
+
+        Args:
+            inputs: ``(batch, time, input_dim)``, at least one step.
+            state: The state before the first step.
+            lengths: ``(batch,)``, the number of steps of each row of a batch that is padded on the right; None if there
+                is no padding.
+
+        Returns:
+            The outputs ``(batch, time, projection_dim)``, arbitrary on padding, and the state after each row's last
+            step.
+        """
+        outputs, hidden, cell = run_window(
+            inputs,
+            self.weight,
+            self._bias_with_offset(),
+            self.projection,
+            *state,
+            self.cell_clip,
+            self.projection_clip,
+            lengths,
+        )
+        return outputs, LSTMState(hidden, cell)
 
     def packed(self, backend: Backend) -> TorchLayer | NativeLayer:
         """Return the weights packed for a backend. They are packed again only after they change."""
@@ -238,6 +263,8 @@ class LSTMStack(nn.Module):
                 hidden, cell = zip(*states, strict=True)
                 results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
             return results[0], [LSTMState(*state) for state in zip(*results[1:], strict=True)]
+        if mask is not None and self._fits_windows(inputs, states, mask):
+            return self._run_padded_windows(inputs, states, mask, reverse)
         outputs: list[Tensor] = []
         new_states: list[LSTMState] = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
@@ -251,6 +278,48 @@ class LSTMStack(nn.Module):
                 if mask is not None:
                     inputs = torch.where(mask[..., None], inputs, torch.zeros_like(inputs))
             outputs.append(inputs)
+            new_states.append(new_state)
+        return outputs, new_states
+
+    def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
+        """Return whether the hand-written gradient can read this padded batch.
+
+        A batch without gradient, with dropout, with gaps between tokens, or whose initial state needs a gradient is
+        left to the reference.
+        """
+        needs_gradient = torch.is_grad_enabled() and (
+            inputs.requires_grad or any(weight.requires_grad for weight in self.parameters())
+        )
+        return (
+            needs_gradient
+            and requested_backend(self.precision) != "reference"
+            and not (self.training and self.dropout.p > 0)
+            and not any(part.requires_grad for state in states for part in state)
+            and inputs.shape[1] > 0
+            and self._sizes_match(inputs, states, mask)
+            and not bool((mask[:, 1:] & ~mask[:, :-1]).any())
+        )
+
+    def _run_padded_windows(
+        self, inputs: Tensor, states: list[LSTMState], mask: Tensor, reverse: bool
+    ) -> tuple[list[Tensor], list[LSTMState]]:
+        """Run all layers over a batch that is padded on the right, with the hand-written gradient.
+
+        Every row is read from its first step on: forward as it is, backward reversed at its own length. Padding then
+        comes after all real tokens, so it can change neither their outputs nor, since its own outputs are zeroed below,
+        any gradient.
+        """
+        positions = reversed_positions(mask) if reverse else None
+        lengths = mask.sum(dim=1)
+        inputs = inputs if positions is None else reorder(inputs, positions)
+        outputs: list[Tensor] = []
+        new_states: list[LSTMState] = []
+        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            assert isinstance(layer, ProjectedLSTM)
+            layer_outputs, new_state = layer.run_window(inputs, state, lengths)
+            inputs = layer_outputs + inputs if self.skip_connections and index > 0 else layer_outputs
+            in_order = inputs if positions is None else reorder(inputs, positions)
+            outputs.append(torch.where(mask[..., None], in_order, torch.zeros_like(in_order)))
             new_states.append(new_state)
         return outputs, new_states
 

@@ -31,8 +31,9 @@ def run_window(
     cell: Tensor,
     cell_clip: float | None,
     projection_clip: float | None,
-) -> tuple[Tensor, Tensor]:
-    """Run one layer over a window without padding, from its first step to its last.
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run one layer over a window from its first step to its last, also over padding.
 
     The counterpart of ``ProjectedLSTM._run_reference``.
 
@@ -46,16 +47,20 @@ def run_window(
         cell: ``(batch, hidden_dim)``.
         cell_clip: Bound on the cell's magnitude, or None.
         projection_clip: Bound on the output's magnitude, or None.
+        lengths: ``(batch,)``, the number of steps of each row, for a batch that is padded on the right. Only the state
+            depends on it: the caller must ignore the outputs on padding, where no gradient may come from. None if
+            every row has all steps.
 
     Returns:
-        The outputs ``(batch, time, projection_dim)``, and the last cell ``(batch, hidden_dim)`` without gradient.
+        The outputs ``(batch, time, projection_dim)``; and, without gradient, the state after each row's last step: the
+        hidden state ``(batch, projection_dim)`` and the cell ``(batch, hidden_dim)``.
     """
     device = inputs.device.type
     # Every cast inside the function is explicit, because only products may be rounded. So the dtype of autocast is read
     # here, and autocast is switched off.
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
-        outputs: tuple[Tensor, Tensor] = _WindowLSTM.apply(  # type: ignore[no-untyped-call]
+        outputs: tuple[Tensor, Tensor, Tensor] = _WindowLSTM.apply(  # type: ignore[no-untyped-call]
             inputs.to(weight.dtype).transpose(0, 1).contiguous(),
             weight,
             bias,
@@ -65,8 +70,9 @@ def run_window(
             cell_clip,
             projection_clip,
             low_dtype,
+            lengths,
         )
-    return outputs[0].transpose(0, 1), outputs[1]
+    return outputs[0].transpose(0, 1), *outputs[1:]
 
 
 def _product(left: Tensor, right: Tensor, low_dtype: torch.dtype | None) -> Tensor:
@@ -96,7 +102,8 @@ class _WindowLSTM(torch.autograd.Function):
         cell_clip: float | None,
         projection_clip: float | None,
         low_dtype: torch.dtype | None,
-    ) -> tuple[Tensor, Tensor]:
+        lengths: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         n_steps, n_rows, input_dim = inputs.shape
         hidden_dim = len(bias) // 4
         recurrent_weight = weight[:, input_dim:].t().contiguous()  # (projection_dim, 4 * hidden_dim)
@@ -131,11 +138,16 @@ class _WindowLSTM(torch.autograd.Function):
                     outputs[step + 1].clamp_(-projection_clip, projection_clip)
         ctx.save_for_backward(inputs, weight, projection, gates, cells, squashed, before_projection, outputs)
         ctx.clips, ctx.low_dtype, ctx.library = (cell_clip, projection_clip), low_dtype, library
-        # A copy, because a view would keep the cells of all steps in memory for as long as the caller keeps the state.
-        last_cell = cells[-1].clone()
+        # Copies (as indexing with a tensor makes), because views would keep the states of all steps in memory for as
+        # long as the caller keeps the last one. A row of length n ends at index n, an empty one at index 0.
+        if lengths is None:
+            last_hidden, last_cell = outputs[-1].clone(), cells[-1].clone()
+        else:
+            rows = torch.arange(n_rows, device=lengths.device)
+            last_hidden, last_cell = outputs[lengths, rows], cells[lengths, rows]
         # Truncated backpropagation: the state that the next window starts from carries no gradient.
-        ctx.mark_non_differentiable(last_cell)
-        return outputs[1:], last_cell
+        ctx.mark_non_differentiable(last_hidden, last_cell)
+        return outputs[1:], last_hidden, last_cell
 
     @staticmethod
     @once_differentiable
@@ -189,8 +201,8 @@ def _window_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     if projection is not None:
         projection_gradient = _product(output_gradients.flatten(0, 1).t(), before_projection.flatten(0, 1), low_dtype)
     input_gradient = _product(flat_gates, weight[:, :input_dim], low_dtype).view_as(inputs)
-    # None for the states (truncated), the two bounds and the dtype.
-    return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, *[None] * 5
+    # None for the states (truncated), the two bounds, the dtype and the lengths.
+    return input_gradient, weight_gradient, flat_gates.sum(dim=0), projection_gradient, *[None] * 6
 
 
 def _zero_where_clipped(gradient: Tensor, clipped: Tensor, clip: float) -> None:

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.nn.reversal import reorder, reversed_positions
+
 # The forget gate is 1 - i, so there is no block for it.
 N_BLOCKS = 3
 N_DIRECTIONS = 2  # forward, backward
@@ -76,7 +78,7 @@ class CoupledLSTM(nn.Module):
         n_rows, n_steps, _ = inputs.shape
         # The backward direction reads each row reversed, so that both directions are one loop from the first step.
         positions = reversed_positions(mask)
-        both = torch.stack([inputs, _reorder(inputs, positions)])
+        both = torch.stack([inputs, reorder(inputs, positions)])
         from_input = torch.baddbmm(self.bias[:, None], both.flatten(1, 2), self.input_weight.transpose(1, 2))
         shape = (N_DIRECTIONS, n_rows, n_steps, len(self.bias[0]))
         from_input = from_input.view(shape).permute(2, 0, 1, 3)  # (time, 2, batch, gates)
@@ -90,7 +92,7 @@ class CoupledLSTM(nn.Module):
         outputs = run_coupled(from_input, self.state_weight, first_hidden, first_cell, drop)
         # (batch, time, hidden_dim) each.
         forward, backward = outputs.permute(1, 2, 0, 3).unbind(0)
-        return torch.cat([forward, _reorder(backward, positions)], dim=-1) * mask[..., None]
+        return torch.cat([forward, reorder(backward, positions)], dim=-1) * mask[..., None]
 
 
 def run_coupled(from_input: Tensor, state_weight: Tensor, hidden: Tensor, cell: Tensor, drop: Tensor | None) -> Tensor:
@@ -185,17 +187,6 @@ def run_coupled_reference(
         hidden = torch.tanh(cell) * torch.sigmoid(o)
         outputs.append(hidden)
     return torch.stack(outputs) if outputs else from_input[..., : hidden.shape[-1]]
-
-
-def reversed_positions(mask: Tensor) -> Tensor:
-    """Return the positions ``(batch, time)`` of each row's tokens in reverse order; padding stays in place."""
-    steps = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-    return torch.where(mask, mask.sum(dim=1, keepdim=True) - 1 - steps, steps)
-
-
-def _reorder(values: Tensor, positions: Tensor) -> Tensor:
-    """Return the steps of ``(batch, time, dim)`` in another order."""
-    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
 
 
 class CoupledLSTMStack(nn.Module):
