@@ -275,6 +275,12 @@ class BiLM(nn.Module):
             assert isinstance(direction, LSTMStack)
             direction.reset_parameters(generator)
 
+    def modules_of_layer(self, layer: int) -> list[nn.Module]:
+        """Return the modules that compute one layer: the token layer for 0, else the LSTM layer of each direction."""
+        if layer == 0:
+            return [self.token_layer]
+        return [direction.get_submodule(f"layers.{layer - 1}") for direction in self.directions]
+
     def zero_state(self, n_rows: int) -> BiLMState:
         """Return the state of a model that has not read anything yet."""
         config = self.config

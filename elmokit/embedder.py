@@ -281,6 +281,25 @@ class Elmo(nn.Module):
             mixes, mask = [_without_boundaries(mix, mask) for mix in mixes], mask[:, 2:]
         return ElmoOutput([self.dropout(mix) for mix in mixes], mask, state)
 
+    def padded_layers(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Compute all layers of a batch of sentences as tensors, with gradient where the biLM's weights require it.
+
+        For models that mix the layers themselves. Every sentence starts from :meth:`start_state`.
+
+        Args:
+            sentences: Lists of tokens.
+
+        Returns:
+            layers: ``(layers, batch, time, dim)``, layer 0 first, without boundaries, zero on padding.
+            mask: ``(batch, time)`` bool, True on a token.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+        """
+        (layers, _), batch = self.model.contextualize(sentences, self.start_state(len(sentences)))
+        mask = torch.from_numpy(batch.mask).to(layers.device)
+        return _without_boundaries(layers, mask), mask[:, 2:]
+
     @overload
     def embed(
         self,
@@ -563,5 +582,5 @@ def within_boundaries(mask: Tensor) -> Tensor:
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Cut ``(batch, time, dim)`` to ``(batch, time - 2, dim)``; the last real position of each row was ``</S>``."""
-    return vectors[:, 1:-1] * mask[:, 2:, None]
+    """Cut ``(..., batch, time, dim)`` by two positions in time; the last real position of each row was ``</S>``."""
+    return vectors[..., 1:-1, :] * mask[:, 2:, None]

@@ -111,7 +111,10 @@ class FinetuneConfig:
 
 @dataclass(frozen=True)
 class ElmoConfig:
-    """A frozen biLM, and where its mixes enter the model."""
+    """The biLM, and where its mixes enter the model.
+
+    By default the biLM is frozen: only its mixes are trained.
+    """
 
     model: str | None = setting(None, "Path, URL or published name of a model; false for the model in the package.")
     start: Literal["warm", "zero", "continued"] = setting(
@@ -127,15 +130,45 @@ class ElmoConfig:
         "A learned mix of layers, concatenated to the output of the first (nli, qa) or last (sst) recurrent "
         "layer; set to `false` to disable.",
     )
-    cache: str | None = setting(None, "Directory for computed layers. Runs can share it. Default: in the run.")
+    cache: str | None = setting(
+        None, "Directory for the computed layers of a frozen biLM. Runs can share it. Default: in the run."
+    )
     cache_dtype: Literal["float16", "float32"] = setting("float16", "Number format of the cached layers.")
+    trainable: bool = setting(
+        False,
+        "Train the biLM with the task's model. Its layers are then computed in every step and not cached, and the run "
+        "keeps the trained biLM.",
+    )
+    learning_rate: float | None = setting(
+        None, "Learning rate of a trainable biLM's top layer; false for a tenth of train.optimizer.learning_rate."
+    )
+    layer_decay: float = setting(
+        1.0, "Learning rate of each layer of a trainable biLM, relative to the layer above it. ULMFiT uses 0.38."
+    )
+    freeze_epochs: int = setting(0, "Epochs in which a trainable biLM stays frozen at first.")
+    unfreeze_every: int | None = setting(
+        None,
+        "Gradual unfreezing of a trainable biLM: train its top layer first, and one layer more after every so many "
+        "epochs, the token layer last; false to train all layers at once.",
+    )
     finetune: FinetuneConfig | None = setting(
-        None, "Fine-tune the biLM on the training text first, then freeze it (Peters et al. 2018, supplement A.1)."
+        None, "Fine-tune the biLM as a language model on the training text first (Peters et al. 2018, supplement A.1)."
     )
 
     def __post_init__(self) -> None:
         if self.input is None and self.output is None:
             raise ConfigError("elmo has neither an input nor an output mix. Give one, or leave the elmo table out.")
+        check_positive("learning_rate", self.learning_rate)
+        check_at_least("freeze_epochs", self.freeze_epochs, 0)
+        check_at_least("unfreeze_every", self.unfreeze_every, 1)
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay is {self.layer_decay}; it must be above 0 and at most 1.")
+        for name in ("learning_rate", "layer_decay", "freeze_epochs", "unfreeze_every"):
+            if not self.trainable and getattr(self, name) != getattr(type(self), name):
+                raise ConfigError(
+                    f"elmo.{name} is {getattr(self, name)}, but the biLM is frozen. Set elmo.trainable = true, or remove "
+                    f"elmo.{name}."
+                )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Turn tokens into the vectors that a task's model reads: word vectors, character features and ELMo mixes.
 
 ``Inputs`` knows the vocabularies and makes a ``TokenBatch`` of sentences. ``InputLayer`` is the module that turns the
-batch into vectors. The biLM is in neither: it is frozen, so its layers are computed once (``layer_cache``) and are part
-of the batch.
+batch into vectors. A frozen biLM is in neither: its layers are computed once (``layer_cache``) and are part of the batch.
+One that is trained is in ``InputLayer``, and the batch has the sentences that it reads (``bilm_training``).
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from elmokit.embedder import Elmo
 from elmokit.nn.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.nn.token_chars import TokenCharCNN
@@ -27,6 +29,7 @@ LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 TextLayerSource = Callable[[Sequence[Sequence[Sequence[str]]]], Sequence[Sequence[NDArray[Any]]]]
 """Maps the texts of examples, one list of sentences for each text of an example, to their arrays."""
 
+Value = TypeVar("Value")
 N_SPECIAL = 2  # 0 padding, 1 unknown
 Spelling = Literal["characters", "bytes", "marked bytes"]
 # The ids of bytes are those of AllenNLP's character tokenizer: byte + 1, so that row 1 is that of byte 0, which no text
@@ -45,6 +48,7 @@ class TokenBatch:
     char_index: Tensor | None  # (batch, time): rows of ``chars``
     layers: Tensor | None  # (layers, batch, time, dim) of the biLM
     mask: Tensor  # (batch, time) bool
+    sentences: tuple[tuple[str, ...], ...] | None = None  # for a biLM inside the model, which computes ``layers``
 
 
 @dataclass(frozen=True)
@@ -85,14 +89,14 @@ def pad_layers(arrays: Sequence[NDArray[Any]], time: int, elmo: ElmoShape) -> Te
 
 
 class Inputs:
-    """The vocabularies of a run, and the source of its biLM layers.
+    """The vocabularies of a run, and the source of the layers of a frozen biLM.
 
     Args:
         tables: The word tables, by their names in the config.
         chars: The known characters; None if the model has no character features.
         max_chars: Cut words to this many characters.
         elmo: The sizes of the biLM's layers; None without ELMo.
-        layers_of: Returns the layers of sentences.
+        layers_of: Returns the layers of sentences; None if the biLM is inside the model.
         spelling: Whether a word is read as characters or as bytes; ``chars`` must be ``BYTES`` for the latter.
         layers_of_texts: Returns the layers of all texts of examples, if those of a text depend on the texts before it.
     """
@@ -128,7 +132,8 @@ class Inputs:
         return tuple(self.batch(sentences, own) for sentences, own in zip(texts, layers, strict=True))
 
     def batch(self, sentences: Sequence[Sequence[str]], layers: Sequence[NDArray[Any]] | None = None) -> TokenBatch:
-        """Make a batch of sentences: padded ids, and the biLM's layers if the model uses ELMo.
+        """Make a batch of sentences: padded ids; and, with ELMo, the biLM's layers or the sentences for a biLM inside
+        the model.
 
         Args:
             sentences: Lists of tokens.
@@ -144,7 +149,9 @@ class Inputs:
             numbers: dict[str, int] = {}  # of the distinct tokens
             rows = [[numbers.setdefault(token, len(numbers)) for token in sentence] for sentence in sentences]
             chars, index = self._char_rows(list(numbers)), self._padded(rows, time)
-        return TokenBatch(words, chars, index, self._layers(sentences, time, layers), mask)
+        has_bilm_inside = self.elmo is not None and self.layers_of is None and layers is None
+        given = tuple(map(tuple, sentences)) if has_bilm_inside else None
+        return TokenBatch(words, chars, index, self._layers(sentences, time, layers), mask, given)
 
     def _ids_in(self, name: str, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
         ids, lowercase = self._word_ids[name], self.tables[name].lowercase
@@ -196,6 +203,9 @@ class InputLayer(nn.Module):
         chars: The settings of the character features; None for none.
         elmo: The settings of the mixes; None without ELMo.
         initial_vectors: The initial values of tables with pretrained vectors, ``(rows, dim)``, by table.
+
+    Attributes:
+        elmo: The biLM, if it is or was trained with the model; None otherwise. Set it after construction.
     """
 
     def __init__(
@@ -207,6 +217,7 @@ class InputLayer(nn.Module):
         initial_vectors: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
+        self.elmo: Elmo | None = None
         self.words = nn.ModuleDict()
         for name, config in words.items():
             table = inputs.tables[name]
@@ -257,6 +268,20 @@ class InputLayer(nn.Module):
     def elmo_output_dim(self) -> int:
         """The number of features that ``at_output`` appends."""
         return self.elmo_dim if "output" in self.mixes else 0
+
+    def with_layers(self, tokens: TokenBatch) -> TokenBatch:
+        """Return a batch with the layers that the biLM inside the model computes for its sentences."""
+        assert self.elmo is not None
+        assert tokens.sentences is not None
+        # Examples of one batch often share a sentence: the predicates of a sentence, the questions about a passage.
+        rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(tokens.sentences))}
+        layers, _ = self.elmo.padded_layers(list(rows))
+        if len(rows) < len(tokens.sentences):
+            index = torch.tensor([rows[sentence] for sentence in tokens.sentences], device=layers.device)
+            layers = layers.index_select(1, index)
+        # Only a batch without any token is shorter than its mask, which has at least one position.
+        missing = tokens.mask.shape[1] - layers.shape[2]
+        return dataclasses.replace(tokens, layers=F.pad(layers, (0, 0, 0, missing)) if missing else layers)
 
     def forward(self, tokens: TokenBatch) -> Tensor:
         """Return word vectors, character features and input mix, ``(batch, time, output_dim)``, zero on padding."""
@@ -324,16 +349,21 @@ class InputLayer(nn.Module):
 
 
 def move_to(batch: Any, device: torch.device | str) -> Any:
-    """Move the tensors of a batch to a device, in dataclasses, lists, tuples and dicts. Other values stay."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
+    """Move the tensors of a batch to a device. Other values stay."""
+    return map_batch(batch, Tensor, lambda tensor: tensor.to(device))
+
+
+def map_batch(batch: Any, kind: type[Value], function: Callable[[Value], Value]) -> Any:
+    """Replace the values of one type in a batch, in dataclasses, lists, tuples and dicts. Other values stay."""
+    if isinstance(batch, kind):
+        return function(batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = {field.name: move_to(getattr(batch, field.name), device) for field in dataclasses.fields(batch)}
-        return dataclasses.replace(batch, **fields)
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        return dataclasses.replace(batch, **{n: map_batch(value, kind, function) for n, value in fields.items()})
     if isinstance(batch, dict):
-        return {name: move_to(value, device) for name, value in batch.items()}
+        return {name: map_batch(value, kind, function) for name, value in batch.items()}
     if isinstance(batch, list):
-        return [move_to(value, device) for value in batch]
+        return [map_batch(value, kind, function) for value in batch]
     if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
-        return tuple(move_to(value, device) for value in batch)
+        return tuple(map_batch(value, kind, function) for value in batch)
     return batch

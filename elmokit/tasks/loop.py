@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,29 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from elmokit.config import read_json
+from elmokit.embedder import Elmo
 from elmokit.errors import TrainingError
 from elmokit.io.atomic import atomic_write, recover_interrupted
 from elmokit.io.progress import ProgressCallback
 from elmokit.tasks.batches import epoch_batches
+from elmokit.tasks.bilm_training import (
+    BiLMCost,
+    CostMeter,
+    bilm_learning_rate,
+    copy_for_training,
+    parameter_groups,
+    save_trained,
+    trained_fingerprint,
+    unfreeze,
+)
 from elmokit.tasks.checkpoint import TaskCounters, TaskTrainingState
 from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.task import TaskModel
-from elmokit.training.optimizers import build_optimizer, clip_gradients, set_learning_rate
+from elmokit.training.optimizers import build_optimizer, clip_gradients
 from elmokit.training.run_folder import MetricsLog, write_json
 from elmokit.weights.folder import save_tensors
 
+ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
 
 
@@ -43,6 +55,8 @@ class TaskEvaluation:
     learning_rate: float
     scores: dict[str, float]
     is_best: bool
+    bilm: BiLMCost | None = None
+    """If the biLM is trained: which layers, and what that costs."""
 
 
 EvaluationCallback = Callable[[TaskEvaluation], None]
@@ -57,10 +71,12 @@ def train_seed(
     folder: Path,
     progress: ProgressCallback | None = None,
     on_evaluation: EvaluationCallback | None = None,
+    elmo: Elmo | None = None,
 ) -> dict[str, Any]:
     """Train one seed, or resume it from its checkpoint. On CPU the result is bit-identical to an uninterrupted run.
 
-    The best model so far is kept as ``best.safetensors``, and each evaluation is a line of ``metrics.jsonl``.
+    The best model so far is kept as ``best.safetensors`` (a trained biLM as a model directory of its own), and each
+    evaluation is a line of ``metrics.jsonl``.
 
     Args:
         setup: The task, its config and vocabularies.
@@ -71,6 +87,7 @@ def train_seed(
         folder: The seed's directory. No other process may write to it.
         progress: Called with the stages ``"seed N"`` (steps) and ``"evaluate"`` (examples).
         on_evaluation: Called after each evaluation.
+        elmo: The pretrained biLM, if a copy of it is to be trained with the model.
 
     Returns:
         The content of ``result.json``: the best scores, when they were reached, and the mixes' weights.
@@ -85,13 +102,16 @@ def train_seed(
         return read_json(result_path)
     config = setup.config.train
     torch.manual_seed(seed)
-    model = build().to(setup.device)
+    model = build()
+    if elmo is not None:
+        model.inputs.elmo = copy_for_training(elmo)
+    model = model.to(setup.device)
     averaged = None
     if config.average is not None:
         averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.average))  # type: ignore[no-untyped-call]
     optimizer = build_optimizer(
         config.optimizer.name,
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        parameter_groups(model, setup.config.elmo, config.optimizer.learning_rate),
         config.optimizer.learning_rate,
         betas=config.optimizer.betas,
         epsilon=config.optimizer.epsilon,
@@ -103,7 +123,7 @@ def train_seed(
     if (folder / "checkpoint").exists():
         state.restore(folder / "checkpoint")
     MetricsLog(folder / "metrics.jsonl").truncate(state.counters.n_steps)
-    save_if_best(state, folder)
+    save_if_best(state, folder, setup.task.name)
     _SeedLoop(setup, train, dev, state, seed, folder, progress, on_evaluation).run()
     counters = state.counters
     result = {
@@ -114,6 +134,8 @@ def train_seed(
         "n_steps": counters.n_steps,
         "mixes": _mix_weights(build, folder),
     }
+    if elmo is not None:
+        result["bilm"] = {"fingerprint": trained_fingerprint(folder, elmo.start)}
     write_json(result_path, result)
     return result
 
@@ -138,14 +160,19 @@ class _SeedLoop:
         self.log = MetricsLog(folder / "metrics.jsonl")
         self.lengths = [setup.task.lengths(example) for example in train]
         self.total_steps = math.ceil(len(train) / self.config.batch_size) * self.config.epochs
+        self.trained_layers: tuple[int, ...] = ()  # of the biLM
+        self.meter = CostMeter(setup.device)
         self.started = self.saved = time.monotonic()
 
     def run(self) -> None:
         config, counters = self.config, self.state.counters
         while not counters.is_over:
+            if self.state.model.inputs.elmo is not None:
+                self.trained_layers = unfreeze(self.state.model.inputs, self.setup.config.elmo, counters.epoch)
             batches = epoch_batches(self.lengths, config.batch_size, config.bucketed, self.seed, counters.epoch)
             while counters.step < len(batches) and not counters.is_over:
-                self._step(batches[counters.step])
+                with self.meter:
+                    self._step(batches[counters.step])
                 counters.step += 1
                 counters.n_steps += 1
                 is_due = config.eval_every is not None and counters.n_steps % config.eval_every == 0
@@ -165,7 +192,7 @@ class _SeedLoop:
 
     def _save(self) -> None:
         self.state.save(self.folder / "checkpoint")
-        save_if_best(self.state, self.folder)
+        save_if_best(self.state, self.folder, self.setup.task.name)
         self.saved = time.monotonic()
 
     def _step(self, indices: Sequence[int]) -> None:
@@ -175,15 +202,17 @@ class _SeedLoop:
             setup.task.augment(self.train[index], setup.config, random.Random(f"{self.seed} {counters.epoch} {index}"))
             for index in indices
         ]
-        batch = setup.batch(examples)
         model = state.model.train()
+        self.meter.n_tokens += sum(len(one) for example in examples for one in setup.task.sentences(example))
+        batch = setup.batch(examples, model)
         loss = model.loss(batch)
         if not loss.isfinite():
             raise TrainingError(
                 f"The loss is {loss.item()} at step {counters.n_steps + 1} of seed {self.seed}. Train with a lower "
                 "train.optimizer.learning_rate or train.max_grad_norm."
             )
-        set_learning_rate(state.optimizer, self._learning_rate())
+        for group in state.optimizer.param_groups:
+            group["lr"] = self._scheduled(group["initial_lr"])
         if loss.requires_grad:
             (loss + model.inputs.penalty() + l2_penalty(model, self.config.l2)).backward()  # type: ignore[no-untyped-call]
             clip_gradients(model.parameters(), self.config.max_grad_norm, self.config.clip_value)
@@ -196,9 +225,9 @@ class _SeedLoop:
         if self.progress is not None:
             self.progress(f"seed {self.seed}", counters.n_steps + 1, self.total_steps)
 
-    def _learning_rate(self) -> float:
+    def _scheduled(self, rate: float) -> float:
+        """Return the learning rate of the next step, given an initial one."""
         config, counters = self.config, self.state.counters
-        rate: float = config.optimizer.learning_rate
         if config.plateau is not None:
             rate *= config.plateau.factor**counters.n_drops
         if config.step_decay is not None:
@@ -216,9 +245,10 @@ class _SeedLoop:
             config.epochs,
             counters.n_steps,
             counters.loss_sum / max(counters.loss_steps, 1),
-            self._learning_rate(),
+            self._scheduled(config.optimizer.learning_rate),
             scores,
             not counters.best or scores[metric] > counters.best[metric],
+            self._bilm_cost(),
         )
         counters.loss_sum, counters.loss_steps = 0.0, 0
         if evaluation.is_best:
@@ -240,30 +270,47 @@ class _SeedLoop:
                 "dev": scores,
                 "is_best": evaluation.is_best,
                 "seconds": round(time.monotonic() - self.started, 1),
+                **({} if evaluation.bilm is None else {"bilm": asdict(evaluation.bilm)}),
             }
         )
         if self.on_evaluation is not None:
             self.on_evaluation(evaluation)
 
+    def _bilm_cost(self) -> BiLMCost | None:
+        elmo = self.setup.config.elmo
+        if self.state.model.inputs.elmo is None:
+            return None
+        rate = bilm_learning_rate(elmo, self.config.optimizer.learning_rate)
+        return self.meter.report(self.trained_layers, self._scheduled(rate))
 
-def save_if_best(state: TaskTrainingState, folder: Path) -> None:
-    """Write ``best.safetensors`` if the state is that of the best evaluation.
+
+def save_if_best(state: TaskTrainingState, folder: Path, task: str) -> None:
+    """Write ``best.safetensors``, and a trained biLM, if the state is that of the best evaluation.
 
     Called after the checkpoint of that state is on disk, and again when training resumes from it. An interruption
-    between the two files therefore leaves neither weights that no checkpoint knows of nor scores without weights.
+    between these files therefore leaves neither weights that no checkpoint knows of nor scores without weights.
     """
     if state.counters.best and state.counters.best_n_steps == state.counters.n_steps:
+        model = state.evaluated_model
+        # The biLM is a model directory of its own, which every command that takes a model can open.
+        weights = {name: value for name, value in model.state_dict().items() if not name.startswith(ELMO_WEIGHTS)}
         with atomic_write(folder / "best.safetensors", overwrite=True) as temporary:
-            save_tensors(state.evaluated_model.state_dict(), temporary)
+            save_tensors(weights, temporary)
+        if model.inputs.elmo is not None:
+            save_trained(model.inputs.elmo, folder, task)
 
 
 def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
-    """Return ``l2`` times the sum of squares of the trained matrices, embedding tables excepted."""
+    """Return ``l2`` times the sum of squares of the trained matrices, except embedding tables and the biLM's.
+
+    The biLM is left out because its weights are pretrained: the penalty would pull them to zero.
+    """
     if not l2:
         return 0.0
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    bilm = {id(value) for module in model.modules() if isinstance(module, Elmo) for value in module.parameters()}
     trained = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
-    squares = [(parameter**2).sum() for parameter in trained if id(parameter) not in tables]
+    squares = [(parameter**2).sum() for parameter in trained if id(parameter) not in tables | bilm]
     return l2 * torch.stack(squares).sum() if squares else 0.0
 
 

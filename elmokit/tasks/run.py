@@ -30,6 +30,7 @@ from elmokit.nn.devices import parse_device
 from elmokit.tasks.allennlp_archive.files import is_task_archive
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive, open_task_archive
 from elmokit.tasks.batches import sample_texts
+from elmokit.tasks.bilm_training import check_freezing
 from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.finetune import finetune_for_task
 from elmokit.tasks.inputs import ElmoShape, Inputs
@@ -77,7 +78,7 @@ def train_task(
         run: The run directory. It must not exist, unless ``resume`` is set and it holds a run with the same config and
             data.
         device: Where to compute.
-        progress: Called with the stages ``"layers"`` (tokens through the biLM), ``"seed N"`` (training steps) and
+        progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
             ``"predict"`` (dev examples); for a config with ``elmo.finetune`` also ``"fine-tune"``.
         on_evaluation: Called after each evaluation on dev.
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
@@ -108,6 +109,7 @@ def train_task(
         raise ConfigError(
             "elmo.start is 'continued', which is for models that AllenNLP trained. Set it to 'warm' or 'zero' to train."
         )
+    check_freezing(config.elmo, config.train.epochs)
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
     train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
@@ -134,12 +136,13 @@ def train_task(
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, run, train, torch_device, progress)
         write_facts(run, task, config, vocabulary.coverage, elmo, {**(facts or {}), "device": str(torch_device)})
-        if elmo is not None:
+        to_train = elmo if elmo is not None and config.elmo.trainable else None
+        if elmo is not None and to_train is None:
             cache = LayerCache(config.elmo.cache or run / "layers", elmo, config.elmo.cache_dtype)
             cache.fill((sentence for example in [*train, *dev] for sentence in task.sentences(example)), progress)
             inputs.layers_of = cache.layers
         results = [
-            train_seed(setup, train, dev, build, seed, run / f"seed-{seed}", progress, on_evaluation)
+            train_seed(setup, train, dev, build, seed, run / f"seed-{seed}", progress, on_evaluation, to_train)
             for seed in config.train.seeds
         ]
         summary = {
@@ -159,7 +162,7 @@ class TaskRun(TaskSetup):
     model: TaskModel[Any, Any]
     seed: int
     cache: LayerCache | None
-    """The cached layers of the biLM, if the model uses one."""
+    """The cached layers of the biLM, if the model uses a frozen one."""
 
     def cache_layers(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> None:
         """Add the biLM's layers of examples to the run's cache, because several seeds will predict for them."""
@@ -243,20 +246,13 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         inputs, labels = inputs_from(content), dict(content["labels"])
     except (KeyError, TypeError) as error:
         raise FormatError(f"{run / 'vocabulary.json'} is damaged ({error}). Copy the run again.") from None
-    cache = None
+    cache = elmo = None
     if config.elmo is not None:
-        elmo = _open_elmo(config.elmo, _model_of(config.elmo, run), torch_device)
-        expected = read_json(run / "run.json").get("bilm", {}).get("fingerprint")
-        found = fingerprint(elmo.model, elmo.start)
-        if expected != found:
-            raise FormatError(
-                f"{run} was trained with another biLM than the one that is now at {config.elmo.model or DEFAULT_MODEL} "
-                f"(fingerprint {expected}, found {found}). Restore the old one, or train again."
-            )
+        elmo = _open_elmo_of(config.elmo, run, seed, torch_device)
         inputs = _with_elmo(inputs, elmo)
         if config.elmo.start == "continued":
             inputs.layers_of_texts = partial(_continued_layers, elmo)
-        else:
+        elif not config.elmo.trainable:
             cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
             inputs.layers_of = cache.layers
     model = TaskSetup(task, config, inputs, labels, torch_device).build()
@@ -266,6 +262,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FormatError(f"{weights} does not fit the run ({reason}). Copy the run again.") from None
+    if config.elmo is not None and config.elmo.trainable:
+        model.inputs.elmo = elmo
     return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)
 
 
@@ -351,8 +349,26 @@ def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> 
     return Elmo.from_pretrained(source, start=elmo_start(config), n_mixes=0, device=device)
 
 
+def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device) -> Elmo:
+    """Open the biLM of a finished training: the one that it has trained, or the run's frozen one.
+
+    Raises:
+        FormatError: It is not the one that the training was finished with.
+    """
+    source = str(run / f"seed-{seed}" / OWN_BILM) if config.trainable else _model_of(config, run)
+    facts = read_json(run / f"seed-{seed}" / "result.json" if config.trainable else run / "run.json")
+    elmo = _open_elmo(config, source, device)
+    expected, found = facts.get("bilm", {}).get("fingerprint"), fingerprint(elmo.model, elmo.start)
+    if expected != found:
+        raise FormatError(
+            f"{run} was trained with another biLM than the one that is now at {source or DEFAULT_MODEL} (fingerprint "
+            f"{expected}, found {found}). Restore the old one, or train again."
+        )
+    return elmo
+
+
 def _model_of(config: ElmoConfig, run: Path) -> str | None:
-    """Return the source of a run's biLM: its own directory if it has fine-tuned one, or one from an archive."""
+    """Return the source of a run's biLM before any training: its own if it has fine-tuned one, or from an archive."""
     if config.finetune is not None or (run / OWN_BILM).is_dir():
         return str(run / OWN_BILM)
     return config.model if config.model == DEFAULT_MODEL else resolve_path(run, config.model)

@@ -6,9 +6,9 @@
     vocabulary.json    words, characters, labels
     run.json           command, working directory, versions, sizes and checksums of the data and word vectors, the
                        biLM's fingerprint and model card
-    layers/            the biLM's layers, unless the config names another directory
-    bilm/              the run's own biLM: fine-tuned, or from an archive of AllenNLP
-    seed-N/            metrics.jsonl, checkpoint/, best.safetensors, result.json
+    layers/            the layers of a frozen biLM, unless the config names another directory
+    bilm/              the run's own biLM: fine-tuned on the text first, or from an archive of AllenNLP
+    seed-N/            metrics.jsonl, checkpoint/, best.safetensors, result.json; bilm/ if the biLM is trained
     results.json       the results of all seeds, mean and standard deviation
     lock               held by the process that trains there
 """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from elmokit.io.progress import ProgressCallback
-from elmokit.tasks.inputs import InputLayer, Inputs, move_to
+from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task import AnyTask, Labels, TaskModel
 from elmokit.text.batching import plan_batches, restore_order
 
@@ -36,9 +36,13 @@ class TaskSetup:
         model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
         return model
 
-    def batch(self, examples: Sequence[Any]) -> Any:
-        """Turn examples into a batch on the device."""
-        return move_to(self.task.collate(examples, self.inputs, self.labels, self.config), self.device)
+    def batch(self, examples: Sequence[Any], model: TaskModel[Any, Any]) -> Any:
+        """Turn examples into a batch on the device, with the layers of the biLM if there is one inside the model."""
+        batch = move_to(self.task.collate(examples, self.inputs, self.labels, self.config), self.device)
+        if model.inputs.elmo is None:
+            return batch
+        # Here and not in `InputLayer.forward`, because several mixes read the layers of one batch.
+        return map_batch(batch, TokenBatch, model.inputs.with_layers)
 
     def predict_with(
         self, model: TaskModel[Any, Any], examples: Sequence[Any], progress: ProgressCallback | None = None
@@ -55,7 +59,7 @@ class TaskSetup:
         model.eval()
         with torch.no_grad():
             for indices in plan:
-                results.append(model.predict(self.batch([examples[index] for index in indices])))
+                results.append(model.predict(self.batch([examples[index] for index in indices], model)))
                 n_done += len(indices)
                 if progress is not None:
                     progress("predict", n_done, len(examples))

@@ -277,9 +277,9 @@ def _check_settings(training: SweepTraining, folder: Path) -> None:
 
 
 def _config_of(training: SweepTraining, folder: Path) -> Any:
-    """Return the variant's config for one seed, with the shared layer cache."""
+    """Return the variant's config for one seed, with the layer cache that all variants with a frozen biLM share."""
     config = training.variant.config
-    if config.elmo is not None and config.elmo.cache is None:
+    if config.elmo is not None and config.elmo.cache is None and not config.elmo.trainable:
         config = replace(config, elmo=replace(config.elmo, cache=str(folder / "layers")))
     return replace(config, train=replace(config.train, seeds=(training.seed,)))
 

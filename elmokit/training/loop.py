@@ -419,11 +419,8 @@ def _freeze(config: TrainingConfig, losses: WindowLosses) -> None:
     # First everything: the initial model may come with its gradients switched off.
     losses.requires_grad_(True)
     for layer in config.frozen_layers:
-        if layer == 0:
-            losses.bilm.token_layer.requires_grad_(False)
-            continue
-        for direction in losses.bilm.directions:
-            direction.get_submodule(f"layers.{layer - 1}").requires_grad_(False)
+        for module in losses.bilm.modules_of_layer(layer):
+            module.requires_grad_(False)
     if config.freeze_softmax:
         losses.softmax.requires_grad_(False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ SLOTS: dict[str, dict[str, float]] = {
 
 def build_optimizer(
     name: str,
-    parameters: Iterable[Parameter],
+    parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
     learning_rate: float,
     *,
     weight_decay: float = 0.0,
@@ -32,7 +33,7 @@ def build_optimizer(
 
     Args:
         name: ``adam``, ``adamw``, ``adagrad``, ``adadelta`` or ``sgd``.
-        parameters: What to train.
+        parameters: What to train, or groups of it as PyTorch's optimizers take them, each with its own ``lr``.
         learning_rate: The learning rate.
         weight_decay: Decoupled weight decay (``adamw``).
         betas: Decay of the two running means (``adam``, ``adamw``).

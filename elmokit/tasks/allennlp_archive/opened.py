@@ -82,8 +82,9 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
         known = "continued" if tables["task"] in SEVERAL_TEXTS else "zero"
         tables["elmo"] |= {
             "start": known if start == "allennlp" else start,
-            "cache_dtype": "float32",
-        }  # float16 would change the scores
+            "cache_dtype": "float32",  # float16 would change the scores
+            "trainable": False,  # it was, perhaps; it will not be trained further
+        }
         for position in ("input", "output"):
             if isinstance(tables["elmo"].get(position), dict):
                 tables["elmo"][position].pop("layers", None)  # the weights of all layers are in the archive

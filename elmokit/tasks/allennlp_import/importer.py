@@ -16,6 +16,7 @@ from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport
 from elmokit.tasks.allennlp_import.models import COUNTERPARTS
 from elmokit.tasks.allennlp_import.shared import (
     Tables,
+    convert_bilm_learning_rate,
     convert_data,
     convert_elmo,
     convert_embedders,
@@ -23,6 +24,7 @@ from elmokit.tasks.allennlp_import.shared import (
     explain_initializers,
     mix_penalty,
 )
+from elmokit.tasks.config import OptimizerConfig
 from elmokit.tasks.table import TASKS, config_of
 
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
@@ -84,6 +86,8 @@ def convert_config(top: ConfigTable) -> Tables:
     explain_initializers(model, counterpart.initializers, counterpart.initial_weights)
     _explain_reader(reader)
     top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
+    if elmo.get("trainable"):
+        elmo["learning_rate"] = convert_bilm_learning_rate(top, OptimizerConfig().learning_rate)
     tables["train"] = convert_training(top, TASKS[counterpart.task].metric, counterpart.metrics)
     counts = top.table("vocabulary").table("min_count")
     for name, theirs in (("words", "tokens"), ("chars", "token_characters")):

@@ -131,7 +131,6 @@ def convert_sst(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     if elmo.exists:
         elmo.redundant("each position has its own mix", "num_output_representations")
         found, mix = elmo_model(elmo), elmo_mix(elmo)
-        elmo.expect("requires_grad", False)
         tables["elmo"] = {**found, **{position: dict(mix) if used else False for position, used in uses_mix.items()}}
     if reader.exists:
         tables["data"]["phrases"] = "all" if reader.take("use_subtrees", bool, False) else "roots"

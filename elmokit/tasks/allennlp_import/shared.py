@@ -15,6 +15,10 @@ Tables = dict[str, Any]
 """A config of ours, or a part of one, as plain values."""
 MIX_WEIGHT = "text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.scalar_parameters.0"
 OTHER_WEIGHTS = ("text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.gamma", "encoder._module.weight_ih_l0")
+BILM_WEIGHTS = (
+    "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder._char_embedding_weights",
+    "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._elmo_lstm.forward_layer_0.input_linearity.weight",
+)
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
 SPELLINGS: dict[str, dict[str, Any]] = {
     "bytes": {"byte_encoding": "utf-8"},
@@ -114,16 +118,24 @@ def convert_elmo(embedder: ConfigTable) -> Tables:
     """Convert an ``elmo_token_embedder`` to ``elmo`` with an input mix."""
     model = elmo_model(embedder)
     mix = elmo_mix(embedder)
-    if embedder.content.get("requires_grad"):
-        embedder.unsupported("the biLM is frozen; it can be fine-tuned first (elmo.finetune)", "requires_grad")
-    embedder.expect("requires_grad", False)
     embedder.unsupported("the mix is not projected", "projection_dim")
-    embedder.redundant("layers are cached", "namespace_to_cache", "vocab_to_cache")
+    cached = ("namespace_to_cache", "vocab_to_cache")
+    if model.get("trainable"):
+        embedder.unsupported("the char CNN is trained, and not a table of token vectors", *cached)
+    embedder.redundant("layers are cached", *cached)
     return {**model, "input": mix, "output": False}
 
 
 def elmo_model(elmo: ConfigTable) -> Tables:
-    """Convert the biLM's two files to ``elmo.model``, with a published model's name if they are published files."""
+    """Convert the biLM's two files to ``elmo.model``, and whether it is trained to ``elmo.trainable``.
+
+    Published files become the name of their model.
+    """
+    training = {"trainable": elmo.take("requires_grad", bool, False)} if "requires_grad" in elmo.content else {}
+    return {**_elmo_files(elmo), **training}
+
+
+def _elmo_files(elmo: ConfigTable) -> Tables:
     weights, options = elmo.take("weight_file", str, ""), elmo.take("options_file", str, "")
     if not weights:
         return {}
@@ -203,11 +215,11 @@ def _patterns(entries: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
         yield entry, pattern, {"type": settings} if isinstance(settings, str) else settings
 
 
-def _matches(pattern: str, name: str) -> bool:
+def _matches(pattern: str, name: str, path: str = "model.regularizer") -> bool:
     try:
         return re.search(pattern, name) is not None
     except re.error as error:
-        raise ConfigError(f"model.regularizer: {pattern!r} is not a regular expression ({error}).") from None
+        raise ConfigError(f"{path}: {pattern!r} is not a regular expression ({error}).") from None
 
 
 def convert_data(top: ConfigTable) -> Tables:
@@ -233,6 +245,37 @@ def _local_path(table: ConfigTable, key: str, ours: str) -> str:
         return name
     table.differs(key, f" = {to_json(name)}: download it, and set {ours} to its path")
     return re.split(r"[/#]", name.rstrip(")"))[-1]
+
+
+def convert_bilm_learning_rate(top: ConfigTable, default: float) -> float:
+    """Return the learning rate of a biLM that is trained: that of its parameter group, or the optimizer's.
+
+    Call it before :func:`convert_training`, because it takes the optimizer's ``parameter_groups``.
+
+    Args:
+        top: The whole config.
+        default: The optimizer's learning rate here, if the config has none.
+    """
+    optimizer = top.content.get("trainer", {}).get("optimizer", {})
+    if not isinstance(optimizer, dict):
+        return default
+    path = "trainer.optimizer.parameter_groups"
+    rate: float = ConfigTable(optimizer, "trainer.optimizer", top.report).take("lr", float, default)
+    for group, patterns, settings in _patterns(optimizer.pop("parameter_groups", None) or []):
+        names = [name for name in patterns or [] if isinstance(name, str)]
+        hits = [any(_matches(one, name, path) for one in names) for name in (*BILM_WEIGHTS, *OTHER_WEIGHTS, MIX_WEIGHT)]
+        of_bilm, of_others, of_mixes = hits[:2], hits[3:-1], (hits[2], hits[-1])
+        if not all(of_bilm) or any(of_others) or not isinstance(settings, dict) or set(settings) != {"lr"}:
+            top.report.unsupported.append(
+                f"{path}: {to_json(group)}: only the biLM has a learning rate of its own here"
+            )
+            continue
+        rate = ConfigTable(settings, path, top.report).take("lr", float, rate)
+        if any(of_mixes):
+            top.report.unsupported.append(
+                f"{path}: {to_json(group)}: elmo.learning_rate = {rate:g}; the mixes are trained at the optimizer's"
+            )
+    return rate
 
 
 def convert_training(top: ConfigTable, metric: str, their_metrics: Sequence[str]) -> Tables:

@@ -1,0 +1,187 @@
+"""Train the biLM together with a task's model: which layers, at which learning rates, and what it costs.
+
+A trainable biLM is the module ``model.inputs.elmo``, so that checkpoints, gradient clipping and averages of the weights
+include it like any other module. It has no dropout of its own while a task is trained, as in AllenNLP: only the
+dropout of the mixes acts on its vectors. Every sentence starts from the same fixed LSTM state, that of the pretrained
+model; no gradient flows into it, and it does not change when the weights do.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+from elmokit.bilm import BiLM, BiLMState
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError
+from elmokit.fingerprint import fingerprint
+from elmokit.tasks.config import ElmoConfig
+from elmokit.tasks.inputs import InputLayer
+from elmokit.tasks.run_folder import OWN_BILM
+from elmokit.tasks.task import TaskModel
+from elmokit.weights.folder import load_folder, save_folder
+
+DEFAULT_RATIO = 0.1  # of the biLM's learning rate to that of the task's model
+
+
+@dataclass(frozen=True)
+class BiLMCost:
+    """What training the biLM costs, since the last evaluation."""
+
+    layers: tuple[int, ...]
+    """The layers that are trained; 0 is the token layer."""
+    learning_rate: float
+    """Of the top layer."""
+    tokens_per_second: float
+    """Tokens of the training batches per second of training."""
+    peak_memory_mib: int | None
+    """The most memory that the process, or on a GPU PyTorch, has used so far; None if the system does not tell."""
+
+
+def check_freezing(config: ElmoConfig | None, n_epochs: int) -> None:
+    """Check that a trainable biLM is not frozen in every epoch.
+
+    Raises:
+        ConfigError: It is.
+    """
+    if config is not None and config.trainable and config.freeze_epochs >= n_epochs:
+        raise ConfigError(
+            f"elmo.freeze_epochs is {config.freeze_epochs} and train.epochs is {n_epochs}, so the biLM would never be "
+            "trained. Lower elmo.freeze_epochs, or set elmo.trainable = false."
+        )
+
+
+def copy_for_training(elmo: Elmo) -> Elmo:
+    """Return a copy of a pretrained model whose weights can be trained, without what becomes invalid with them."""
+    # Copied without the softmax, which may be larger than the biLM; tasks do not use it, and it would no longer fit.
+    model = dataclasses.replace(
+        elmo.model,
+        softmax=None,
+        vocabulary=elmo.model.vocabulary if elmo.bilm.config.n_words is not None else None,
+        initial_state=_start_state(elmo),
+    )
+    return Elmo(copy.deepcopy(model), start=elmo.start, n_mixes=0, token_cache_mib=0)
+
+
+def save_trained(elmo: Elmo, folder: Path, task: str) -> None:
+    """Write a trained biLM as a model directory, replacing an earlier one.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    model = elmo.model
+    initial = {"source": None if model.source is None else model.source.name, "card": model.card}
+    save_folder(dataclasses.replace(model, card={"task": task, "initial": initial}), folder / OWN_BILM, overwrite=True)
+
+
+def trained_fingerprint(folder: Path, start: str) -> str:
+    """Return the fingerprint of the biLM that :func:`save_trained` wrote."""
+    return fingerprint(load_folder(folder / OWN_BILM), start)
+
+
+def parameter_groups(
+    model: TaskModel[Any, Any], config: ElmoConfig | None, learning_rate: float
+) -> list[dict[str, Any]]:
+    """Return the optimizer's parameter groups: the task's model, then the layers of a trainable biLM from the top.
+
+    Each group has its own ``initial_lr``, which schedules multiply. Layers that are still frozen are part of it,
+    because optimizers skip parameters without a gradient.
+    """
+    layers = [] if model.inputs.elmo is None else parameters_of_layers(model.inputs.elmo.bilm)
+    of_bilm = {id(parameter) for layer in layers for parameter in layer}
+    others = [value for value in model.parameters() if value.requires_grad and id(value) not in of_bilm]
+    groups: list[dict[str, Any]] = [{"params": others, "initial_lr": learning_rate}]
+    if layers:
+        assert config is not None
+        rate = bilm_learning_rate(config, learning_rate)
+        for depth, parameters in enumerate(reversed(layers)):
+            groups.append({"params": parameters, "initial_lr": rate * config.layer_decay**depth})
+    return groups
+
+
+def bilm_learning_rate(config: ElmoConfig, learning_rate: float) -> float:
+    """Return the initial learning rate of the biLM's top layer, given that of the task's model."""
+    return DEFAULT_RATIO * learning_rate if config.learning_rate is None else config.learning_rate
+
+
+def parameters_of_layers(bilm: BiLM) -> list[list[Parameter]]:
+    """Return the parameters of each layer, the token layer first."""
+    return [
+        [parameter for module in bilm.modules_of_layer(layer) for parameter in module.parameters()]
+        for layer in range(bilm.config.n_layers + 1)
+    ]
+
+
+def trained_layers(config: ElmoConfig, n_layers: int, epoch: int) -> tuple[int, ...]:
+    """Return the layers that are trained in an epoch (gradual unfreezing, Howard and Ruder 2018).
+
+    Args:
+        config: The settings.
+        n_layers: Number of layers, layer 0 included.
+        epoch: The epoch, counted from 0.
+    """
+    if epoch < config.freeze_epochs:
+        return ()
+    n_trained = n_layers
+    if config.unfreeze_every is not None:
+        n_trained = min(n_layers, 1 + (epoch - config.freeze_epochs) // config.unfreeze_every)
+    return tuple(range(n_layers - n_trained, n_layers))
+
+
+def unfreeze(inputs: InputLayer, config: ElmoConfig, epoch: int) -> tuple[int, ...]:
+    """Switch the gradients of the biLM's layers on or off for an epoch. Return the layers that are trained."""
+    assert inputs.elmo is not None
+    bilm = inputs.elmo.bilm
+    trained = trained_layers(config, bilm.config.n_layers + 1, epoch)
+    for layer, parameters in enumerate(parameters_of_layers(bilm)):
+        for parameter in parameters:
+            parameter.requires_grad_(layer in trained)
+    return trained
+
+
+class CostMeter:
+    """Measures the speed and the memory of a training, for its log."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.n_tokens, self.seconds = 0, 0.0
+
+    def __enter__(self) -> CostMeter:
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.perf_counter() - self._started
+
+    def report(self, layers: tuple[int, ...], learning_rate: float) -> BiLMCost:
+        """Return the cost since the last report."""
+        speed = self.n_tokens / self.seconds if self.seconds else 0.0
+        self.n_tokens, self.seconds = 0, 0.0
+        return BiLMCost(layers, learning_rate, round(speed, 1), peak_memory_mib(self.device))
+
+
+def peak_memory_mib(device: torch.device) -> int | None:
+    """Return the most memory used so far in MiB: by PyTorch on a GPU, else by the process; None if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) >> 20
+    try:
+        import resource
+    except ImportError:  # Windows has no such module
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak >> (20 if sys.platform == "darwin" else 10)  # macOS counts bytes, Linux KiB
+
+
+def _start_state(elmo: Elmo) -> BiLMState | None:
+    """Return the fixed state to store with the trained weights: it must stay what it was for the pretrained ones."""
+    if elmo.start == "warm":
+        return BiLMState(elmo.start_hidden, elmo.start_cell)
+    return elmo.model.initial_state
