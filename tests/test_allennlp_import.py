@@ -392,3 +392,48 @@ def test_an_unexpected_value_anywhere_is_reported_or_rejected(tmp_path: Path, da
     table[key] = data.draw(JSON_VALUES)
     with contextlib.suppress(ElmoError):
         import_config(written(tmp_path, content))
+
+
+def trainable_elmo(content: dict[str, Any]) -> dict[str, Any]:
+    """Switch on the training of the biLM in a config, wherever its ELMo is."""
+    embedders = content["model"]["text_field_embedder"]["token_embedders"]
+    (content["model"]["elmo"] if "elmo" in content["model"] else embedders["elmo"])["requires_grad"] = True
+    return content
+
+
+@pytest.mark.parametrize("name", ["ner", "sst", "nli", "srl", "qa"])
+def test_a_bilm_that_requires_gradients_is_trained_at_the_optimizers_rate(tmp_path: Path, name: str) -> None:
+    config, _ = imported(tmp_path, trainable_elmo(PUBLISHED[name]()))
+    assert config.elmo.trainable
+    assert config.elmo.learning_rate == config.train.optimizer.learning_rate
+    assert (config.elmo.freeze_epochs, config.elmo.unfreeze_every, config.elmo.layer_decay) == (0, None, 1.0)
+    assert "requires_grad" not in unsupported(tmp_path, trainable_elmo(PUBLISHED[name]()))
+    assert not imported(tmp_path, PUBLISHED[name]())[0].elmo.trainable
+
+
+def test_a_parameter_group_gives_the_bilm_its_learning_rate(tmp_path: Path) -> None:
+    def with_groups(*groups: Any) -> dict[str, Any]:
+        content = trainable_elmo(PUBLISHED["ner"]())
+        content["trainer"]["optimizer"]["parameter_groups"] = list(groups)
+        return content
+
+    content = with_groups([["_elmo_lstm"], {"lr": 1e-5}])
+    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-5
+    assert "parameter_groups" not in unsupported(tmp_path, content)
+    content = with_groups([["token_embedder_elmo"], {"lr": 1e-5}])
+    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-5
+    assert "the mixes keep the optimizer's rate here" in unsupported(tmp_path, content)
+    content = with_groups([["text_field"], {"lr": 1e-5}], [["_elmo_lstm"], {"lr": 1e-5, "weight_decay": 0.1}])
+    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
+    assert unsupported(tmp_path, content).count("only the biLM has a learning rate of its own") == 2
+    with pytest.raises(ConfigError, match=r"trainer.optimizer.parameter_groups: '\(' is not a regular expression"):
+        imported(tmp_path, with_groups([["("], {"lr": 1e-5}]))
+
+
+def test_a_fragment_with_a_trained_bilm_is_imported(tmp_path: Path) -> None:
+    embedder = {**elmo(0.5), "requires_grad": True, "vocab_to_cache": ["the"]}
+    toml, report = import_config(written(tmp_path, embedder))
+    assert tomllib.loads(toml)["elmo"]["trainable"] is True
+    without = "\n".join(report.unsupported)
+    assert "the char CNN is trained, and not a table of token vectors" in without
+    assert "at a tenth of it by default (elmo.learning_rate)" in without

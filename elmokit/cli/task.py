@@ -141,10 +141,15 @@ def format_coverage(table: str, coverage: Coverage) -> str:
 def format_evaluation(evaluation: TaskEvaluation) -> str:
     """Return a line with the results of an evaluation; a star marks the best one so far."""
     scores = "  ".join(f"{name} {value:.2f}" for name, value in list(evaluation.scores.items())[:3])
-    return (
+    line = (
         f"seed {evaluation.seed}  epoch {evaluation.epoch}/{evaluation.n_epochs}  loss {evaluation.loss:.4f}  "
         f"dev {scores}{'  *' if evaluation.is_best else ''}"
     )
+    if (cost := evaluation.bilm) is not None:
+        trained = f"layers {', '.join(map(str, cost.layers))} trained" if cost.layers else "frozen"
+        memory = "" if cost.peak_memory_mib is None else f", peak memory {cost.peak_memory_mib:,} MiB"
+        line += f"  (biLM: {trained}, {cost.tokens_per_second:,.0f} tokens/s{memory})"
+    return line
 
 
 def echo_scores(scores: dict[str, dict[str, float]], n_seeds: int) -> None:

@@ -16,7 +16,6 @@ from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport
 from elmokit.tasks.allennlp_import.models import COUNTERPARTS
 from elmokit.tasks.allennlp_import.shared import (
     Tables,
-    convert_bilm_learning_rate,
     convert_data,
     convert_elmo,
     convert_embedders,
@@ -24,7 +23,6 @@ from elmokit.tasks.allennlp_import.shared import (
     explain_initializers,
     mix_penalty,
 )
-from elmokit.tasks.config import OptimizerConfig
 from elmokit.tasks.table import TASKS, config_of
 
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
@@ -52,6 +50,11 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     top.report_unused()
     if "task" in tables:
         config_of(tables, str(path))  # raises an error now if the result is not a valid config
+    elif tables.get("elmo", {}).get("trainable"):
+        report.unsupported.append(
+            "requires_grad: AllenNLP trains the biLM at the optimizer's learning rate, elmokit at a tenth of it by default "
+            "(elmo.learning_rate)"
+        )
     ordered = {name: tables[name] for name in TABLE_ORDER if name in tables}
     return _header(Path(path).name, tables, report) + to_toml(ordered), report
 
@@ -86,9 +89,7 @@ def convert_config(top: ConfigTable) -> Tables:
     explain_initializers(model, counterpart.initializers, counterpart.initial_weights)
     _explain_reader(reader)
     top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
-    if elmo.get("trainable"):
-        elmo["learning_rate"] = convert_bilm_learning_rate(top, OptimizerConfig().learning_rate)
-    tables["train"] = convert_training(top, TASKS[counterpart.task].metric, counterpart.metrics)
+    tables["train"] = convert_training(top, elmo, TASKS[counterpart.task].metric, counterpart.metrics)
     counts = top.table("vocabulary").table("min_count")
     for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
         if counts.exists and isinstance(tables[name], dict):

@@ -19,6 +19,7 @@ BILM_WEIGHTS = (
     "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder._char_embedding_weights",
     "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._elmo_lstm.forward_layer_0.input_linearity.weight",
 )
+TASK_WEIGHTS = ("text_field_embedder.token_embedder_tokens.weight", "encoder._module.weight_ih_l0")
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
 SPELLINGS: dict[str, dict[str, Any]] = {
     "bytes": {"byte_encoding": "utf-8"},
@@ -247,42 +248,37 @@ def _local_path(table: ConfigTable, key: str, ours: str) -> str:
     return re.split(r"[/#]", name.rstrip(")"))[-1]
 
 
-def convert_bilm_learning_rate(top: ConfigTable, default: float) -> float:
-    """Return the learning rate of a biLM that is trained: that of its parameter group, or the optimizer's.
+def bilm_learning_rate(optimizer: ConfigTable) -> float | None:
+    """Take the ``parameter_groups`` of an optimizer, and return the learning rate that they give to the biLM, if any."""
+    groups = optimizer.content.pop("parameter_groups", None)
+    path = optimizer.path_of("parameter_groups")
+    if not isinstance(groups, list):
+        return None
+    found = None
+    for group, patterns, settings in _patterns(groups):
 
-    Call it before :func:`convert_training`, because it takes the optimizer's ``parameter_groups``.
+        def is_matched(name: str, patterns: Any = patterns) -> bool:
+            return any(_matches(one, name, path) for one in patterns or () if isinstance(one, str))
 
-    Args:
-        top: The whole config.
-        default: The optimizer's learning rate here, if the config has none.
-    """
-    optimizer = top.content.get("trainer", {}).get("optimizer", {})
-    if not isinstance(optimizer, dict):
-        return default
-    path = "trainer.optimizer.parameter_groups"
-    rate: float = ConfigTable(optimizer, "trainer.optimizer", top.report).take("lr", float, default)
-    for group, patterns, settings in _patterns(optimizer.pop("parameter_groups", None) or []):
-        names = [name for name in patterns or [] if isinstance(name, str)]
-        hits = [any(_matches(one, name, path) for one in names) for name in (*BILM_WEIGHTS, *OTHER_WEIGHTS, MIX_WEIGHT)]
-        of_bilm, of_others, of_mixes = hits[:2], hits[3:-1], (hits[2], hits[-1])
-        if not all(of_bilm) or any(of_others) or not isinstance(settings, dict) or set(settings) != {"lr"}:
-            top.report.unsupported.append(
-                f"{path}: {to_json(group)}: only the biLM has a learning rate of its own here"
-            )
+        rate = settings.get("lr") if isinstance(settings, dict) and set(settings) == {"lr"} else None
+        is_of_bilm = all(map(is_matched, BILM_WEIGHTS)) and not any(map(is_matched, TASK_WEIGHTS))
+        if not is_of_bilm or not isinstance(rate, int | float):
+            optimizer.differs("parameter_groups", f": {to_json(group)}: only the biLM has a learning rate of its own here")
             continue
-        rate = ConfigTable(settings, path, top.report).take("lr", float, rate)
-        if any(of_mixes):
-            top.report.unsupported.append(
-                f"{path}: {to_json(group)}: elmo.learning_rate = {rate:g}; the mixes are trained at the optimizer's"
-            )
-    return rate
+        found = float(rate)
+        if is_matched(MIX_WEIGHT):
+            optimizer.differs("parameter_groups", f": {to_json(group)}: of these, the mixes keep the optimizer's rate here")
+    return found
 
 
-def convert_training(top: ConfigTable, metric: str, their_metrics: Sequence[str]) -> Tables:
+def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics: Sequence[str]) -> Tables:
     """Convert ``iterator`` or ``data_loader``, ``trainer`` and the seeds to ``train``.
 
+    The learning rate of a trainable biLM is added to ``elmo``.
+
     Args:
         top: The whole config.
+        elmo: Our ``elmo`` table; empty without ELMo.
         metric: The metric that selects the best epoch here.
         their_metrics: AllenNLP's names for it.
     """
@@ -291,7 +287,13 @@ def convert_training(top: ConfigTable, metric: str, their_metrics: Sequence[str]
     trainer = top.table("trainer")
     if not trainer.exists:
         return train
-    train["optimizer"] = _convert_optimizer(trainer.table("optimizer"))
+    optimizer = trainer.table("optimizer")
+    if elmo.get("trainable"):
+        rate = bilm_learning_rate(optimizer)
+    train["optimizer"] = _convert_optimizer(optimizer)
+    if elmo.get("trainable"):
+        # AllenNLP trains the biLM at the optimizer's learning rate unless it has a group of its own.
+        elmo["learning_rate"] = rate or train["optimizer"].get("learning_rate", False)
     train["epochs"] = trainer.take("num_epochs", int, 20)  # AllenNLP's default
     for theirs, ours, kind in (
         ("patience", "patience", int),
