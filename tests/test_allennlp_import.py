@@ -425,7 +425,7 @@ def test_a_parameter_group_gives_the_bilm_its_learning_rate(tmp_path: Path) -> N
     assert "the mixes keep the optimizer's rate here" in unsupported(tmp_path, content)
     content = with_groups([["text_field"], {"lr": 1e-5}], [["_elmo_lstm"], {"lr": 1e-5, "weight_decay": 0.1}])
     assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
-    assert unsupported(tmp_path, content).count("only the biLM has a learning rate of its own") == 2
+    assert unsupported(tmp_path, content).count("only the biLM has its own learning rate") == 2
     with pytest.raises(ConfigError, match=r"trainer.optimizer.parameter_groups: '\(' is not a regular expression"):
         imported(tmp_path, with_groups([["("], {"lr": 1e-5}]))
 

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from elmokit import Elmo
 from elmokit.cli.task import format_evaluation
-from elmokit.embedder import Elmo as Embedder
 from elmokit.errors import ConfigError, FormatError
 from elmokit.io.resumable import ResumableStore
 from elmokit.tasks.bilm_training import (
@@ -75,7 +74,7 @@ def setup_and_model(
     return setup, model, examples
 
 
-def bilm_of(model: TaskModel[Any, Any]) -> Embedder:
+def bilm_of(model: TaskModel[Any, Any]) -> Elmo:
     assert model.inputs.elmo is not None
     return model.inputs.elmo
 
@@ -157,7 +156,9 @@ def test_gradients_reach_each_unfrozen_layer_and_no_frozen_one(name: str, tmp_pa
 @pytest.mark.parametrize("name", ["ner", "sst", "qa"])
 def test_the_loss_and_its_gradient_equal_those_of_the_reference(name: str, tmp_path: Path, bilm: str) -> None:
     """With sentences of different lengths, both directions, and weights whose values reach the bounds."""
-    setup, model, examples = setup_and_model(tmp_path, bilm, name, {} if name == "ner" else {"output": {"dropout": 0.5}})
+    setup, model, examples = setup_and_model(
+        tmp_path, bilm, name, {} if name == "ner" else {"output": {"dropout": 0.5}}
+    )
     model.double()
     embedder = bilm_of(model)
     unfreeze(model.inputs, setup.config.elmo, 0)
@@ -181,7 +182,7 @@ def test_the_loss_and_its_gradient_equal_those_of_the_reference(name: str, tmp_p
         torch.testing.assert_close(found[0][1][key], gradient, atol=1e-9, rtol=1e-9, msg=key)
 
 
-def _reference_inputs(embedder: Embedder, sentences: Any) -> tuple[Any, ...]:
+def _reference_inputs(embedder: Elmo, sentences: Any) -> tuple[Any, ...]:
     ids = embedder.ids([list(sentence) for sentence in sentences])
     return ids, (ids > 0).any(-1), embedder.start_state(len(ids))
 
@@ -216,8 +217,7 @@ def test_only_unfrozen_layers_of_the_run_s_bilm_have_changed_and_the_model_itsel
     task, config = config_for(tmp_path, bilm, elmo={"freeze_epochs": 1, "unfreeze_every": 1}, epochs=2)
     config = changed(config, optimizer=OptimizerConfig("adam", 0.05))
     before = Path(bilm, "model.safetensors").read_bytes()
-    states: list[dict[str, Tensor]] = []
-    train_task(task, config, tmp_path / "run", on_evaluation=lambda one: states.append({"f1": torch.tensor(one.epoch)}))
+    train_task(task, config, tmp_path / "run")
     assert Path(bilm, "model.safetensors").read_bytes() == before
     pretrained = open_model(bilm).bilm.state_dict()
     newest = load_file(tmp_path / "run/seed-0/checkpoint/model.safetensors")
@@ -258,7 +258,7 @@ def test_a_trained_bilm_that_was_replaced_is_refused(tmp_path: Path, bilm: str) 
     task, config = config_for(tmp_path, bilm, epochs=1)
     train_task(task, config, tmp_path / "run")
     save_model(random_model(seed=9), tmp_path / "run/seed-0/bilm", overwrite=True)
-    with pytest.raises(FormatError, match="trained with another biLM than the one that is now at .*seed-0"):
+    with pytest.raises(FormatError, match=r"trained with another biLM than the one that is now at .*seed-0"):
         open_run(tmp_path / "run")
 
 
@@ -273,7 +273,9 @@ def test_sentences_start_from_the_state_of_the_pretrained_model_during_and_after
     opened = bilm_of(open_run(tmp_path / "run").model)
     assert torch.equal(opened.start_hidden, pretrained.start_hidden)
     assert torch.equal(opened.start_cell, pretrained.start_cell)
-    assert not torch.equal(opened.bilm.token_vectors(opened.ids([["a"]])), pretrained.bilm.token_vectors(opened.ids([["a"]])))
+    assert not torch.equal(
+        opened.bilm.token_vectors(opened.ids([["a"]])), pretrained.bilm.token_vectors(opened.ids([["a"]]))
+    )
 
 
 @pytest.mark.slow
@@ -328,7 +330,7 @@ def test_l2_does_not_act_on_the_pretrained_weights(tmp_path: Path, bilm: str) ->
     assert isinstance(penalty, Tensor)
     penalty.backward()  # type: ignore[no-untyped-call]
     assert all(parameter.grad is None for parameter in bilm_of(model).parameters())
-    assert any(parameter.grad is not None for parameter in nn.Module.parameters(model))
+    assert any(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_a_run_reports_layers_speed_and_memory_and_caches_nothing(
@@ -359,12 +361,14 @@ def test_a_sweep_trains_the_bilm_of_each_variant(tmp_path: Path, bilm: str) -> N
 
 def test_settings_of_a_trained_bilm_are_refused_where_they_have_no_effect(tmp_path: Path, bilm: str) -> None:
     for name, value in (("learning_rate", 1e-4), ("layer_decay", 0.5), ("freeze_epochs", 1), ("unfreeze_every", 1)):
-        with pytest.raises(ConfigError, match=rf"elmo\.{name} is .*, but the biLM is frozen. Set elmo.trainable = true"):
+        with pytest.raises(
+            ConfigError, match=rf"elmo\.{name} is .*, but the biLM is frozen. Set elmo.trainable = true"
+        ):
             tiny("ner", tmp_path / "data", {name: value})
     for name, wrong in (("learning_rate", 0.0), ("layer_decay", 1.5), ("freeze_epochs", -1), ("unfreeze_every", 0)):
         with pytest.raises(ConfigError, match=f"{name} is {wrong}"):
             tiny("ner", tmp_path / "data", {"trainable": True, name: wrong})
     task, config = config_for(tmp_path, bilm, elmo={"freeze_epochs": 4})
-    with pytest.raises(ConfigError, match=r"freeze_epochs is 4 and train.epochs is 4, so the biLM would never be trained"):
+    with pytest.raises(ConfigError, match=r"freeze_epochs is 4 and train.epochs is 4, so the biLM would never"):
         train_task(task, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the
 file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
 
 This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window or a
-padded batch in training, ``kernels/lstm_inference.py`` for a batch without gradients, and the reference everywhere else.
+padded batch in training, ``kernels/lstm_inference.py`` for a batch without gradients, and the reference for the rest.
 """
 
 from __future__ import annotations

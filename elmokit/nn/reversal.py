@@ -1,4 +1,4 @@
-"""Reverse the rows of a padded batch, each at its own length, so that a backward LSTM can read from the first step on."""
+"""Reverse the rows of a padded batch, each at its own length, so that a backward LSTM reads from the first step on."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class MixConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Fine-tune the biLM on the task's training text, then freeze it (Peters et al. 2018, supplement A.1)."""
+    """Fine-tune the biLM as a language model on the task's text first (Peters et al. 2018, supplement A.1)."""
 
     epochs: int = setting(1, "Number of passes over the text.")
     learning_rate: float | None = setting(None, "Learning rate; false for the default of `elmokit finetune`.")
@@ -166,8 +166,8 @@ class ElmoConfig:
         for name in ("learning_rate", "layer_decay", "freeze_epochs", "unfreeze_every"):
             if not self.trainable and getattr(self, name) != getattr(type(self), name):
                 raise ConfigError(
-                    f"elmo.{name} is {getattr(self, name)}, but the biLM is frozen. Set elmo.trainable = true, or remove "
-                    f"elmo.{name}."
+                    f"elmo.{name} is {getattr(self, name)}, but the biLM is frozen. Set elmo.trainable = true, or "
+                    f"remove elmo.{name}."
                 )
 
 

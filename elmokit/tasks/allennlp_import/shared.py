@@ -248,8 +248,8 @@ def _local_path(table: ConfigTable, key: str, ours: str) -> str:
     return re.split(r"[/#]", name.rstrip(")"))[-1]
 
 
-def bilm_learning_rate(optimizer: ConfigTable) -> float | None:
-    """Take the ``parameter_groups`` of an optimizer, and return the learning rate that they give to the biLM, if any."""
+def group_learning_rate(optimizer: ConfigTable) -> float | None:
+    """Take the ``parameter_groups`` of an optimizer, and return the learning rate that they give to the biLM."""
     groups = optimizer.content.pop("parameter_groups", None)
     path = optimizer.path_of("parameter_groups")
     if not isinstance(groups, list):
@@ -258,16 +258,16 @@ def bilm_learning_rate(optimizer: ConfigTable) -> float | None:
     for group, patterns, settings in _patterns(groups):
 
         def is_matched(name: str, patterns: Any = patterns) -> bool:
-            return any(_matches(one, name, path) for one in patterns or () if isinstance(one, str))
+            return isinstance(patterns, list) and any(_matches(str(one), name, path) for one in patterns)
 
         rate = settings.get("lr") if isinstance(settings, dict) and set(settings) == {"lr"} else None
         is_of_bilm = all(map(is_matched, BILM_WEIGHTS)) and not any(map(is_matched, TASK_WEIGHTS))
         if not is_of_bilm or not isinstance(rate, int | float):
-            optimizer.differs("parameter_groups", f": {to_json(group)}: only the biLM has a learning rate of its own here")
+            optimizer.differs("parameter_groups", f": {to_json(group)}: only the biLM has its own learning rate here")
             continue
         found = float(rate)
         if is_matched(MIX_WEIGHT):
-            optimizer.differs("parameter_groups", f": {to_json(group)}: of these, the mixes keep the optimizer's rate here")
+            optimizer.differs("parameter_groups", f": {to_json(group)}: the mixes keep the optimizer's rate here")
     return found
 
 
@@ -289,7 +289,7 @@ def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics:
         return train
     optimizer = trainer.table("optimizer")
     if elmo.get("trainable"):
-        rate = bilm_learning_rate(optimizer)
+        rate = group_learning_rate(optimizer)
     train["optimizer"] = _convert_optimizer(optimizer)
     if elmo.get("trainable"):
         # AllenNLP trains the biLM at the optimizer's learning rate unless it has a group of its own.
