@@ -43,7 +43,7 @@ def archive_of(kind: str) -> Path:
 def scores_of(run: TaskRun, examples: list[Any]) -> Tensor:
     """Return the scores before the softmax, as the models of AllenNLP call them "logits"."""
     model: Any = run.model
-    batch = run.batch(examples)
+    batch = run.batch(examples, run.model)
     compute: dict[str, Callable[[], Tensor]] = {
         "ner": lambda: model.emissions(batch.tokens),
         "srl": lambda: model.scores(batch),
