@@ -102,6 +102,11 @@ class BiLMConfig:
     bidirectional: bool = setting(
         True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
     )
+    backward_only: bool = setting(
+        False,
+        "Train the backward direction alone, which reads each sentence from its end. In a file, also set bidirectional "
+        "to false.",
+    )
     dropout: float = setting(
         0.1, "Dropout probability in training, on the inputs of LSTM layers and on the top output."
     )
@@ -128,6 +133,8 @@ class BiLMConfig:
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
                 raise ConfigError(f"{name} is {clip}. Give a number above 0, or none for no bound.")
+        if self.backward_only and self.bidirectional:
+            raise ConfigError("backward_only is for a model of one direction: set bidirectional to false, too.")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}. Give a probability of at least 0 and below 1.")
 
@@ -135,6 +142,11 @@ class BiLMConfig:
     def n_directions(self) -> int:
         """2 for a bidirectional model, else 1."""
         return 2 if self.bidirectional else 1
+
+    @property
+    def read_backward(self) -> tuple[bool, ...]:
+        """For each direction, whether it reads sentences from their end."""
+        return (False, True) if self.bidirectional else (self.backward_only,)
 
     @property
     def output_dim(self) -> int:
@@ -322,8 +334,8 @@ class BiLM(nn.Module):
         every_layer = [[vectors] * self.config.n_directions]
         per_direction: list[list[Tensor]] = []
         new_states: list[list[LSTMState]] = []
-        for index in range(self.config.n_directions):
-            outputs, states = self.run_direction(index, vectors, state.of_direction(index), mask, reverse=index == 1)
+        for index, reverse in enumerate(self.config.read_backward):
+            outputs, states = self.run_direction(index, vectors, state.of_direction(index), mask, reverse)
             per_direction.append(outputs)
             new_states.append(states)
         every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
@@ -343,7 +355,7 @@ class BiLM(nn.Module):
         Training uses it directly, because each direction has its own text stream during training.
 
         Args:
-            direction: 0 for the forward LSTM, 1 for the backward LSTM.
+            direction: Which LSTM: 0 for the forward one and 1 for the backward one, or 0 if there is only one.
             vectors: Token vectors, ``(batch, time, projection_dim)``.
             states: The state of each layer before the first step.
             mask: ``(batch, time)`` bool, True on a real token; None if every position is real.

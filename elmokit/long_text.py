@@ -39,22 +39,26 @@ def read_in_chunks(
     # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs
     # the state after it.
     backward_states: list[list[LSTMState]] = []
-    if bilm.config.bidirectional:
+    last = bilm.config.n_directions - 1
+    if bilm.config.read_backward[last]:
         # A chunk is read backward from the state after its last position, which comes from the chunk that follows it in
         # the text.
-        states = start.of_direction(1)
+        states = start.of_direction(last)
         for first, stop in reversed(chunks):
             backward_states.append(states)
             if first > edges[0]:
-                _, states = bilm.run_direction(1, vectors_of(first, stop), states, reverse=True)
+                _, states = bilm.run_direction(last, vectors_of(first, stop), states, reverse=True)
     states = start.of_direction(0)
     for first, stop in chunks:
         vectors = vectors_of(first, stop)
-        outputs, states = bilm.run_direction(0, vectors, states)
-        # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
-        directions = [[vectors, *outputs]]
+        directions: list[list[Tensor]] = []
+        if not bilm.config.backward_only:
+            outputs, states = bilm.run_direction(0, vectors, states)
+            # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
+            directions.append([vectors, *outputs])
         if backward_states:
             # The list was filled from the end of the text, so `pop` returns the first chunk's state first. Each state
             # is freed once it has been used.
-            directions.append([vectors, *bilm.run_direction(1, vectors, backward_states.pop(), reverse=True)[0]])
+            outputs, _ = bilm.run_direction(last, vectors, backward_states.pop(), reverse=True)
+            directions.append([vectors, *outputs])
         yield torch.stack([torch.cat(layer, dim=-1) for layer in zip(*directions, strict=True)])

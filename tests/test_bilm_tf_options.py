@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -104,14 +105,24 @@ def test_gpus_multiply_the_rows() -> None:
 
 @pytest.mark.parametrize("name", ["original", "tiny"])
 def test_settings_become_the_options_of_bilm_tf(name: str) -> None:
-    settings = {"batch_size": 128, "window_length": 20, "n_samples": 8192, "max_grad_norm": 10.0, "learning_rate": 0.2}
-    options = options_from_settings(PRESETS[name], **settings, n_words=793471, is_tied=False, n_predictions=7_680_000)
+    config = dataclasses.replace(RECIPES["bilm-tf"], model=PRESETS[name])
+    options = options_from_settings(config, 793471, 7_680_000)
     if name == "original":
         added = {"sample_softmax": True, "share_embedding_softmax": False, "learning_rate": 0.2}
         assert options == {**SHIPPED, **added, "n_epochs": 1, "n_train_tokens": 7_680_000}
-    table = settings_from_options(options, "options")
-    assert {key: table[key] for key in settings} == settings
-    assert table["tokens"] == 7_680_000
+    layers = training_settings(None, None, settings_from_options(options, "options"), {})
+    assert layers.config(793471) == dataclasses.replace(config, epochs=None, tokens=7_680_000)
+    layers = training_settings(None, None, settings_from_options(options_from_settings(config, 9), "options"), {})
+    assert layers.config(9) == config
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+def test_a_model_of_the_backward_direction_keeps_it(reverse: bool) -> None:
+    model = dataclasses.replace(PRESETS["tiny"], bidirectional=False, backward_only=reverse)
+    config = dataclasses.replace(RECIPES["bilm-tf"], model=model)
+    options = options_from_settings(config, 9)
+    assert options.get("reverse", False) == reverse
+    assert training_settings(None, None, settings_from_options(options, "options"), {}).config(9) == config
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ COMMANDS = {
         "elmokit.cli.allennlp_elmo",
         "Write context-free vectors of a word list (replaces AllenNLP's create_elmo_embeddings_from_vocab.py).",
     ),
+    "bilm-tf": ("elmokit.cli.bilm_tf", "Run bilm-tf's train_elmo, restart, run_test and dump_weights."),
 }
 """Each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
 TASK_COMMANDS = {

@@ -33,7 +33,7 @@ class TrainCommand(SettingsCommand):
         from elmokit.training.corpus import MAX_WORDS
         from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS, BaseConfig, DataConfig
 
-        sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True}
+        sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True, "backward_only": False}
         return [
             *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
             *setting_options(BaseConfig),

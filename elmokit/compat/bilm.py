@@ -1,4 +1,4 @@
-"""bilm-tf's names for its three ways to ELMo: characters in, cached token vectors in, and vectors written to a file.
+"""bilm-tf's names for three ways to ELMo (characters in, cached token vectors in, vectors to a file) and for training.
 
 bilm-tf built a TensorFlow graph once and ran it often. Here a call computes at once: ``model(ids)`` and
 ``weight_layers`` return tensors. Names, arguments, defaults, shapes, ids, file layouts and the carried LSTM state are
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
+from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
+from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import create_hdf5
@@ -32,14 +34,21 @@ from elmokit.weights.words import read_embeddings
 
 __all__ = [
     "Batcher",
+    "BidirectionalLMDataset",
     "BidirectionalLanguageModel",
     "BilmOps",
+    "LMDataset",
     "TokenBatcher",
     "UnicodeCharsVocabulary",
     "Vocabulary",
     "WeightLayers",
     "dump_bilm_embeddings",
     "dump_token_embeddings",
+    "dump_weights",
+    "load_options_latest_checkpoint",
+    "load_vocab",
+    "test",
+    "train",
     "weight_layers",
 ]
 

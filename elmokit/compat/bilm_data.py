@@ -48,6 +48,7 @@ class Vocabulary:
     """
 
     def __init__(self, filename: str | Path, validate_file: bool = False) -> None:
+        self.path = Path(filename)
         lines = [line.strip() for line in read_lines(filename)]
         self._words = [line for line in lines if line != IGNORED_LINE]
         self._ids = {word: index for index, word in enumerate(self._words)}
@@ -118,24 +119,25 @@ class UnicodeCharsVocabulary(Vocabulary):
                 f"max_word_length is {max_word_length}; a word with its marks needs at least {MIN_CHARS} characters."
             )
         self.max_word_length = max_word_length
-        self.bos_chars, self.eos_chars = self._chars([BEGIN_SENTENCE, END_SENTENCE])
+        self.bos_chars, self.eos_chars = self.chars_of([BEGIN_SENTENCE, END_SENTENCE])
 
     @cached_property
     def word_char_ids(self) -> Ids:
         """The characters of all listed words, ``(words, max_word_length)``."""
-        return self._chars(self._words)
+        return self.chars_of(self._words)
 
     def word_to_char_ids(self, word: str) -> Ids:
         """Return the characters of any word, ``(max_word_length,)``."""
-        chars: Ids = self._chars([word])[0]
+        chars: Ids = self.chars_of([word])[0]
         return chars
 
     def encode_chars(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> Ids:
         """Return the characters of a sentence with its boundaries, ``(tokens + 2, max_word_length)``; as ``encode``."""
         first, last = (END_SENTENCE, BEGIN_SENTENCE) if reverse else (BEGIN_SENTENCE, END_SENTENCE)
-        return self._chars([first, *_tokens(sentence, split), last])
+        return self.chars_of([first, *_tokens(sentence, split), last])
 
-    def _chars(self, words: Sequence[str]) -> Ids:
+    def chars_of(self, words: Sequence[str]) -> Ids:
+        """Return the characters of some words, ``(words, max_word_length)``."""
         return (encode_tokens(words, self.max_word_length) - 1).astype(np.int32)
 
 

@@ -40,6 +40,8 @@ class BilmTfPerplexity:
     """Predictions of the text that bilm-tf does not count, per direction."""
     batch_size: int
     """bilm-tf's batch size."""
+    backward_only: bool = False
+    """The model has one direction, the backward one."""
 
     @property
     def per_direction(self) -> tuple[float, ...]:
@@ -57,17 +59,18 @@ class BilmTfPerplexity:
             "as_bilm_tf": self.batch_size,
             "n_predictions": self.n_predictions,
             "n_lost": self.n_lost,
-            "perplexity": {**by_direction(self.per_direction), "as_bilm_tf": self.mean},
+            "perplexity": {**by_direction(self.per_direction, self.backward_only), "as_bilm_tf": self.mean},
         }
 
     def table(self) -> str:
         """Format the numbers as a table, as ``elmokit perplexity`` prints it."""
         n_all = self.n_predictions + self.n_lost
+        named = by_direction(self.per_direction, self.backward_only)
         lost = f"; bilm-tf does not count the other {self.n_lost:,}" if self.n_lost else ""
         return "\n".join(
             [
                 f"as bilm-tf reports it with batch size {self.batch_size}: {self.mean:.5f}",
-                *(f"{name:<19} {value:.5f}" for name, value in by_direction(self.per_direction).items()),
+                *(f"{name:<19} {value:.5f}" for name, value in named.items()),
                 f"predictions         {self.n_predictions:,} of {n_all:,} per direction{lost}",
             ]
         )
@@ -117,11 +120,13 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
     if not n_steps:
         raise TextError(
             f"{n_sentences} sentences do not fill a batch of {batch_size}, for which bilm-tf prints nan. "
-            f"Give a batch size of at most {n_sentences}, or leave --as-bilm-tf out to count every token."
+            f"Give a batch size of at most {n_sentences}. elmokit perplexity without --as-bilm-tf counts every token."
         )
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())
-    return BilmTfPerplexity(mean_nats, n_predictions, n_text - n_predictions, batch_size)
+    return BilmTfPerplexity(
+        mean_nats, n_predictions, n_text - n_predictions, batch_size, model.bilm.config.backward_only
+    )
 
 
 @torch.no_grad()
@@ -144,8 +149,9 @@ def _summed_nats(
                 word_index.setdefault(token, len(word_index))
         vectors = bilm.token_layer(torch.from_numpy(model.encode(list(word_index))).to(bilm.device))
         word_ids = torch.from_numpy(vocabulary.word_ids(word_index)).to(bilm.device)
-        for direction in range(bilm.config.n_directions):
-            index = torch.tensor([[[word_index[token] for token in pair] for pair in row] for row in pairs[direction]])
+        for direction, backward in enumerate(bilm.config.read_backward):
+            rows = pairs[1 if backward else 0]
+            index = torch.tensor([[[word_index[token] for token in pair] for pair in row] for row in rows])
             inputs, targets = index.to(bilm.device).unbind(2)
             outputs, after = bilm.run_direction(direction, vectors[inputs], state.of_direction(direction))
             nats = softmax.nats(outputs[-1].flatten(0, 1), word_ids[targets.flatten()])

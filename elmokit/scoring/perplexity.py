@@ -45,6 +45,8 @@ class Perplexity:
     """Unicode code points of the text, with one space or line end after each token."""
     spelling_bits: float | None = None
     """Bits that the letters of the unknown words cost, by ``Spelling``; None if no spelling model was given."""
+    backward_only: bool = False
+    """The model has one direction, the backward one."""
 
     @property
     def n_tokens(self) -> int:
@@ -91,23 +93,24 @@ class Perplexity:
             "n_predictions": self.n_predictions,
             "n_characters": self.n_characters,
             "unknown_ratio": self.unknown_ratio,
-            "mean_nats": by_direction(self.mean_nats),
+            "mean_nats": by_direction(self.mean_nats, self.backward_only),
             "perplexity": {
-                **by_direction(self.per_direction),
+                **by_direction(self.per_direction, self.backward_only),
                 "geometric_mean": self.mean,
                 "arithmetic_mean": self.arithmetic_mean,
             },
-            "bits_per_character": by_direction(self.bits_per_character),
-            "bits_per_character_unspelled": by_direction(self.bits_per_character_unspelled),
+            "bits_per_character": by_direction(self.bits_per_character, self.backward_only),
+            "bits_per_character_unspelled": by_direction(self.bits_per_character_unspelled, self.backward_only),
         }
 
     def table(self) -> str:
         """Format the numbers as a table, as ``elmokit perplexity`` prints it."""
+        named = by_direction(self.per_direction, self.backward_only)
         lines = [
             f"sentences           {self.n_sentences:,}",
             f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} unknown",
             f"predictions         {self.n_predictions:,} per direction: one per token, plus one per sentence end",
-            *(f"{name:<19} {value:.4f}" for name, value in by_direction(self.per_direction).items()),
+            *(f"{name:<19} {value:.4f}" for name, value in named.items()),
         ]
         if len(self.mean_nats) > 1:
             lines.append(f"geometric mean      {self.mean:.4f}")
@@ -176,6 +179,7 @@ def perplexity(
         n_sentences=n_sentences,
         n_characters=n_characters,
         spelling_bits=None if spelling is None else spelling_bits,
+        backward_only=model.bilm.config.backward_only,
     )
 
 
@@ -195,9 +199,9 @@ def exp_or_inf(nats: float) -> float:
     return math.exp(nats) if nats < 709 else math.inf
 
 
-def by_direction(values: tuple[float, ...]) -> dict[str, float]:
+def by_direction(values: tuple[float, ...], backward_only: bool = False) -> dict[str, float]:
     """Name the values of one or two directions."""
-    return dict(zip(DIRECTIONS, values, strict=False))
+    return dict(zip(DIRECTIONS[1:] if backward_only else DIRECTIONS, values, strict=False))
 
 
 def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: BiLMState) -> Iterator[Surprisal]:

@@ -95,8 +95,10 @@ def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
     softmax_and_vocabulary(model)
     if direction not in ("forward", "backward", "both"):
         raise ConfigError(f"direction is {direction!r}; expected 'forward', 'backward' or 'both'.")
-    if direction != "forward" and not model.bilm.config.bidirectional:
-        raise ConfigError(f"direction is {direction!r}, and {model.source} reads forward only: ask for 'forward'.")
+    config = model.bilm.config
+    only = "backward" if config.backward_only else "forward"
+    if direction != only and not config.bidirectional:
+        raise ConfigError(f"direction is {direction!r}, and {model.source} reads {only} only: ask for {only!r}.")
     if n < 1:
         raise ConfigError(f"n is {n}; ask for at least 1 word.")
 
@@ -105,10 +107,12 @@ def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
 def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState) -> list[list[Tensor]]:
     """Compute what predicts each token: per sentence and direction ``(tokens, projection_dim)``."""
     output, _ = model.contextualize(sentences, state.repeat_row(len(sentences)))
-    halves = output.layers[-1].chunk(model.bilm.config.n_directions, dim=-1)
+    read_backward = model.bilm.config.read_backward
+    halves = output.layers[-1].chunk(len(read_backward), dim=-1)
     # With <S> at 0, token i is at i + 1: the forward LSTM predicts it at i, the backward LSTM at i + 2.
+    offsets = [2 if backward else 0 for backward in read_backward]
     return [
-        [half[row, first : first + len(sentence)] for first, half in zip((0, 2), halves, strict=False)]
+        [half[row, first : first + len(sentence)] for first, half in zip(offsets, halves, strict=True)]
         for row, sentence in enumerate(sentences)
     ]
 
@@ -120,7 +124,7 @@ def _best(
     """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction."""
     softmax, vocabulary = softmax_and_vocabulary(model)
     if direction != "both":
-        sides = [sides[0 if direction == "forward" else 1]]
+        sides = [sides[0 if direction == "forward" else -1]]
     omitted = [] if special_words else [i for word in SPECIALS if (i := vocabulary.ids.get(word)) is not None]
     found: list[list[Substitute]] = []
     for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory

@@ -54,7 +54,9 @@ class Surprisal:
             number: The number of the sentence.
         """
         columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
-        columns += [[""] * len(self.tokens)] * (len(DIRECTIONS) - len(columns))
+        if len(columns) < len(DIRECTIONS):
+            # Only the backward direction predicts the first token, <S>.
+            columns.insert(0 if columns[0][0] else 1, [""] * len(self.tokens))
         cells = zip(self.tokens, *columns, strict=True)
         return "".join(f"{number}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
 
@@ -134,8 +136,8 @@ def score_batch(
     mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)
     nats = np.full((bilm.config.n_directions, *word_ids.shape), np.nan, dtype=np.float32)
     states = []
-    for direction in range(bilm.config.n_directions):
-        forward = direction == 0
+    for direction, backward in enumerate(bilm.config.read_backward):
+        forward = not backward
         inputs, targets = (vectors[:, :-1], words[:, 1:]) if forward else (vectors[:, 1:], words[:, :-1])
         outputs, new_state = bilm.run_direction(
             direction, inputs, state.of_direction(direction), mask, reverse=not forward

@@ -53,7 +53,9 @@ class SentenceBlock(NamedTuple):
 
 
 class SentenceBlocks:
-    """Iterate endlessly over the blocks of a corpus. The next block is read in a thread while one is used.
+    """Iterate over the blocks of a corpus, endlessly unless ``n_epochs`` is given.
+
+    The next block is read in a thread while one is used.
 
     Args:
         shards: Text files with one tokenized sentence per line. Blank lines are skipped.
@@ -63,6 +65,9 @@ class SentenceBlocks:
         n_ranks: Number of processes. Each reads every ``n_ranks``-th sentence of each range (and not every
             ``n_ranks``-th file), so that all processes finish an epoch together however unequal the files are.
         start: Position of the first block.
+        n_epochs: End after this many epochs; None never ends.
+        one_by_one: Read one file after the other, and not ``OPEN_SHARDS`` at the same time.
+        keep_blank: Take blank lines as sentences without tokens instead of skipping them.
 
     Raises:
         TextError: There is no sentence in a whole epoch, or a file cannot be read.
@@ -76,11 +81,17 @@ class SentenceBlocks:
         rank: int = 0,
         n_ranks: int = 1,
         start: BlockPosition = BlockPosition(),  # noqa: B008 (immutable)
+        n_epochs: int | None = None,
+        one_by_one: bool = False,
+        keep_blank: bool = False,
     ) -> None:
         self._shards = list(shards)
         self._seed = list(seed)
         self._shuffle = shuffle
         self._rank, self._n_ranks = rank, n_ranks
+        self._n_epochs = n_epochs
+        self._n_open = 1 if one_by_one else OPEN_SHARDS
+        self._keep_blank = keep_blank
         # One thread: it runs a generator, which cannot be advanced by two at once, and blocks must come in order.
         self._blocks = self._read(start)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
@@ -102,9 +113,9 @@ class SentenceBlocks:
     def _read(self, start: BlockPosition) -> Iterator[SentenceBlock]:
         epoch, group, range_, block = start
         found_any = any(start)
-        while True:
+        while epoch != self._n_epochs:
             order = self._order(len(self._shards), epoch)
-            while shards := order[group * OPEN_SHARDS :][:OPEN_SHARDS]:
+            while shards := order[group * self._n_open :][: self._n_open]:
                 n_lines = -(-RANGE_LINES // len(shards))  # of each file
                 readers = [read_lines(self._shards[shard]) for shard in shards]
                 for reader in readers:
@@ -125,9 +136,11 @@ class SentenceBlocks:
             epoch, group = epoch + 1, 0
 
     def _own_lines(self, readers: Sequence[Iterator[str]], n_lines: int) -> list[str] | None:
-        """Read the next range and keep this process's lines that are not blank; None at the end of all files."""
+        """Read the next range and keep this process's lines; None at the end of all files."""
         lines = [line for reader in readers for line in islice(reader, n_lines)]
-        return [line for line in lines if line.strip(" \t")][self._rank :: self._n_ranks] if lines else None
+        if not lines:
+            return None
+        return [line for line in lines if self._keep_blank or line.strip(" \t")][self._rank :: self._n_ranks]
 
     def _order(self, n_items: int, *position: int) -> list[int]:
         """Draw the order of the files of an epoch, or of the lines of a range."""

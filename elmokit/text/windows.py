@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,7 @@ class _RowReader:
 
 
 class WindowStream:
-    """Iterate endlessly over the training windows of a corpus.
+    """Iterate over the training windows of a corpus, endlessly unless ``n_epochs`` is given.
 
     Args:
         shards: Text files with one tokenized sentence per line. Blank lines are skipped.
@@ -215,12 +216,15 @@ class WindowStream:
         encode: Turns distinct tokens into what the token layer reads.
         batch_size: Rows of a window.
         window_length: Positions of each row.
-        n_directions: 2 for a bidirectional model, else 1.
+        read_backward: For each direction of the model, whether it reads sentences from their end.
         seed: Decides the order of the corpus.
         shuffle: Shuffle files and sentences (see ``SentenceBlocks``).
         same_order: Both directions read the same sentences; otherwise each reads the corpus in an order of its own.
         rank: Number of this process, if several share the corpus.
         n_ranks: Number of processes.
+        n_epochs: End after this many epochs, before the first window that cannot be filled; None never ends.
+        one_by_one: Read one file after the other (see ``SentenceBlocks``).
+        keep_blank: Read blank lines as sentences without tokens.
 
     Raises:
         TextError: There is no sentence, or a file cannot be read.
@@ -239,21 +243,25 @@ class WindowStream:
         encode: TokenEncoder,
         batch_size: int,
         window_length: int,
-        n_directions: int = 2,
+        read_backward: Sequence[bool] = (False, True),
         seed: int = 0,
         shuffle: bool = True,
         same_order: bool = True,
         rank: int = 0,
         n_ranks: int = 1,
+        n_epochs: int | None = None,
+        one_by_one: bool = False,
+        keep_blank: bool = False,
     ) -> None:
         self.shards = list(shards)
         self.window_length = window_length
-        self.n_directions = n_directions
+        self.read_backward = tuple(read_backward)
         self.seed = seed
         self.shuffle = shuffle
         self.rank, self.n_ranks = rank, n_ranks
         self._table = _TokenTable(vocabulary, encode)
-        n_readers = 1 if same_order else n_directions
+        self._open_blocks = partial(SentenceBlocks, n_epochs=n_epochs, one_by_one=one_by_one, keep_blank=keep_blank)
+        n_readers = 1 if same_order else len(self.read_backward)
         self._readers = [_RowReader(self._table, self._blocks(index), batch_size) for index in range(n_readers)]
 
     def __iter__(self) -> Iterator[Window]:
@@ -266,9 +274,12 @@ class WindowStream:
             for reader in self._readers:
                 reader.renumber()
         if len(self._readers) == 1:
-            inputs, targets = self._readers[0].fill([False, True][: self.n_directions], self.window_length)
+            inputs, targets = self._readers[0].fill(self.read_backward, self.window_length)
         else:
-            filled = [reader.fill([index == 1], self.window_length) for index, reader in enumerate(self._readers)]
+            filled = [
+                reader.fill([backward], self.window_length)
+                for reader, backward in zip(self._readers, self.read_backward, strict=True)
+            ]
             inputs, targets = np.concatenate(filled, axis=1)
         # Number the distinct tokens in the order of the text. Sorted by their number in the table, as np.unique
         # returns them, their order would depend on when each word entered the table, and a restored stream would sum
@@ -308,4 +319,4 @@ class WindowStream:
     def _blocks(self, reader: int, start: BlockPosition = BlockPosition()) -> SentenceBlocks:  # noqa: B008 (immutable)
         """Open the order of the corpus that a reader follows."""
         seed = [self.seed] if reader == 0 else [self.seed, reader]
-        return SentenceBlocks(self.shards, seed, self.shuffle, self.rank, self.n_ranks, start)
+        return self._open_blocks(self.shards, seed, self.shuffle, self.rank, self.n_ranks, start)

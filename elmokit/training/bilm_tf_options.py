@@ -5,6 +5,7 @@ checkpoints. Each key has a setting of elmokit with the same meaning:
 
 ================================  ================================================================================
 ``bidirectional``                 ``model.bidirectional``; false if absent
+``reverse``                       ``model.backward_only``, if ``bidirectional`` is false
 ``char_cnn``                      ``model.char_cnn``; if absent, the model reads words
 ``lstm``                          ``model.hidden_dim``, ``projection_dim``, ``n_layers``, ``cell_clip``,
                                   ``projection_clip``, ``skip_connections``
@@ -31,6 +32,7 @@ from elmokit.bilm import BiLMConfig
 from elmokit.config import Table, did_you_mean, to_dict
 from elmokit.errors import ConfigError
 from elmokit.text.characters import N_CHARS
+from elmokit.training.config import TrainingConfig
 from elmokit.weights import bilm_tf
 
 RECIPE = "bilm-tf"
@@ -40,8 +42,9 @@ _OPTIONAL = (
     *("bidirectional", "char_cnn", "n_train_tokens", "n_negative_samples_batch", "sample_softmax"),
     *("share_embedding_softmax", "learning_rate"),
 )
-# bilm-tf ignores these: a model card that elmokit wrote, and a switch of the trainer's unpublished predecessor.
-_WITHOUT_EFFECT = ("card", "reverse")
+# bilm-tf ignores both. elmokit writes `card`, a model card, and `reverse` for a model of the backward direction alone,
+# which in bilm-tf is one that was trained on an LMDataset with reverse=True.
+_OURS = ("card", "reverse")
 _TABLES = {
     "lstm": ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip", "use_skip_connections"),
     "char_cnn": (
@@ -100,43 +103,36 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
         return table | {"tokens": int(options["n_epochs"]) * n_batches * predictions_per_step}
 
 
-def options_from_settings(
-    model: BiLMConfig,
-    *,
-    batch_size: int,
-    window_length: int,
-    n_samples: int,
-    max_grad_norm: float,
-    learning_rate: float,
-    n_words: int,
-    is_tied: bool,
-    n_predictions: int,
-) -> dict[str, Any]:
+def options_from_settings(config: TrainingConfig, n_words: int, n_predictions: int | None = None) -> dict[str, Any]:
     """Convert the settings of a training to the options that bilm-tf's trainer would have written.
 
     What bilm-tf cannot express, such as another optimizer, is left out.
 
     Args:
-        n_predictions: Length of the training, per direction. It becomes one epoch of as many tokens.
+        config: The settings.
         n_words: Size of the vocabulary.
-        is_tied: Whether the softmax shares its weights with the word table.
+        n_predictions: Length of the training per direction, which becomes one epoch of as many tokens. None leaves the
+            number of tokens out.
     """
-    options = bilm_tf.options_from_config(model)
-    options["lstm"]["proj_clip"] = model.projection_clip  # without what only loaders of HDF5 files need
-    if model.char_cnn is not None:
-        options["char_cnn"]["n_characters"] = model.char_cnn.n_chars  # one less than at inference
+    options = bilm_tf.options_from_config(config.model)
+    options["lstm"]["proj_clip"] = config.model.projection_clip  # without what only loaders of HDF5 files need
+    if config.model.char_cnn is not None:
+        options["char_cnn"]["n_characters"] = config.model.char_cnn.n_chars  # one less than at inference
+    if n_predictions is None:
+        length = {"n_epochs": config.epochs or 1}
+    else:
+        length = {"n_epochs": 1, "n_train_tokens": n_predictions}
     return {
         **options,
-        "all_clip_norm_val": max_grad_norm,
-        "batch_size": batch_size,
-        "unroll_steps": window_length,
+        **length,
+        "all_clip_norm_val": config.max_grad_norm,
+        "batch_size": config.batch_size,
+        "unroll_steps": config.window_length,
         "n_tokens_vocab": n_words,
-        "n_epochs": 1,
-        "n_train_tokens": n_predictions,
-        "sample_softmax": n_samples > 0,
-        "n_negative_samples_batch": n_samples,
-        "share_embedding_softmax": is_tied,
-        "learning_rate": learning_rate,
+        "sample_softmax": config.n_samples > 0,
+        "n_negative_samples_batch": config.n_samples,
+        "share_embedding_softmax": config.softmax.kind == "tied",
+        "learning_rate": config.learning_rate,
     }
 
 
@@ -147,7 +143,7 @@ def _check_keys(options: Mapping[str, Any], where: str) -> None:
             f"{where} lacks {', '.join(missing)}, which training needs. Use the options.json that bilm-tf's trainer "
             "wrote; the file that is published with a model is often for inference only."
         )
-    known = (*_REQUIRED, *_OPTIONAL, *_WITHOUT_EFFECT)
+    known = (*_REQUIRED, *_OPTIONAL, *_OURS)
     if unknown := [name for name in options if name not in known]:
         raise ConfigError(f"{where}: bilm-tf has no option {unknown[0]!r}. {did_you_mean(unknown[0], known)}")
     for name, inner in _TABLES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +15,20 @@ from elmokit.training.run_folder import MetricsLog
 DIRECTIONS = ("forward", "backward")
 
 
-def draw_curves(run: Path, loss_name: str = "training loss") -> tuple[Path, Path]:
+def direction_names(read_backward: Sequence[bool]) -> list[str]:
+    """Name the directions of a model; see ``BiLMConfig.read_backward``."""
+    return [DIRECTIONS[backward] for backward in read_backward]
+
+
+def draw_curves(
+    run: Path, loss_name: str = "training loss", directions: Sequence[str] = DIRECTIONS
+) -> tuple[Path, Path]:
     """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its directory.
 
     Args:
         run: The run directory.
         loss_name: Label of the loss. The loss of a sampled softmax cannot be compared with that of a full one.
+        directions: The directions of the model.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -33,7 +42,7 @@ def draw_curves(run: Path, loss_name: str = "training loss") -> tuple[Path, Path
 
     with styled_figure(PAGE, 2.6) as figure:
         left, right = figure.subplots(1, 2)
-        for index, direction in enumerate(DIRECTIONS[: len(records[0]["losses"]) if records else 0]):
+        for index, direction in enumerate(directions[: len(records[0]["losses"]) if records else 0]):
             style = {"color": COLORS[index], "linestyle": ("-", "--")[index], "label": direction}
             left.plot(millions(records), [record["losses"][index] for record in records], **style)
             right.plot(
@@ -60,12 +69,14 @@ class TensorBoardLog:
     Args:
         run: The run directory.
         n_steps: Steps of the run so far. What an interrupted run wrote after them is hidden.
+        directions: The directions of the model.
 
     Raises:
         MissingExtraError: TensorBoard is not installed.
     """
 
-    def __init__(self, run: Path, n_steps: int) -> None:
+    def __init__(self, run: Path, n_steps: int, directions: Sequence[str] = DIRECTIONS) -> None:
+        self._directions = directions
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -82,9 +93,9 @@ class TensorBoardLog:
             "gradient norm": progress.gradient_norm,
             "tokens per second": progress.tokens_per_second,
         }
-        for direction, loss in zip(DIRECTIONS, progress.losses, strict=False):
+        for direction, loss in zip(self._directions, progress.losses, strict=False):
             values[f"training loss/{direction}"] = loss
-        for direction, perplexity in zip(DIRECTIONS, progress.held_out or (), strict=False):
+        for direction, perplexity in zip(self._directions, progress.held_out or (), strict=False):
             values[f"held-out perplexity/{direction}"] = perplexity
         for name, value in values.items():
             self._writer.add_scalar(name, value, progress.n_steps)

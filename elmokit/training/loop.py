@@ -406,7 +406,7 @@ def _stream(config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiL
         model.encode,
         config.batch_size,
         config.window_length,
-        config.model.n_directions,
+        config.model.read_backward,
         config.seed,
         config.shuffle,
         config.same_order,

@@ -22,7 +22,7 @@ from elmokit.training.corpus import HELD_OUT_SENTENCES
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
 
-MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
+MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional", "backward_only")
 """Fields of ``BiLMConfig`` that are flat settings, too."""
 SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs"}
 """Flat settings of the softmax, and the fields of ``SoftmaxConfig`` that they set."""
@@ -223,7 +223,10 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
     table: Table = {}
     for name, value in settings.items():
         if name in MODEL_SETTINGS:
-            table.setdefault("model", {})[name] = value
+            model = table.setdefault("model", {})
+            model[name] = value
+            if name == "backward_only" and value:
+                model.setdefault("bidirectional", False)
         elif name in SOFTMAX_SETTINGS:
             table.setdefault("softmax", {})[SOFTMAX_SETTINGS[name]] = value
         elif name in flat:

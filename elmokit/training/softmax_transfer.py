@@ -74,7 +74,7 @@ def with_softmax_over(
         bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
     new = build_softmax(softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
     new.reset_parameters(generator)
-    frequencies = _frequencies(vocabulary, counts, n_sentences, bilm.config.n_directions)
+    frequencies = _frequencies(vocabulary, counts, n_sentences, bilm.config.read_backward)
     with torch.no_grad():
         if isinstance(new, AdaptiveSoftmax):
             new.stages.head.bias.copy_(_head_frequencies(frequencies, new.stages.cutoffs).log())
@@ -125,13 +125,15 @@ def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
         ) from None
 
 
-def _frequencies(vocabulary: Vocabulary, counts: Mapping[str, int], n_sentences: int, n_directions: int) -> Tensor:
+def _frequencies(
+    vocabulary: Vocabulary, counts: Mapping[str, int], n_sentences: int, read_backward: Sequence[bool]
+) -> Tensor:
     """Estimate how often each word is predicted, over all directions, with one added to each count."""
     listed = torch.tensor([counts.get(word, 0) for word in vocabulary.words], dtype=torch.float64)
     # Every token outside the list is a prediction of <UNK>.
     listed[vocabulary.unknown_id] += sum(counts.values()) - float(listed.sum())
-    for boundary in (vocabulary.end_id, vocabulary.begin_id)[:n_directions]:  # each direction has its own end
-        listed[boundary] += n_sentences / n_directions
+    for backward in read_backward:  # each direction has its own end
+        listed[vocabulary.begin_id if backward else vocabulary.end_id] += n_sentences / len(read_backward)
     # One is added, because the bias of a word that does not occur would be log 0.
     return ((listed + 1) / (listed + 1).sum()).float()
 

@@ -71,10 +71,13 @@ def table(config: BiLMConfig) -> list[TensorRow]:
 
 def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
     """List the tensors of one layer in one direction, with the irregular names of bilm-tf's dump script."""
-    regular = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+    number = _number(config, d)
+    regular = f"RNN_{number}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
     odd: list[str] = []
     if config.n_layers == 1:
-        odd.append(f"RNN_{d}/RNN/LSTMCell")
+        odd.append(f"RNN_{number}/RNN/LSTMCell")
+    if config.backward_only:  # bilm-tf gives a single direction no number, which the checkpoint reader takes for 0
+        odd.append(f"RNN_0/RNN/MultiRNNCell/Cell{k}/LSTMCell")
     if not config.bidirectional:
         odd.append("rnn/LSTMCell" if config.n_layers == 1 else f"rnn/MultiRNNCell/Cell{k}/LSTMCell")
     rows = []
@@ -90,6 +93,11 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
     return rows
 
 
+def _number(config: BiLMConfig, d: int) -> int:
+    """Return the number of a direction in the files: 0 forward, 1 backward."""
+    return int(config.read_backward[d])
+
+
 def placeholders(config: BiLMConfig) -> dict[str, Shape]:
     """List the placeholder tensors that AllenNLP's and bilm-tf's loaders require besides the model's own."""
     shapes: dict[str, Shape] = {}
@@ -97,10 +105,10 @@ def placeholders(config: BiLMConfig) -> dict[str, Shape]:
     if cnn is not None and cnn.n_features == dim:
         shapes |= {"CNN_proj/W_proj": (dim, dim), "CNN_proj/b_proj": (dim,)}
     whole = {"W_0": (2 * dim, 4 * hidden_dim), "B": (4 * hidden_dim,), "W_P_0": (hidden_dim, dim)}
-    for d in range(2):
+    for number in range(2):
         for k in range(config.n_layers):
-            cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
-            if d >= config.n_directions:
+            cell = f"RNN_{number}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
+            if bool(number) not in config.read_backward:
                 shapes |= {f"{cell}/{name}": shape for name, shape in whole.items()}
             elif hidden_dim == dim:
                 shapes[f"{cell}/W_P_0"] = whole["W_P_0"]
@@ -217,6 +225,7 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             raise TensorMismatchError(
                 f"{where} has no 'char_cnn' and the weights have no 'embedding': nothing says how tokens are read."
             )
+        bidirectional = bool(options.get("bidirectional", any(name.startswith("RNN_1/") for name in shapes)))
         return BiLMConfig(
             char_cnn=char_cnn,
             n_words=n_words,
@@ -226,7 +235,8 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             cell_clip=clip_from(lstm.get("cell_clip")),
             projection_clip=clip_from(lstm.get("proj_clip")),
             skip_connections=bool(lstm.get("use_skip_connections", False)),
-            bidirectional=bool(options.get("bidirectional", any(name.startswith("RNN_1/") for name in shapes))),
+            bidirectional=bidirectional,
+            backward_only=bool(options.get("reverse")) and not bidirectional,
             dropout=options.get("dropout", 0.0),
         )
 
@@ -235,6 +245,7 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
     """Convert a config to the content of an options file for inference."""
     options: dict[str, Any] = {
         "bidirectional": config.bidirectional,
+        **({"reverse": True} if config.backward_only else {}),
         "dropout": config.dropout,
         "lstm": {
             "dim": config.hidden_dim,

@@ -26,11 +26,12 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
     entries = () if model.lexicon is None else (("words", model.lexicon.words), ("characters", model.lexicon.chars))
     clips = " and ".join("none" if clip is None else f"{clip:g}" for clip in (config.cell_clip, config.projection_clip))
     softmax = model.softmax
+    only = "backward only" if config.backward_only else "forward only"
     return {
         "path": str(model.source),
         "format": model.family,
         "tokens": tokens,
-        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else 'forward only'}",
+        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else only}",
         "sizes": f"hidden {config.hidden_dim}, projection {config.projection_dim}, vectors {config.output_dim}",
         "clips": f"{clips} (cell, projection)",
         "skip connections": "yes" if config.skip_connections else "no",

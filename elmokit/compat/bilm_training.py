@@ -1,0 +1,262 @@
+"""bilm-tf's training functions under their old names. Import them from ``elmokit.compat.bilm``.
+
+They call ``elmokit.train``, ``elmokit.finetune`` and the rest of the public functions, so that a script written for
+bilm-tf runs after a change of its imports. ``elmokit bilm-tf`` calls them for the four scripts of bilm-tf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from elmokit.bilm import BiLM
+from elmokit.compat.bilm_data import UnicodeCharsVocabulary, Vocabulary
+from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.io.text_files import read_sentences
+from elmokit.scoring.language_model import LanguageModel
+from elmokit.text.vocabulary import read_words
+from elmokit.training import api
+from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
+from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
+from elmokit.training.results import TrainingResult
+from elmokit.training.run import SETTINGS, VOCABULARY, RunSettings
+from elmokit.training.state import checkpoints
+from elmokit.weights import bilm_tf, tf_checkpoint
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
+
+RESTART = "restart"
+SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
+INTERVALS = {"log_every": 100, "eval_every": 1250, "save_every": 1250}  # the first and the last are bilm-tf's
+OPTIONS = "the options"  # what error messages call them
+
+
+def load_vocab(vocab_file: str | Path, max_word_length: int | None = None) -> Vocabulary:
+    """Read a vocabulary and check that it lists the special words.
+
+    Args:
+        vocab_file: The word list.
+        max_word_length: Characters per word; None for a model that reads words.
+
+    Raises:
+        TextError, FormatError, ConfigError: As in ``Vocabulary`` and ``UnicodeCharsVocabulary``.
+    """
+    if max_word_length:
+        return UnicodeCharsVocabulary(vocab_file, max_word_length, validate_file=True)
+    return Vocabulary(vocab_file, validate_file=True)
+
+
+def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, Any], str]:
+    """Find the newest checkpoint in a directory of bilm-tf or of elmokit, and the options of its training.
+
+    If the training was restarted there, it is that of the last restart.
+
+    Returns:
+        The options, and the path of the checkpoint.
+
+    Raises:
+        ModelNotFoundError: There is no checkpoint.
+        FormatError, TrainingError: The options cannot be read.
+    """
+    save_dir = Path(tf_save_dir)
+    for run in (*reversed(_restarts(save_dir)), save_dir):
+        if found := checkpoints(run):
+            settings = RunSettings.open(run)
+            n_words = len(read_words(run / VOCABULARY))
+            return options_from_settings(settings.config, n_words, settings.n_predictions), str(found[-1])
+    prefix = tf_checkpoint.find_checkpoint(save_dir)
+    if prefix is None:
+        raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither of bilm-tf nor of elmokit.")
+    return bilm_tf.read_options(save_dir / "options.json"), str(prefix)
+
+
+def train(
+    options: Mapping[str, Any],
+    data: LMDataset | BidirectionalLMDataset,
+    n_gpus: int,
+    tf_save_dir: str | Path,
+    tf_log_dir: str | Path | None = None,
+    restart_ckpt_file: str | Path | None = None,
+    *,
+    held_out: api.Texts = (),
+    device: str | torch.device = "auto",
+    report: TrainingCallback | None = None,
+) -> TrainingResult:
+    """Train a biLM as bilm-tf does, or continue the training of a checkpoint with its Adagrad sums.
+
+    A new training makes ``tf_save_dir`` an elmokit run directory. A restart creates ``restart-1`` (or the next free
+    number) in it and changes no existing file. To resume an interrupted training, call ``elmokit.resume`` with the run
+    directory.
+
+    Args:
+        options: The options of bilm-tf; see ``elmokit.training.bilm_tf_options``.
+        data: The text and its vocabulary. Give an ``LMDataset`` for a model of one direction: the backward direction if
+            it was made with ``reverse=True``.
+        n_gpus: A step reads ``n_gpus`` times ``batch_size`` rows. To use several GPUs, start the script with
+            ``torchrun``, which divides the rows among its processes.
+        tf_save_dir: The directory. It must be empty or new, except for a restart.
+        tf_log_dir: Has no effect: the log is ``metrics.jsonl`` in the run directory and, if TensorBoard is installed,
+            ``tensorboard/`` next to it.
+        restart_ckpt_file: The checkpoint to restart from.
+        held_out: Text to evaluate on, to keep the best model. bilm-tf has none; without it, sentences of the training
+            text are used.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        report: As in ``elmokit.train``.
+
+    Returns:
+        The best model, its perplexities, and the run directory.
+
+    Raises:
+        ElmoError: As in ``elmokit.train`` and ``elmokit.finetune``, or the options do not fit the data.
+    """
+    report = report or TrainingDisplay()
+    options = _options_for(options, data)
+    n_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if n_gpus % n_processes:
+        raise ConfigError(f"n_gpus is {n_gpus}, which cannot be divided among {n_processes} processes of torchrun.")
+    table = settings_from_options(options, OPTIONS, n_gpus)
+    table["batch_size"] //= n_processes
+    settings: dict[str, Any] = {
+        **INTERVALS,
+        "patience": 0,
+        "shuffle": data.shuffle_on_load,
+        "seed": data.seed,
+        "tensorboard": importlib.util.find_spec("tensorboard") is not None,
+        "device": device,
+        "report": report,
+    }
+    save_dir = Path(tf_save_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        if not held_out:
+            held_out = _sample(data.files, Path(folder) / "sample.txt")
+            if _is_main_process():
+                report(
+                    TrainingNotice(
+                        f"There is no held-out text: perplexities are computed on up to {SAMPLED_SENTENCES} sentences "
+                        "of the training text, so they are too low."
+                    )
+                )
+        if restart_ckpt_file is not None:
+            model = _open(restart_ckpt_file, data)
+            base = {name: value for name, value in table.items() if name not in ("data", "input")}
+            out = save_dir / f"{RESTART}-{len(_restarts(save_dir)) + 1}"
+            return api.finetune(
+                model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
+            )
+        # bilm-tf needs the directory to exist, and elmokit creates it.
+        if _is_main_process() and save_dir.is_dir() and not any(save_dir.iterdir()):
+            save_dir.rmdir()
+        return api.train(
+            data.files, held_out=held_out, out=save_dir, config=table, vocabulary=data.vocab.path, **settings
+        )
+
+
+def test(
+    options: Mapping[str, Any],
+    ckpt_file: str | Path,
+    data: LMDataset | BidirectionalLMDataset,
+    batch_size: int = 256,  # noqa: PT028 (bilm-tf's name, and not a test)
+    *,
+    device: str | torch.device | None = None,  # noqa: PT028
+) -> float:
+    """Compute and print the test perplexity of a checkpoint, as bilm-tf does.
+
+    The number depends on the batch size; see ``elmokit.scoring.bilm_tf``.
+
+    Args:
+        options: The options of the training. They are not needed: a checkpoint says how large its model is.
+        ckpt_file: The checkpoint.
+        data: The text and its vocabulary.
+        batch_size: Rows that are read side by side.
+        device: Where to compute; None for the CPU.
+
+    Raises:
+        ElmoError: The checkpoint or the text cannot be read, or there are fewer sentences than rows.
+    """
+    model = LanguageModel(_open(ckpt_file, data))
+    if device is not None:
+        model.to(device)
+    perplexity = model.bilm_tf_perplexity(data.files, batch_size).mean
+    # With bilm-tf's spelling, because scripts search its output for this line.
+    print(f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(perplexity)}")
+    return perplexity
+
+
+def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
+    """Write the weights of the newest checkpoint as HDF5 for AllenNLP and bilm-tf, with options for inference.
+
+    The options file is named after the output: ``w_options.json`` for ``w.hdf5``, and ``x_options.json`` for
+    ``x_weights.hdf5``. Existing files of these names are replaced.
+
+    Raises:
+        ElmoError: There is no checkpoint, it cannot be read, or a file cannot be written.
+    """
+    _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
+    path = Path(outfile)
+    options = path.with_name(f"{path.stem.removesuffix('_weights')}_options.json")
+    bilm_tf.save(open_model(checkpoint), options, path, overwrite=True)
+
+
+def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDataset) -> dict[str, Any]:
+    """Return the options with the direction of the data, after a check that both fit together."""
+    if options.get("bidirectional") and len(data.read_backward) == 1:
+        raise ConfigError("The options say bidirectional, and the data have one direction. Use BidirectionalLMDataset.")
+    if data.is_test:
+        raise ConfigError("The data were made with test=True, which ends after one epoch. Leave it out.")
+    cnn = options.get("char_cnn")
+    length = cnn.get("max_characters_per_token") if isinstance(cnn, Mapping) else None
+    if length != data.max_word_length:
+        raise ConfigError(
+            f"The options have {length or 'no'} characters per word, and the vocabulary "
+            f"{data.max_word_length or 'none'}. Read it with load_vocab(vocab_file, {length})."
+        )
+    reverse = {} if options.get("bidirectional") or not data.read_backward[0] else {"reverse": True}
+    return {**options, **reverse}
+
+
+def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:
+    """Open a checkpoint with the vocabulary of the data, and in their direction if the model has only one.
+
+    The checkpoint of a backward model does not say that it is one, because in bilm-tf that follows from the data.
+    """
+    model = open_model(checkpoint, vocabulary=data.vocab.path)
+    config = model.bilm.config
+    if config.bidirectional and len(data.read_backward) == 1:
+        raise ConfigError(f"{checkpoint} has two directions, and the data have one. Use BidirectionalLMDataset.")
+    if config.bidirectional or data.read_backward[0] == config.backward_only:
+        return model
+    if config.backward_only:
+        raise ConfigError(f"{checkpoint} reads backward, and the data forward. Use LMDataset(..., reverse=True).")
+    with torch.device("meta"):
+        bilm = BiLM(dataclasses.replace(config, backward_only=True))
+    bilm.load_state_dict(model.bilm.state_dict(), assign=True)
+    return dataclasses.replace(model, bilm=bilm)
+
+
+def _sample(files: Sequence[Path], path: Path) -> Path:
+    """Write the first sentences of the files to a file, about ``SAMPLED_SENTENCES`` in all."""
+    n_each = -(-SAMPLED_SENTENCES // len(files))
+    chosen = files[:: -(-len(files) // SAMPLED_SENTENCES)]
+    lines = [" ".join(tokens) + "\n" for file in chosen for tokens in islice(read_sentences(file), n_each)]
+    path.write_text("".join(lines), encoding="utf-8", newline="\n")
+    return path
+
+
+def _restarts(save_dir: Path) -> list[Path]:
+    """List the directories of restarted trainings, oldest first."""
+    found = [path for path in save_dir.glob(f"{RESTART}-*") if (path / SETTINGS).is_file()]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def _is_main_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
