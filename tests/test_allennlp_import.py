@@ -19,7 +19,7 @@ from elmokit.errors import ConfigError, ElmoError
 from elmokit.tasks.allennlp_import.importer import import_config
 from elmokit.tasks.config import CharsConfig, MixConfig, OptimizerConfig, PlateauConfig, WordsConfig
 from elmokit.tasks.table import config_of
-from tests.helpers.allennlp_configs import ELMO, PUBLISHED, elmo, glove, written
+from tests.helpers.allennlp_configs import ELMO, PUBLISHED, as_version_2, elmo, glove, lstm, written
 
 
 def imported(folder: Path, content: Any) -> tuple[Any, str]:
@@ -101,6 +101,14 @@ def test_coref_is_imported_with_every_number(tmp_path: Path) -> None:
     without = unsupported(tmp_path, PUBLISHED["coref"]())
     for expected in ("speakers", "may cross each other", "scored from word vectors"):
         assert expected in without
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_later_versions_spell_the_same_config_in_another_way(tmp_path: Path, name: str) -> None:
+    before, after = PUBLISHED[name](), as_version_2(PUBLISHED[name]())
+    assert imported(tmp_path, after)[0] == imported(tmp_path, before)[0]
+    reported = unsupported(tmp_path, after).replace("data_loader.batch_sampler", "iterator")
+    assert reported == unsupported(tmp_path, before)
 
 
 @pytest.mark.parametrize(("name", "n_reported"), [("nli", 0), ("srl", 0), ("coref", 2)])
@@ -242,6 +250,69 @@ def test_an_elmo_block_alone_and_the_indexers_are_fragments_too(tmp_path: Path) 
     assert "elmo_characters" in toml or "brings its own characters" in report.redundant[-1]
 
 
+ENCODER = PUBLISHED["srl"]()["model"]["encoder"]
+SRL_SIZES = {"hidden": 300, "layers": 8, "dropout": 0.1, "input_bias": "never"}
+
+
+@pytest.mark.parametrize(
+    "content", [ENCODER, {"encoder": ENCODER}, {"model": {"encoder": ENCODER}, "dataset_reader": {"type": "srl"}}]
+)
+def test_the_encoder_of_srl_is_a_fragment(tmp_path: Path, content: dict[str, Any]) -> None:
+    toml, report = import_config(written(tmp_path, content))
+    assert tomllib.loads(toml) == {"model": SRL_SIZES}
+    assert "a fragment: copy its tables to a config of the task srl" in toml
+    assert not report.unsupported
+    assert config_of({"task": "srl", **tomllib.loads(toml)}, "fragment")[1].model.hidden == 300
+
+
+def test_a_fragment_of_srl_can_have_embedders_and_settings_of_the_model_too(tmp_path: Path) -> None:
+    model = PUBLISHED["srl"]()["model"]
+    del model["type"]
+    for content in (model, {"model": model}):
+        toml, report = import_config(written(tmp_path, content))
+        tables = tomllib.loads(toml)
+        assert tables["model"] == {"predicate_dim": 100, **SRL_SIZES}
+        assert tables["elmo"]["input"] == {"dropout": 0.1, "layer_norm": False, "penalty": 0.001}
+        assert not report.unsupported
+
+
+def test_the_encoder_of_another_model_in_a_fragment_is_reported(tmp_path: Path) -> None:
+    content = {"token_embedders": FRAGMENT}
+    _, report = import_config(written(tmp_path, {"text_field_embedder": content, "encoder": lstm(1124, 300)}))
+    assert "encoder.hidden_size = 300" in report.unsupported
+    with pytest.raises(ConfigError, match=r"or the encoder of srl\. Its keys: encoder"):
+        import_config(written(tmp_path, {"encoder": lstm(1124, 300)}))
+
+
+def test_a_stack_of_bidirectional_lstms_is_imported_by_its_sizes(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["encoder"] = {
+        "type": "stacked_bidirectional_lstm",
+        "input_size": 1202,
+        "hidden_size": 150,
+        "num_layers": 2,
+        "recurrent_dropout_probability": 0.3,
+    }
+    assert imported(tmp_path, content)[0].model.hidden == (150, 150)
+    without = unsupported(tmp_path, content)
+    assert 'model.encoder.type = "stacked_bidirectional_lstm": always PyTorch\'s LSTM here' in without
+    assert "model.encoder.use_highway = true: always PyTorch's LSTM here" in without
+    assert "model.encoder.recurrent_dropout_probability = 0.3: no dropout inside the LSTM here" in without
+
+
+def test_other_layers_over_characters_are_reported(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["text_field_embedder"]["token_embedders"]["token_characters"]["encoder"] = lstm(16, 64)
+    assert imported(tmp_path, content)[0].chars == CharsConfig(dim=16)
+    assert 'token_characters.encoder.type = "lstm": characters are read by a CNN here' in unsupported(tmp_path, content)
+
+
+def test_without_files_the_original_model_is_used_as_in_allennlp(tmp_path: Path) -> None:
+    toml, report = import_config(written(tmp_path, {"type": "elmo_token_embedder", "dropout": 0.2}))
+    assert tomllib.loads(toml)["elmo"]["model"] == "original"
+    assert not report.unsupported
+
+
 @pytest.mark.parametrize(
     ("weights", "layers"),
     [([-9e10, 1, -9e10], (1,)), ([0, 0, 0], "average"), ([0.5, 0.5, 0.5], "average"), ([0.1, 0.2, 0.3], "all")],
@@ -271,6 +342,8 @@ def test_files_next_to_each_other_are_one_model(tmp_path: Path) -> None:
     given.update(weight_file="my/pubmed_weights.hdf5", options_file="my/pubmed_options.json")
     assert imported(tmp_path, content)[0].elmo.model == "my/pubmed_weights.hdf5"
     assert "options_file" not in unsupported(tmp_path, content)
+    given.update(weight_file="my/weights.hdf5", options_file="my/options.json")
+    assert "options_file" not in unsupported(tmp_path, content)
     given.update(options_file="elsewhere.json")
     assert "elsewhere.json" in unsupported(tmp_path, content)
 
@@ -281,6 +354,11 @@ TAGGER = {"type": "crf_tagger", "encoder": {"type": "lstm", "hidden_size": 3, "b
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"model": {"type": "decomposable_attention"}}, "'decomposable_attention', a model .* import a config of esim"),
+        (
+            {"model": {"type": "constituency_parser"}},
+            "'constituency_parser', a model of AllenNLP that elmokit does",
+        ),
         ({"model": {"type": "simple_tagger"}}, "'simple_tagger', which is not the model of one of the six tasks"),
         ({"model": None}, "model: expected a table"),
         ({"model": ["crf_tagger"]}, "model: expected a table"),

@@ -315,6 +315,25 @@ def coref() -> dict[str, Any]:
 PUBLISHED = {"ner": ner, "sst": sst, "nli": nli, "srl": srl, "coref": coref, "qa": qa}
 
 
+def as_version_2(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a config in the spelling of AllenNLP 1.0 and later."""
+    content = json.loads(json.dumps(content))
+    model, trainer = content["model"], content["trainer"]
+    for name in ("regularizer", "initializer"):
+        if name in model:
+            model[name] = {"regexes": model[name]}
+    if "similarity_function" in model:
+        model["matrix_attention"] = model.pop("similarity_function")
+    if "iterator" in content:
+        iterator = content.pop("iterator")
+        iterator.pop("sorting_keys", None)
+        is_bucket = iterator["type"] == "bucket"
+        content["data_loader"] = {"batch_sampler": iterator} if is_bucket else {"batch_size": iterator["batch_size"]}
+    if "num_serialized_models_to_keep" in trainer:
+        trainer["checkpointer"] = {"keep_most_recent_by_count": trainer.pop("num_serialized_models_to_keep")}
+    return content
+
+
 def written(folder: Path, content: Any) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(content), encoding="utf-8")

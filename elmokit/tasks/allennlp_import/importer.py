@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from elmokit.config import did_you_mean, to_toml
 from elmokit.errors import ConfigError
 from elmokit.tasks.allennlp_import.config_file import read_config_file
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport, to_json
-from elmokit.tasks.allennlp_import.models import COUNTERPARTS
+from elmokit.tasks.allennlp_import.models import ALTERNATING, COUNTERPARTS, REFUSED, convert_srl
 from elmokit.tasks.allennlp_import.shared import (
     Tables,
     convert_data,
@@ -46,7 +47,7 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     """
     report = ImportReport()
     top = ConfigTable(read_config_file(path, variables), "", report)
-    tables = convert_config(top) if "model" in top.content else _convert_fragment(top)
+    tables = _convert_fragment(top) if _is_fragment(top.content) else convert_config(top)
     top.report_unused()
     if "task" in tables:
         config_of(tables, str(path))  # raises an error now if the result is not a valid config
@@ -59,6 +60,11 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     return _header(Path(path).name, tables, report) + to_toml(ordered), report
 
 
+def _is_fragment(content: Mapping[str, Any]) -> bool:
+    model = content.get("model", {})
+    return "model" not in content or (isinstance(model, dict) and "type" not in model and "trainer" not in content)
+
+
 def convert_config(top: ConfigTable) -> Tables:
     """Convert the tables of a config.
 
@@ -69,6 +75,8 @@ def convert_config(top: ConfigTable) -> Tables:
     if not model.exists:
         raise ConfigError("model: expected a table, found null.")
     kind = model.take("type", str, "")
+    if kind in REFUSED:
+        raise ConfigError(f"model.type is {kind!r}, a model of AllenNLP that elmokit does not have. {REFUSED[kind]}")
     if kind not in COUNTERPARTS:
         raise ConfigError(
             f"model.type is {kind!r}, which is not the model of one of the six tasks. "
@@ -79,13 +87,7 @@ def convert_config(top: ConfigTable) -> Tables:
     tables: Tables = {"task": counterpart.task, "data": convert_data(top), "model": {}}
     tables |= convert_embedders(model, reader)
     counterpart.convert(model, reader, tables)
-    penalty = mix_penalty(model)
-    elmo = tables.get("elmo", {})
-    for mix in (elmo.get("input"), elmo.get("output")):
-        if isinstance(mix, dict):
-            mix["penalty"] = penalty
-    if penalty and not elmo:
-        model.differs("regularizer", f": {penalty} on the mix weights, but there is no mix")
+    _convert_penalty(model, tables)
     explain_initializers(model, counterpart.initializers, counterpart.initial_weights)
     _explain_reader(reader)
     top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
@@ -104,11 +106,32 @@ def _explain_reader(reader: ConfigTable) -> None:
     reader.redundant("examples are read once", "lazy")
 
 
+def _convert_penalty(model: ConfigTable, tables: Tables) -> None:
+    """Convert a regularizer of the mix weights."""
+    penalty, elmo = mix_penalty(model), tables.get("elmo", {})
+    for mix in (elmo.get("input"), elmo.get("output")):
+        if isinstance(mix, dict):
+            mix["penalty"] = penalty
+    if penalty and not elmo:
+        model.differs("regularizer", f": {penalty} on the mix weights, but there is no mix")
+
+
 def _convert_fragment(top: ConfigTable) -> Tables:
-    """Convert a text field embedder, its token embedders, one of these, or the indexers with the same names."""
+    """Convert a part of a config.
+
+    It can be a text field embedder, its token embedders, one of these, the indexers with the same names, or the encoder
+    of ``srl``, which no other model has. The first and the last can be in a ``model`` without a type.
+    """
     if top.content.get("type") == "elmo_token_embedder":
+        top.content.pop("type")
         return {"elmo": convert_elmo(top)}
+    if top.content.get("type") in ALTERNATING:
+        content, top.content = top.content, {}
+        top = top.add_table({"encoder": content}, "")
     reader = top.table("dataset_reader")
+    if "model" in top.content:
+        top = top.table("model")
+    srl = _convert_srl_fragment(top, reader)
     indexers = reader if reader.exists else top
     is_embedders = "token_embedders" in top.content or any(
         isinstance(value, dict) and str(value.get("type", "")) in ("elmo_token_embedder", "embedding")
@@ -119,21 +142,39 @@ def _convert_fragment(top: ConfigTable) -> Tables:
     elif is_embedders:
         names = [key for key in top.content if key != "token_indexers"]
         model = top.add_table({"text_field_embedder": {key: top.content.pop(key) for key in names}}, "")
-    elif reader.exists or "token_indexers" in top.content:
+    elif reader.exists or srl or "token_indexers" in top.content:
         model = top.add_table({}, "")
     else:
         raise ConfigError(
             "The file is neither a training config of AllenNLP (it has no model) nor a fragment with a "
-            f"text_field_embedder, token_embedders or token_indexers. Its keys: {', '.join(top.content) or 'none'}."
+            "text_field_embedder, token_embedders, token_indexers or the encoder of srl. Its keys: "
+            f"{', '.join(top.content) or 'none'}."
         )
-    tables = convert_embedders(model, indexers)
+    tables = convert_embedders(model, indexers) | srl
+    if "regularizer" in model.content:
+        _convert_penalty(model, tables)
     _explain_reader(reader)
     return {name: table for name, table in tables.items() if table is not False}
 
 
+def _convert_srl_fragment(top: ConfigTable, reader: ConfigTable) -> Tables:
+    """Convert what a fragment contains of the model ``srl``. Return nothing if its encoder can be of other models."""
+    encoder = top.content.get("encoder")
+    if not isinstance(encoder, dict) or encoder.get("type") not in ALTERNATING:
+        return {}
+    has_mark = "binary_feature_dim" in top.content
+    tables: Tables = {"model": {}}
+    convert_srl(top, reader, tables)
+    if not has_mark:
+        del tables["model"]["predicate_dim"]
+    explain_initializers(top, COUNTERPARTS["srl"].initializers, COUNTERPARTS["srl"].initial_weights)
+    return tables
+
+
 def _header(name: str, tables: Tables, report: ImportReport) -> str:
     """Return the comment at the head of the TOML file."""
-    kind = f"for the task {tables['task']}" if "task" in tables else "a fragment: copy its tables to a task's config"
+    owner = "a config of the task srl" if "model" in tables else "a task's config"
+    kind = f"for the task {tables['task']}" if "task" in tables else f"a fragment: copy its tables to {owner}"
     lines = [f"Imported from {name} (AllenNLP), {kind}."]
     for title, entries in (
         ("Not supported here, or to be checked:", report.unsupported),

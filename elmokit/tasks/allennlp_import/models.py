@@ -21,6 +21,8 @@ SPLIT_AT_SPACES: tuple[object, ...] = (
     {"type": "word", "word_splitter": {"type": "just_spaces"}},
 )
 CLASSES = {"5-class": 5, "3-class": 3, "2-class": 2}
+ALTERNATING = ("alternating_lstm", "alternating_lstm_cuda")
+STACKED = "stacked_bidirectional_lstm"
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,14 @@ def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     encoder = model.table("encoder")
     if not encoder.exists:
         raise ConfigError("model.encoder: expected a table, found none.")
-    _expect_bidirectional(encoder, "lstm")
     n_layers = encoder.take("num_layers", int, 1)
-    between_layers = encoder.take("dropout", float, 0.0)
-    if n_layers > 1 and between_layers != ours["dropout"]:
-        encoder.differs("dropout", f" = {between_layers}: here it is model.dropout")
+    if encoder.content.get("type") == STACKED:
+        _explain_stacked(encoder)
+    else:
+        _expect_bidirectional(encoder, "lstm")
+        between_layers = encoder.take("dropout", float, 0.0)
+        if n_layers > 1 and between_layers != ours["dropout"]:
+            encoder.differs("dropout", f" = {between_layers}: here it is model.dropout")
     ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
     ours["tags"] = "BIOUL" if scheme == "BIOUL" else "IOB2"
     if scheme not in ("BIOUL", "BIO"):
@@ -69,6 +74,15 @@ def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
         tables["data"]["tags"] = "IOB1"
     reader.expect("tag_label", "ner")
     reader.redundant("there is one list of tags", "label_namespace")
+
+
+def _explain_stacked(encoder: ConfigTable) -> None:
+    """Explain the settings of AllenNLP's own stack of bidirectional LSTMs. Only its sizes have a counterpart."""
+    encoder.content.setdefault("use_highway", True)  # AllenNLP's default
+    encoder.unsupported("always PyTorch's LSTM here", "type", "use_highway", "use_input_projection_bias")
+    encoder.unsupported("here it is model.dropout", "layer_dropout_probability")
+    encoder.unsupported("no dropout inside the LSTM here", "recurrent_dropout_probability")
+    encoder.redundant(DERIVED, "input_size")
 
 
 def _expect_bidirectional(encoder: ConfigTable, kind: str) -> None:
@@ -207,7 +221,7 @@ def convert_srl(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     encoder = model.table("encoder")
     if encoder.exists:
         kind = encoder.content.get("type")
-        encoder.expect("type", "alternating_lstm_cuda" if kind == "alternating_lstm_cuda" else "alternating_lstm")
+        encoder.expect("type", kind if kind in ALTERNATING else ALTERNATING[0])
         ours["hidden"], ours["layers"] = encoder.take("hidden_size", int, 0), encoder.take("num_layers", int, 1)
         ours["dropout"] = encoder.take("recurrent_dropout_probability", float, 0.0)
         ours["input_bias"] = "always" if encoder.take("use_input_projection_bias", bool, True) else "never"
@@ -273,13 +287,19 @@ def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     )
     ours["hidden"] = _hidden_size(model.table("phrase_layer"), "gru") or False
     ours["dropout"] = model.take("dropout", float, 0.2)
-    similarity = model.table("similarity_function")
-    similarity.expect("type", "linear")
-    similarity.expect("combination", "x,y,x*y")
-    similarity.redundant(DERIVED, "tensor_1_dim", "tensor_2_dim")
+    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
+        similarity = model.table(key)
+        similarity.expect("type", "linear")
+        similarity.expect("combination", "x,y,x*y")
+        similarity.redundant(DERIVED, "tensor_1_dim", "tensor_2_dim")
     _report_tokenizer(reader)
 
 
+REFUSED = {
+    "decomposable_attention": "The task nli is the model of the ELMo paper: import a config of esim instead.",
+    "constituency_parser": "To use ELMo in a parser of your own, see docs/tasks-how-to.md.",
+}
+"""Models that AllenNLP published with ELMo and that have no counterpart, and what to do instead."""
 COUNTERPARTS = {
     "crf_tagger": Counterpart("ner", convert_ner, ("+f1-measure-overall",)),
     "bcn": Counterpart("sst", convert_sst, ("+accuracy",)),

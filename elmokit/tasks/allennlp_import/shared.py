@@ -82,7 +82,9 @@ def _read_indexers(indexers: ConfigTable) -> tuple[dict[str, bool], dict[str, st
 def _convert_words(embedder: ConfigTable, lowercase: bool) -> Tables:
     """Convert an ``embedding`` to ``words``."""
     words: Tables = {"lowercase": lowercase, "min_count": 1, "unit_length": False, "unknown": "random"}
-    if "pretrained_file" in embedder.content:
+    if embedder.content.get("pretrained_file") is None:
+        embedder.content.pop("pretrained_file", None)
+    else:
         words["vectors"] = _local_path(embedder, "pretrained_file", "words.vectors")
     if "embedding_dim" in embedder.content:
         words["dim"] = embedder.take("embedding_dim", int, 0)
@@ -107,7 +109,9 @@ def _convert_chars(embedder: ConfigTable) -> Tables:
         raise ConfigError(f"{embedder.path}: expected an encoder of type cnn, found none.")
     kind = encoder.take("type", str, "")
     if kind != "cnn":
-        raise ConfigError(f"{encoder.path}.type is {kind!r}. Only character encoders of type 'cnn' can be imported.")
+        encoder.put_back("type", kind)
+        encoder.unsupported("characters are read by a CNN here, with the task's own filters", *list(encoder.content))
+        return chars
     widths, count = encoder.take("ngram_filter_sizes", list, [2, 3, 4, 5]), encoder.take("num_filters", int, 0)
     chars["filters"] = [[width, count] for width in widths]
     chars["activation"] = encoder.take("conv_layer_activation", str, "relu")
@@ -139,14 +143,16 @@ def elmo_model(elmo: ConfigTable) -> Tables:
 def _elmo_files(elmo: ConfigTable) -> Tables:
     weights, options = elmo.take("weight_file", str, ""), elmo.take("options_file", str, "")
     if not weights:
-        return {}
+        if options:
+            elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file")
+        return {"model": "original"}  # AllenNLP's default
     for model in published.models():
         for location in model.locations:
             if location.weights == weights and location.options in (options, None):
                 return {"model": model.name}
-    ending = "_weights.hdf5"
-    expected = weights.removesuffix(ending) + "_options.json" if weights.endswith(ending) else ""
-    if options and options != expected:
+    folder = weights[: weights.rfind("/") + 1]
+    expected = (weights.removesuffix("_weights.hdf5") + "_options.json", f"{folder}options.json")
+    if options and options not in expected:
         elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights")
     return {"model": weights}
 
