@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from elmokit.embedder import Elmo, ElmoOutput
     from elmokit.errors import ElmoError
     from elmokit.nn.scalar_mix import ScalarMix
+    from elmokit.nn.sentence_pooling import SentencePooling
     from elmokit.scoring.language_model import LanguageModel
+    from elmokit.sentence_vectors import SentenceEmbedder
     from elmokit.text.vocabulary import Vocabulary
     from elmokit.training.api import finetune, resume, train
     from elmokit.training.results import TrainingResult
@@ -38,6 +40,8 @@ _MODULES = {
     "LanguageModel": "elmokit.scoring.language_model",
     "PretrainedBiLM": "elmokit.weights.model",
     "ScalarMix": "elmokit.nn.scalar_mix",
+    "SentenceEmbedder": "elmokit.sentence_vectors",
+    "SentencePooling": "elmokit.nn.sentence_pooling",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
     "describe": "elmokit.weights.describe",
@@ -63,6 +67,8 @@ __all__ = [
     "LanguageModel",
     "PretrainedBiLM",
     "ScalarMix",
+    "SentenceEmbedder",
+    "SentencePooling",
     "TrainingResult",
     "Vocabulary",
     "describe",

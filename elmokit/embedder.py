@@ -437,7 +437,7 @@ class Elmo(nn.Module):
             for chunk in self._embed_in_chunks(check_sentence(sentences[0]), selection, CHUNK_TOKENS):
                 yield [chunk]
         else:
-            yield self._run(sentences, self.start_state(len(sentences)), selection)[0]
+            yield self._run_from_start(sentences, selection)
 
     def start_state(self, n_rows: int) -> BiLMState:
         """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""
@@ -460,7 +460,7 @@ class Elmo(nn.Module):
             # A sentence that is too long is alone in its batch (`plan_batches`).
             if selection.needs_chunks(batch):
                 return [self._embed_long(batch[0], selection)]
-            return self._run(batch, self.start_state(len(batch)), selection)[0]
+            return self._run_from_start(batch, selection)
 
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
@@ -504,12 +504,16 @@ class Elmo(nn.Module):
         self, sentences: Sequence[Sequence[str]], state: BiLMState, selection: _LayerSelection
     ) -> tuple[list[Vectors], BiLMState]:
         (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
-        selected = selection.apply(layers, torch.from_numpy(batch.mask).to(layers.device))  # (..., batch, time, dim)
-        # (batch, ..., time, dim), in one transfer from the device.
-        rows = selected.movedim(-3, 0).float().cpu().numpy()
-        lengths = batch.mask.sum(axis=1)
-        # Copies, so that keeping one short sentence does not keep its whole batch in memory.
-        return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, lengths, strict=True)], state
+        return _vectors_of_sentences(selection, layers, batch.mask), state
+
+    @torch.no_grad()
+    def _run_from_start(self, sentences: Sequence[Sequence[str]], selection: _LayerSelection) -> list[Vectors]:
+        """Compute a batch from the start state. Layer 0 alone needs no LSTM, which takes most of the time."""
+        if selection.is_context_free:
+            token_vectors, batch = self.model.token_vectors(sentences, self.token_cache)
+            layer_0 = torch.cat([token_vectors] * self.bilm.config.n_directions, dim=-1)
+            return _vectors_of_sentences(selection, layer_0[None], batch.mask)
+        return self._run(sentences, self.start_state(len(sentences)), selection)[0]
 
     def _select(self, layers: Layers) -> _LayerSelection:
         """Check which layers are requested.
@@ -560,6 +564,11 @@ class _LayerSelection:
         """Return whether a planned batch is a single sentence that is too long to be computed at once."""
         return is_long(len(batch[0])) and not self.needs_whole_batch
 
+    @property
+    def is_context_free(self) -> bool:
+        """Whether layer 0 alone is requested."""
+        return self.layers in (0, [0])
+
     def apply(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
         """Take the requested layers from ``(layers, batch, time, dim)``.
 
@@ -571,6 +580,21 @@ class _LayerSelection:
             mixed: Tensor = self.layers(layers, None if mask is None else within_boundaries(mask))
             return mixed
         return layers.mean(dim=0) if self.layers == "average" else layers[self.layers]
+
+
+def _vectors_of_sentences(selection: _LayerSelection, layers: Tensor, mask: NDArray[np.bool_]) -> list[Vectors]:
+    """Take the requested layers of a batch, and cut them to the tokens of each sentence.
+
+    Args:
+        selection: The requested layers.
+        layers: ``(layers, batch, time, dim)``.
+        mask: ``(batch, time)``, boundaries included.
+    """
+    selected = selection.apply(layers, torch.from_numpy(mask).to(layers.device))  # (..., batch, time, dim)
+    # (batch, ..., time, dim), in one transfer from the device.
+    rows = selected.movedim(-3, 0).float().cpu().numpy()
+    # Copies, so that keeping one short sentence does not keep its whole batch in memory.
+    return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, mask.sum(axis=1), strict=True)]
 
 
 def within_boundaries(mask: Tensor) -> Tensor:

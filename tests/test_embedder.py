@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.bilm import BiLMConfig
+from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.embedder import Elmo, Layers
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
@@ -339,3 +339,17 @@ def test_ids_of_another_type_or_shape_are_refused(change: Callable[[torch.Tensor
 def test_a_device_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
         Elmo.from_pretrained(device="gpu")
+
+
+def test_layer_0_alone_is_computed_without_the_lstm_and_is_the_same(
+    model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elmo = Elmo(model)
+    sentences = [["the", "cat", "sat"], [], ["on"]]
+    expected = [vectors[0] for vectors in elmo.embed(sentences)]
+    monkeypatch.setattr(BiLM, "contextualize", None)  # any call of it would fail
+    for vectors, again, listed in zip(
+        expected, elmo.embed(sentences, layers=0), elmo.embed(sentences, layers=[0]), strict=True
+    ):
+        np.testing.assert_array_equal(again, vectors)
+        np.testing.assert_array_equal(listed, vectors[None])

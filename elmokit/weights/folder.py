@@ -4,6 +4,7 @@
 ``config.json``          format, sizes and switches of the biLM, whether there is a lexicon, model card
 ``model.safetensors``    the biLM's tensors; ``warm_state.hidden`` and ``.cell`` if calibrated
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
+``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
 ``vocab.txt``            the words of the softmax, one per line, if there are any
 ``lexicon.json``         if the model has word or character tables of its own: ``words`` and ``chars``, each null or
                          a list with the entry of each row (null: no token has this row); ``max_chars``; and
@@ -27,6 +28,7 @@ from elmokit.bilm import BiLM, BiLMConfig, BiLMState
 from elmokit.config import from_dict, read_json, to_dict
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
+from elmokit.nn.sentence_pooling import SentencePooling, Whitening
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
@@ -37,9 +39,17 @@ from elmokit.weights.words import row_vocabulary
 FORMAT = "elmokit"
 FORMAT_VERSION = 1
 Storage = Literal["float32", "float16"]
-PARTS = ("config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "lexicon.json")
+PARTS = (
+    "config.json",
+    "model.safetensors",
+    "softmax.safetensors",
+    "whitening.safetensors",
+    "vocab.txt",
+    "lexicon.json",
+)
 """The files of an elmokit directory."""
 _WARM = "warm_state."
+_WHITENING = "whitening.safetensors"
 
 
 def is_folder(path: Path) -> bool:
@@ -64,6 +74,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         "bilm": to_dict(model.bilm.config),
         "lexicon": model.lexicon is not None,
         **({} if model.softmax is None else {"softmax": to_dict(softmax_config(model.softmax))}),
+        **({} if model.whitening is None else {"sentence_pooling": to_dict(model.whitening.pooling)}),
         "card": model.card,
     }
     tensors = dict(model.bilm.state_dict())
@@ -74,6 +85,10 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         save_tensors(tensors, folder / "model.safetensors", dtype)
         if model.softmax is not None:
             save_tensors(model.softmax.state_dict(), folder / "softmax.safetensors", dtype)
+        if model.whitening is not None:
+            parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
+            # float32 always: a direction of small variance has a large factor, which float16 would round badly.
+            save_tensors({name: torch.from_numpy(part) for name, part in parts.items()}, folder / _WHITENING)
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
         if model.lexicon is not None:
@@ -128,9 +143,29 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         softmax=softmax,
         vocabulary=vocabulary,
         initial_state=BiLMState(warm.hidden, warm.cell) if is_warm else None,
+        whitening=_read_whitening(folder, content, bilm.config),
         card=card or {},
         lexicon=lexicon,
     )
+
+
+def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
+    """Read the whitening of sentence vectors, if there is one, and check its sizes."""
+    path = folder / _WHITENING
+    if "sentence_pooling" not in content:
+        return None
+    pooling = from_dict(SentencePooling, content["sentence_pooling"], f"{folder / 'config.json'}, sentence_pooling")
+    with _opened(path) as tensors:
+        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (no dict)
+        mean, projection = shapes.get("mean", ()), shapes.get("projection", ())
+        dim = pooling.dim(config.n_layers + 1, config.output_dim)
+        if mean != (dim,) or len(projection) != 2 or projection[0] != dim:
+            raise TensorMismatchError(
+                f"{path} has mean {mean} and projection {projection}; expected ({dim},) and ({dim}, n). Restore the "
+                "file that belongs to the model, or fit a whitening again."
+            )
+        parts = [tensors.get_tensor(name).float().numpy() for name in ("mean", "projection")]
+    return Whitening(pooling, *parts)
 
 
 def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:

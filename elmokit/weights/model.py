@@ -19,6 +19,7 @@ from elmokit.text.characters import encode_tokens
 from elmokit.token_cache import TokenCache
 
 if TYPE_CHECKING:
+    from elmokit.nn.sentence_pooling import Whitening
     from elmokit.nn.softmax import Softmax
     from elmokit.text.lexicon import Lexicon
     from elmokit.text.vocabulary import Vocabulary
@@ -41,6 +42,8 @@ class PretrainedBiLM:
     """The LSTM state, for one row, that every sentence starts from; None if none was calibrated."""
     card: dict[str, Any] = field(default_factory=dict)
     """The model card: corpus, tokens seen, perplexities, command; free in form."""
+    whitening: Whitening | None = None
+    """The whitening of sentence vectors; None if none was fitted."""
     lexicon: Lexicon | None = None
     """The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes."""
 

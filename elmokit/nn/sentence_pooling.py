@@ -1,0 +1,107 @@
+"""How token vectors become the vector of a sentence: settings, and a whitening that a model can store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.errors import ConfigError, TextError
+
+RANK_TOLERANCE = 1e-6
+"""Directions with less than this ratio of the largest variance hold rounding errors only. Layer 0 has them: its two
+halves are equal."""
+
+
+@dataclass(frozen=True)
+class SentencePooling:
+    """How the token vectors of a sentence become one vector; see :class:`~elmokit.SentenceEmbedder`.
+
+    Attributes:
+        weighting: The weights of the tokens: "mean" for equal ones, "sif" for smooth inverse frequency.
+        layers: The layers of the token vectors. The vectors of several are concatenated.
+        smoothing: The parameter a of "sif". Between 1e-3 and 1e-4 results hardly differ (results/similarity.md).
+
+    Raises:
+        ConfigError: A value is not valid.
+    """
+
+    weighting: Literal["mean", "sif"] = "sif"
+    layers: Literal["all", "top", "average"] | int | tuple[int, ...] = 0
+    smoothing: float = 3e-4
+
+    def __post_init__(self) -> None:
+        if self.weighting not in ("mean", "sif"):
+            raise ConfigError(f"weighting is {self.weighting!r}. Choose 'mean' or 'sif'.")
+        if not self.smoothing > 0:
+            raise ConfigError(f"smoothing is {self.smoothing}; it must be above 0.")
+
+    def dim(self, n_layers: int, layer_dim: int) -> int:
+        """Return the size of a pooled vector of a model with ``n_layers`` layers of ``layer_dim`` dimensions."""
+        if self.layers == "all":
+            return n_layers * layer_dim
+        return layer_dim * (len(self.layers) if isinstance(self.layers, tuple) else 1)
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """A linear map to vectors with mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
+
+    Mean vectors of sentences all point in similar directions, because a few dimensions with a large mean or variance
+    dominate them. Whitening removes the mean and gives each direction the same weight, so that a cosine measures
+    similarity better.
+
+    Attributes:
+        pooling: How the vectors that it was fitted on were made. It suits no others.
+        mean: ``(dim,)``; subtracted first.
+        projection: ``(dim, n_components)``; multiplied next.
+    """
+
+    pooling: SentencePooling
+    mean: NDArray[np.float32]
+    projection: NDArray[np.float32]
+
+    def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Map vectors ``(n, dim)`` to ``(n, n_components)``."""
+        return np.asarray((vectors - self.mean) @ self.projection, np.float32)
+
+    @classmethod
+    def fit(
+        cls, batches: Iterable[NDArray[np.float32]], pooling: SentencePooling, n_components: int | None = None
+    ) -> Whitening:
+        """Estimate the map from vectors, in one pass.
+
+        Args:
+            batches: Arrays ``(n, dim)``. Only sums over them are kept.
+            pooling: How they were made.
+            n_components: Keep this many directions, those with the largest variance. None keeps all that vary.
+
+        Raises:
+            TextError: There are fewer than two vectors.
+            ConfigError: The vectors vary in fewer than ``n_components`` directions.
+        """
+        n, total, products = 0, np.zeros(()), np.zeros(())
+        for batch in batches:
+            # float64: the sums grow with the corpus, and a covariance is a difference of large sums.
+            rows = batch.astype(np.float64)
+            n, total, products = n + len(rows), total + rows.sum(axis=0), products + rows.T @ rows
+        if n < 2:
+            raise TextError(f"Whitening needs at least 2 sentences, and some thousands are better; there are {n}.")
+        mean = total / n
+        variances, directions = np.linalg.eigh(products / n - np.outer(mean, mean))
+        variances, directions = variances[::-1], directions[:, ::-1]  # largest first
+        n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
+        n_components = n_varying if n_components is None else n_components
+        if not 1 <= n_components <= n_varying:
+            raise ConfigError(
+                f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions. "
+                "Choose a number from 1 to that, or fit on more sentences."
+            )
+        # The sign of an eigenvector is arbitrary and differs between libraries: make its largest entry positive.
+        kept = directions[:, :n_components]
+        kept = kept * np.sign(kept[np.abs(kept).argmax(axis=0), np.arange(n_components)])
+        projection = kept / np.sqrt(variances[:n_components])
+        return cls(pooling, mean.astype(np.float32), projection.astype(np.float32))
