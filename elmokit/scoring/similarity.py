@@ -49,14 +49,17 @@ def read_scored_pairs(path: str | Path, tokenize: Callable[[str], list[str]] = s
         TextError: The file cannot be read, or a row is not such a triple.
     """
     pairs = []
-    for number, row in enumerate(csv.reader(read_lines(path)), start=1):
-        try:
-            first, second, score = row
-            pairs.append(ScoredPair(tokenize(first), tokenize(second), float(score)))
-        except ValueError:
-            raise TextError(
-                f"{path}, row {number}: expected two sentences and a number, separated by commas, but got {row}."
-            ) from None
+    try:
+        for number, row in enumerate(csv.reader(read_lines(path)), start=1):
+            try:
+                first, second, score = row
+                pairs.append(ScoredPair(tokenize(first), tokenize(second), float(score)))
+            except ValueError:
+                raise TextError(
+                    f"{path}, row {number}: expected two sentences and a number, separated by commas, but got {row}."
+                ) from None
+    except csv.Error as error:
+        raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None
     return pairs
 
 
