@@ -12,10 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from elmokit import SentenceEmbedder
 from elmokit.bilm import PRESETS
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import WORDS, random_model
+from tests.helpers.shell import Shell
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
 TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
@@ -128,3 +130,12 @@ def test_a_blank_calibration_text_is_named(shell) -> None:  # type: ignore[no-un
     Path("blank.txt").write_text("\n")
     ran = shell("convert", "en-mini", "calibrated", "--calibrate", "blank.txt")
     assert (ran.code, "blank.txt contains no sentence" in ran.err) == (2, True)
+
+
+def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Path) -> None:
+    Path("text.txt").write_text("the cat sat .\nthe dog ran .\na mat\n", encoding="utf-8")
+    ran = shell("convert", "en-mini", "whitened", "--whiten", "text.txt")
+    assert ran.code == 0, ran.err
+    assert SentenceEmbedder.from_pretrained("whitened").whitening is not None
+    ran = shell("convert", "whitened", "plain.hdf5")
+    assert "Not saved (the HDF5 format does not support it): softmax, vocabulary, initial state, whitening" in ran.err

@@ -33,9 +33,21 @@ if TYPE_CHECKING:
     help="Tokenized sentences in the model's language: store the mean state after a sentence as the fixed initial "
     "state.",
 )
+@click.option(
+    "--whiten",
+    type=click.Path(path_type=Path),
+    metavar="TEXT",
+    help="Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.",
+)
 @overwrite_option
 def convert(
-    source: str, target: Path, options: str | None, storage: Storage, calibrate: Path | None, overwrite: bool
+    source: str,
+    target: Path,
+    options: str | None,
+    storage: Storage,
+    calibrate: Path | None,
+    whiten: Path | None,
+    overwrite: bool,
 ) -> None:
     """Convert the model SRC to DST.
 
@@ -43,7 +55,7 @@ def convert(
 
     If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same name
     next to them: X_options.json for X.hdf5 and X_weights.hdf5. A DST without an extension becomes an elmokit directory,
-    the only format that also keeps the softmax, its words and the initial state.
+    the only format that also keeps the softmax, its words, the initial state and the whitening of sentence vectors.
 
     \b
     Examples:
@@ -65,9 +77,14 @@ def convert(
     model = open_model(source, options=options)
     if calibrate is not None:
         calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
+    if whiten is not None:
+        from elmokit import Elmo, SentenceEmbedder, SentencePooling
+
+        SentenceEmbedder(Elmo(model), SentencePooling()).fit(read_sentences(whiten))
+        model.card["whitening"] = f"sentence vectors of {whiten.name}"
     for path in save_model(model, target, storage, overwrite):
         click.echo(f"wrote {path}", err=True)
-    parts = {"softmax, vocabulary": model.softmax, "initial state": model.initial_state}
+    parts = {"softmax, vocabulary": model.softmax, "initial state": model.initial_state, "whitening": model.whitening}
     lost = [name for name, part in parts.items() if part is not None]
     if is_hdf5 and lost:
         click.echo(f"Not saved (the HDF5 format does not support it): {', '.join(lost)}", err=True)
