@@ -78,7 +78,9 @@ def convert(
     if calibrate is not None:
         calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
     if whiten is not None:
-        from elmokit import Elmo, SentenceEmbedder, SentencePooling
+        from elmokit.embedder import Elmo
+        from elmokit.nn.sentence_pooling import SentencePooling
+        from elmokit.sentence_vectors import SentenceEmbedder
 
         SentenceEmbedder(Elmo(model), SentencePooling()).fit(read_sentences(whiten))
         model.card["whitening"] = f"sentence vectors of {whiten.name}"
