@@ -91,7 +91,7 @@ def convert_config(top: ConfigTable) -> Tables:
     explain_initializers(model, counterpart.initializers, counterpart.initial_weights)
     _explain_reader(reader)
     top.redundant("dev data is read like training data, for SST as whole sentences", "validation_dataset_reader")
-    tables["train"] = convert_training(top, elmo, TASKS[counterpart.task].metric, counterpart.metrics)
+    tables["train"] = convert_training(top, tables.get("elmo", {}), TASKS[counterpart.task].metric, counterpart.metrics)
     counts = top.table("vocabulary").table("min_count")
     for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
         if counts.exists and isinstance(tables[name], dict):
