@@ -17,7 +17,8 @@ from torch import Tensor
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.tasks.allennlp_archive.as_run import save_as_run
 from elmokit.tasks.allennlp_archive.opened import open_task_archive
-from elmokit.tasks.run import TaskRun, evaluate_run, open_run
+from elmokit.tasks.qa import answer_text
+from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
 from elmokit.weights.open import save_model
 from tests.helpers.shell import Shell, command_runner
@@ -26,7 +27,8 @@ DATA = Path(__file__).parent / "data" / "allennlp-tasks"
 EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())
 TEXTS = {path.stem: path for path in DATA.iterdir() if path.suffix in (".txt", ".jsonl", ".json")}
 # AllenNLP 2.10.1 saved these archives with its own archiver (tests/data/allennlp-tasks/make.py).
-SENTENCE_KINDS = ("ner", "sst", "nli", "srl")
+ARCHIVES = ("ner", "sst", "nli", "srl", "coref", "coref-coarse-to-fine", "qa")
+CLASSIFIERS = ("ner", "sst", "nli", "srl")  # scores of tags or classes
 CLASS_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
 
 
@@ -64,7 +66,7 @@ def predicted(run: TaskRun, example: Any, prediction: Any) -> Any:
     return str(CLASS_NAMES.index(label)) if run.task.name == "sst" else label
 
 
-@pytest.mark.parametrize("kind", SENTENCE_KINDS)
+@pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_scores_and_predictions_are_those_of_allennlp(kind: str) -> None:
     run = open_run(archive_of(kind))
     examples = run.read(str(TEXTS[kind]))
@@ -82,6 +84,37 @@ def test_scores_and_predictions_are_those_of_allennlp(kind: str) -> None:
         torch.testing.assert_close(scores[:n_tokens], theirs[:n_tokens], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["coref", "coref-coarse-to-fine"])
+def test_spans_antecedents_and_clusters_are_those_of_allennlp(name: str) -> None:
+    run = open_run(archive_of(name))
+    model: Any = run.model
+    examples = run.read(str(TEXTS["coref"]))
+    for example, expected in zip(examples, EXPECTED[name]["examples"], strict=True):
+        with torch.no_grad():
+            found = model.antecedents(run.batch([example], model).documents[0])
+        assert [list(span) for span in zip(found.starts, found.ends, strict=True)] == expected["top_spans"]
+        theirs = torch.tensor(expected["scores"])
+        theirs = theirs.masked_fill(theirs < -1e30, float("-inf"))  # where there is no antecedent
+        # Of each span, because the candidates are in another order: here the best or nearest first.
+        ours = torch.sort(found.scores, dim=1).values
+        torch.testing.assert_close(ours, torch.sort(theirs, dim=1).values, atol=1e-5, rtol=1e-5)
+        clusters = [[list(mention) for mention in cluster] for cluster in run.predict([example])[0]]
+        assert clusters == expected["clusters"]
+    assert any(expected["clusters"] for expected in EXPECTED[name]["examples"])
+
+
+def test_answers_are_those_of_allennlp() -> None:
+    run = open_run(archive_of("qa"))
+    examples = run.read(str(TEXTS["qa"]))
+    for example, expected in zip(examples, EXPECTED["qa"]["examples"], strict=True):
+        with torch.no_grad():
+            found = run.model(run.batch([example], run.model))
+        for ours, which in zip(found, ("start", "end"), strict=True):
+            theirs = torch.tensor(expected[f"span_{which}_logits"]).log_softmax(0)
+            torch.testing.assert_close(ours[0], theirs, atol=1e-5, rtol=1e-5)
+        assert answer_text(example, run.predict([example])[0]) == expected["best_span_str"]
+
+
 @pytest.mark.parametrize(
     ("kind", "metrics"),
     [
@@ -89,22 +122,24 @@ def test_scores_and_predictions_are_those_of_allennlp(kind: str) -> None:
         ("sst", {"accuracy": "accuracy"}),
         ("nli", {"accuracy": "accuracy"}),
         ("srl", {"f1": "f1-measure-overall", "precision": "precision-overall", "recall": "recall-overall"}),
+        ("coref", {"average_f1": "coref_f1"}),
+        ("coref-coarse-to-fine", {"average_f1": "coref_f1"}),
+        ("qa", {"em": "em", "f1": "f1"}),
     ],
 )
 def test_official_scores_are_those_of_allennlp(kind: str, metrics: dict[str, str]) -> None:
-    n_examples, scores = evaluate_run(archive_of(kind), str(TEXTS[kind]))
+    n_examples, scores = evaluate_run(archive_of(kind), str(TEXTS[kind.split("-")[0]]))
     assert n_examples == len(EXPECTED[kind]["examples"])
     for ours, theirs in metrics.items():
         assert scores[0][ours] == pytest.approx(100 * EXPECTED[kind]["metrics"][theirs], abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["ner", "nli"])
+@pytest.mark.parametrize("kind", ARCHIVES)
 def test_an_archive_written_as_a_run_predicts_the_same(kind: str, tmp_path: Path) -> None:
     archive = open_run(archive_of(kind))
     save_as_run(open_task_archive(archive_of(kind)), tmp_path / "run")
     run = open_run(tmp_path / "run")
-    examples = run.read(str(TEXTS[kind]))
-    assert torch.equal(scores_of(run, examples), scores_of(archive, examples))
+    examples = run.read(str(TEXTS[kind.split("-")[0]]))
     assert run.predict(examples) == archive.predict(examples)
     (tmp_path / "run").rename(tmp_path / "moved")  # its ELMo is in the directory
     assert open_run(tmp_path / "moved").predict(examples) == archive.predict(examples)
@@ -153,32 +188,44 @@ def with_tensors(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> N
     torch.save(tensors, folder / "weights.th")
 
 
-def test_archives_from_before_version_1_open(tmp_path: Path) -> None:
-    """Before 1.0: flat token embedders, similarity functions, iterators, files in fta/, no meta.json, no "cell"."""
-    for kind in ("nli", "srl"):
-        folder = unpack(kind, tmp_path / kind)
-        config = json.loads((folder / "config.json").read_text())
-        model = config["model"]
-        model["text_field_embedder"] = model["text_field_embedder"]["token_embedders"]
-        if kind == "nli":
-            model["similarity_function"] = model.pop("matrix_attention")
-            config["dataset_reader"]["tokenizer"] = {"type": "word", "word_splitter": {"type": "just_spaces"}}
-        changed(folder, **config | {"data_loader": None, "iterator": {"type": "bucket", "batch_size": 2}})
-        (folder / "meta.json").unlink()
-        (folder / "fta").mkdir()
-        key = "model.text_field_embedder.elmo.options_file"
-        (folder / "fta" / key).write_text((DATA / "elmo_options.json").read_text())
-        (folder / "files_to_archive.json").write_text(json.dumps({key: "/elmo/options.json"}))
+OLD_NAMES = (
+    (".cell.", "."),
+    ("_mention_feedforward.", "_mention_pruner._scorer.0."),
+    ("_mention_scorer.", "_mention_pruner._scorer.1."),
+    ("_matrix_attention.", "_matrix_attention._similarity_function."),
+)
 
-        def rename(tensors: dict[str, Tensor]) -> None:
-            for name in [name for name in tensors if ".cell." in name]:
-                tensors[name.replace(".cell.", ".")] = tensors.pop(name)
 
-        with_tensors(folder, rename)
-        run = open_run(folder)
-        assert run.config.train.batch_size == 2
-        examples = run.read(str(TEXTS[kind]))
-        assert torch.equal(scores_of(run, examples), scores_of(open_run(archive_of(kind)), examples))
+@pytest.mark.parametrize("kind", ["nli", "srl", "coref", "qa"])
+def test_archives_from_before_version_1_open(kind: str, tmp_path: Path) -> None:
+    """Before 1.0: flat token embedders, similarity functions, iterators, files in fta/, other names, no meta.json."""
+    folder = unpack(kind, tmp_path / kind)
+    config = json.loads((folder / "config.json").read_text())
+    model = config["model"]
+    model["text_field_embedder"] = model["text_field_embedder"]["token_embedders"]
+    if "matrix_attention" in model:
+        model["similarity_function"] = model.pop("matrix_attention")
+    if kind == "nli":
+        config["dataset_reader"]["tokenizer"] = {"type": "word", "word_splitter": {"type": "just_spaces"}}
+    changed(folder, **config | {"data_loader": None, "iterator": {"type": "bucket", "batch_size": 2}})
+    (folder / "meta.json").unlink()
+    (folder / "fta").mkdir()
+    key = "model.text_field_embedder.elmo.options_file"
+    (folder / "fta" / key).write_text((DATA / "elmo_options.json").read_text())
+    (folder / "files_to_archive.json").write_text(json.dumps({key: "/elmo/options.json"}))
+
+    def rename(tensors: dict[str, Tensor]) -> None:
+        for now, before in OLD_NAMES:
+            for name in [name for name in tensors if now in name and "_elmo" not in name]:
+                tensors[name.replace(now, before)] = tensors.pop(name)
+
+    with_tensors(folder, rename)
+    run, new = open_run(folder), open_run(archive_of(kind))
+    assert run.config.train.batch_size == 2
+    if run.config.chars is not None:
+        assert run.config.chars.windows == "batch"
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(tensor, new.model.state_dict()[name]), name
 
 
 def test_character_features_include_padding_before_version_1_3(tmp_path: Path) -> None:
@@ -322,6 +369,28 @@ def test_an_archive_without_the_tensors_of_its_elmo_opens_the_one_it_names(tmp_p
     run, before = open_run(folder), open_run(archive_of("ner"))
     examples = run.read(str(TEXTS["ner"]))
     torch.testing.assert_close(scores_of(run, examples), scores_of(before, examples))
+
+
+def test_an_elmo_that_was_trained_with_the_task_is_taken_from_the_archive(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["text_field_embedder"]["token_embedders"]["elmo"]["requires_grad"] = True
+    changed(folder, **config)
+    name = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder._projection.bias"
+    with_tensors(folder, lambda tensors: tensors.update({name: tensors[name] + 1}))
+    run, before = open_run(folder), open_run(archive_of("ner"))
+    examples = run.read(str(TEXTS["ner"]))
+    assert not torch.allclose(scores_of(run, examples), scores_of(before, examples))
+    opened = open_task_archive(folder)
+    assert opened.bilm is not None
+    save_as_run(opened, tmp_path / "run")
+    assert open_run(tmp_path / "run").predict(examples) == run.predict(examples)
+
+
+def test_models_of_allennlp_are_not_trained_further(tmp_path: Path) -> None:
+    run = open_run(archive_of("nli"))
+    with pytest.raises(ConfigError, match="'continued', which is for models that AllenNLP trained"):
+        train_task(run.task, run.config, tmp_path / "run")
 
 
 def test_an_archive_has_one_model() -> None:

@@ -91,17 +91,26 @@ SMALL = CorefConfig(
 )
 
 
-def _document_batch(document: Document, inputs: Inputs, known: Labels) -> DocumentBatch:
+def _document_batch(document: Document, inputs: Inputs, known: Labels, as_one_text: bool) -> DocumentBatch:
+    """Turn a document into tensors.
+
+    Args:
+        as_one_text: The network reads all sentences as one sequence. Spans end within their sentence in any case.
+    """
     lengths = list(map(len, document.sentences))
+    sentence_ends = [end - 1 for end, length in zip(accumulate(lengths), lengths, strict=True) for _ in range(length)]
+    sequences = document.sentences
+    if as_one_text:
+        sequences = (tuple(chain.from_iterable(document.sentences)),)
+        lengths = [len(sequences[0])]
     offsets = list(accumulate(lengths, initial=0))
     blocks: list[TokenBatch] = []
     order: list[int] = []  # the document's tokens in the order in which the blocks contain them
     for block in plan_batches(lengths, BLOCK_POSITIONS, n_boundaries=0) or [[]]:
-        blocks.append(inputs.batch([document.sentences[number] for number in block]))
+        blocks.append(inputs.batch([sequences[number] for number in block]))
         order += chain.from_iterable(range(offsets[number], offsets[number + 1]) for number in block)
     position_in_blocks = torch.empty(len(order), dtype=torch.int64)
     position_in_blocks[order] = torch.arange(len(order))
-    sentence_ends = [offsets[number + 1] - 1 for number, length in enumerate(lengths) for _ in range(length)]
     speakers = list(chain.from_iterable(document.speakers or ())) or [""] * len(order)
     speaker_ids = {name: number for number, name in enumerate(dict.fromkeys(speakers))}
     cluster_of: dict[Mention, int] | None = None
@@ -183,7 +192,8 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
 
     def collate(self, examples: Sequence[Document], inputs: Inputs, known: Labels, config: CorefConfig) -> CorefBatch:
         """Build a batch, in which the documents stay separate."""
-        return CorefBatch([_document_batch(example, inputs, known) for example in examples])
+        as_one_text = config.model.network == "allennlp"
+        return CorefBatch([_document_batch(example, inputs, known, as_one_text) for example in examples])
 
     def augment(self, example: Document, config: CorefConfig, rng: random.Random) -> Document:
         """Return a random window of sentences of a long document, to bound the memory that training needs.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from elmokit.tasks.nn.antecedents import (
     nearest_antecedents,
 )
 from elmokit.tasks.nn.coupled_lstm import CoupledLSTMStack
+from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.nn.spans import MentionScorer, SpanVectors, all_spans, prune_spans
 from elmokit.tasks.scores.coref import Clusters, Mention
 from elmokit.tasks.task import TaskModel
@@ -41,6 +43,12 @@ TOKENS_AT_ONCE = 4096  # score all spans of this many tokens together; bounds th
 class CorefModelConfig:
     """Sizes of the model. The defaults are those of 2017."""
 
+    network: Literal["e2e-coref", "allennlp"] = setting(
+        "e2e-coref",
+        "The model of Lee et al., or AllenNLP's version of it. That one reads a document as one sequence with a plain "
+        "LSTM, attends to the words of a span by their vectors alone, ELMo included, keeps spans that cross, and knows "
+        "neither speakers nor genre.",
+    )
     hidden: int = setting(200, "Units per direction of each LSTM layer.")
     layers: int = setting(1, "Number of LSTM layers.")
     lexical_dropout: float = setting(0.5, "Dropout on word vectors and character features.")
@@ -112,19 +120,42 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         self.inputs = inputs
         self.config = config
         self.lexical_dropout = nn.Dropout(config.lexical_dropout)
-        self.lstm = CoupledLSTMStack(inputs.output_dim, config.hidden, config.layers, config.lstm_dropout)
+        self.is_allennlp = config.network == "allennlp"
+        self.lstm: nn.Module
+        if self.is_allennlp:
+            # PyTorch's dropout is between layers, and warns if there is only one.
+            dropout = config.lstm_dropout if config.layers > 1 else 0.0
+            self.lstm = nn.LSTM(
+                inputs.output_dim, config.hidden, config.layers, batch_first=True, bidirectional=True, dropout=dropout
+            )
+        else:
+            self.lstm = CoupledLSTMStack(inputs.output_dim, config.hidden, config.layers, config.lstm_dropout)
         context_dim = 2 * config.hidden + inputs.elmo_output_dim
-        self.has_head_words = inputs.word_dim(HEAD_WORDS) > 0
+        self.has_head_words = inputs.word_dim(HEAD_WORDS) > 0 and not self.is_allennlp
         head_dim = inputs.word_dim(HEAD_WORDS if self.has_head_words else "words") + inputs.char_dim
+        if self.is_allennlp:
+            head_dim = inputs.output_dim
         self.attends_to_context = head_dim == 0  # with ELMo as the only input there is nothing else
         self.vectors = SpanVectors(
-            context_dim, head_dim or context_dim, config.max_width, config.feature_dim, config.dropout
+            context_dim,
+            head_dim or context_dim,
+            config.max_width,
+            config.feature_dim,
+            config.dropout,
+            self.is_allennlp,
         )
         self.mentions = MentionScorer(self.vectors, config.scorer_hidden, config.scorer_layers, config.dropout)
         span_dim = self.vectors.output_dim
-        self.coarse = CoarseScorer(span_dim, config.dropout) if config.coarse_to_fine else None
+        self.coarse = None
+        if config.coarse_to_fine:
+            self.coarse = CoarseScorer(span_dim, config.dropout, of_antecedent=self.is_allennlp)
         self.pairs = PairScorer(
-            span_dim, config.feature_dim, n_genres, config.scorer_hidden, config.scorer_layers, config.dropout
+            span_dim,
+            config.feature_dim,
+            None if self.is_allennlp else n_genres,
+            config.scorer_hidden,
+            config.scorer_layers,
+            config.dropout,
         )
         self.refine = SpanRefinement(span_dim) if config.rounds > 1 else None
 
@@ -154,7 +185,7 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         # only dropout, which lets such spans in now and then, makes up for it.
         n_best = max(1, int(self.config.keep * len(context)))
         # A greedy choice in which each span depends on those before it: plain Python, without gradient.
-        best = prune_spans(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best)
+        best = prune_spans(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best, self.is_allennlp)
         kept = torch.tensor(best, dtype=torch.int64, device=starts.device)
         # Only the spans that are kept get vectors: all spans of a document together would not fit in memory.
         starts, ends, mention_scores = starts[kept], ends[kept], mention_scores[kept]
@@ -183,7 +214,7 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
     ) -> Tensor:
         """Return the mention score of each span, ``(spans,)``, computed for some sentences at a time."""
         # (tokens,), computed once although spans overlap.
-        attention = self.vectors.attention(context)[:, 0]
+        attention = self.vectors.attention_scores(context, heads)
         scores = []
         for first, stop in token_ranges(sentence_ends.tolist(), TOKENS_AT_ONCE):
             # Spans are ordered by first token and end within their sentence, so those of a range of sentences are
@@ -203,7 +234,12 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
             words = self._lexical([self.inputs.word_vectors(tokens), chars], tokens)
             # Each sentence is read on its own, as in Lee et al.; AllenNLP reads the document as one sequence.
             mixed = self.inputs.elmo_mix(tokens, "input")
-            outputs = self.lstm(words if mixed is None else torch.cat([words, mixed], dim=-1), tokens.mask)
+            if self.is_allennlp:
+                words = self.lexical_dropout(self.inputs(tokens))  # with the mix, which spans then attend to as well
+                assert isinstance(self.lstm, nn.LSTM)
+                outputs = run_packed(self.lstm, words, tokens.mask)
+            else:
+                outputs = self.lstm(words if mixed is None else torch.cat([words, mixed], dim=-1), tokens.mask)
             contexts.append(self.inputs.at_output(outputs, tokens)[tokens.mask])
             # Lee et al. 2018 attend over other vectors than those the LSTM reads: GloVe with a context window of 2
             # words.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.config import check_at_least, check_fraction, setting
-from elmokit.errors import TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.config import (
     CharsConfig,
     ElmoConfig,
@@ -23,6 +24,7 @@ from elmokit.tasks.config import (
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
+from elmokit.tasks.nn.bidaf import BiDafLayers
 from elmokit.tasks.nn.dropout import VariationalDropout
 from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.readers.squad import QaExample, Unanswerable, read_questions, read_squad
@@ -31,6 +33,7 @@ from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize
 
 GRU_DEVIATION = 0.05  # of the truncated normal distribution of the initial weights
 CHAR_BOUND = 0.05  # of the uniform distribution of the initial character vectors
+HIDDEN = 100  # units per direction in both publications
 UNKNOWN = -100  # gold position that nll_loss ignores
 
 
@@ -48,13 +51,18 @@ class QaData(TaskDataConfig):
 
 @dataclass(frozen=True)
 class QaModelConfig:
-    """Sizes and dropouts of BiDAF++."""
+    """Sizes and dropouts of the network."""
 
-    hidden: int | None = setting(
-        None, "Units per direction of every bidirectional GRU. By default 100 without ELMo and 90 with it."
+    network: Literal["bidaf++", "bidaf"] = setting(
+        "bidaf++", "BiDAF++ with self-attention and GRUs, or AllenNLP's BiDAF with highway layers and LSTMs."
     )
-    dropout: float = setting(0.2, "Variational dropout around every GRU.")
-    max_answer: int = setting(17, "Longest predicted answer, in words.")
+    hidden: int | None = setting(
+        None, "Units per direction of every bidirectional GRU or LSTM. By default 90 for bidaf++ with ELMo, else 100."
+    )
+    dropout: float = setting(0.2, "Dropout around every GRU or LSTM; variational in bidaf++.")
+    highway_layers: int = setting(2, "Highway layers on the embeddings (bidaf).")
+    modeling_layers: int = setting(2, "LSTM layers after the attention (bidaf).")
+    max_answer: int | None = setting(17, "Longest predicted answer, in words; false for no limit.")
     no_answer: bool = setting(
         False,
         "Learn that a question may have no answer (BiDAF-No-Answer, Levy et al. 2017), and use the scores of v2.0.",
@@ -63,8 +71,12 @@ class QaModelConfig:
     def __post_init__(self) -> None:
         if self.hidden is not None:
             check_at_least("hidden", self.hidden, 1)
-        check_at_least("max_answer", self.max_answer, 1)
+        for name in ("max_answer", "modeling_layers"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("highway_layers", self.highway_layers, 0)
         check_fraction("dropout", self.dropout)
+        if self.network == "bidaf" and self.no_answer:
+            raise ConfigError('no_answer needs network = "bidaf++".')
 
 
 @dataclass(frozen=True)
@@ -127,66 +139,28 @@ class QaBatch:
     ends: Tensor | None
 
 
-class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
-    """BiDAF++: bi-attention, self-attention, and a pointer each to the start and the end of the answer.
-
-    Its loss is the mean over the batch's questions. The output mix of ELMo is appended to the output of the first GRU,
-    for questions and passages.
+class QaModel(TaskModel[QaBatch, Answer]):
+    """A network that points to the first and the last word of the answer. Its loss is the mean over questions.
 
     Args:
         inputs: The input layer.
-        hidden_dim: Units per direction of every GRU.
-        dropout: Variational dropout around every GRU.
-        max_answer: Longest predicted answer, in words.
-        no_answer: Learn two scores for "no answer", which compete with those of the tokens (Levy et al. 2017).
+        max_answer: Longest predicted answer, in words; None for no limit.
     """
 
-    def __init__(self, inputs: InputLayer, hidden_dim: int, dropout: float, max_answer: int, no_answer: bool) -> None:
+    null_scores: nn.Parameter | None = None
+
+    def __init__(self, inputs: InputLayer, max_answer: int | None) -> None:
         super().__init__()
         self.inputs, self.max_answer = inputs, max_answer
-        if inputs.char_cnn is not None:
-            table = inputs.char_cnn.embedding.weight
-            nn.init.uniform_(table, -CHAR_BOUND, CHAR_BOUND)
-            with torch.no_grad():
-                table[0] = 0.0
-        both = 2 * hidden_dim
-        self.dropout = VariationalDropout(dropout)
-        self.encoder = _gru(inputs.output_dim, hidden_dim)
-        self.attention = BiAttention(both + inputs.elmo_output_dim)
-        self.after_attention = _linear(self.attention.output_dim, both)
-        self.second_encoder = _gru(both, hidden_dim)
-        self.self_attention = SelfAttention(both)
-        self.after_self_attention = _linear(self.self_attention.output_dim, both)
-        self.start_encoder, self.start = _gru(both, hidden_dim), _linear(both, 1)
-        self.end_encoder, self.end = _gru(2 * both, hidden_dim), _linear(both, 1)
-        self.null_scores = nn.Parameter(torch.zeros(2)) if no_answer else None
 
+    @abstractmethod
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of each token as the first and as the last of the answer.
 
         Returns:
             Two tensors ``(batch, time)``, or ``(batch, time + 1)`` with "no answer" in the last column if the model
-            was built with ``no_answer``.
+            has ``null_scores``.
         """
-        passage, question = self._encode(batch.passage), self._encode(batch.question)
-        mask = batch.passage.mask
-        attended = F.relu(self.after_attention(self.attention(passage, question, mask, batch.question.mask)))
-        encoded = self.dropout(run_packed(self.second_encoder, self.dropout(attended), mask))
-        attended = attended + F.relu(self.after_self_attention(self.self_attention(encoded, mask)))
-        attended = self.dropout(attended)
-        at_start = run_packed(self.start_encoder, attended, mask)
-        at_end = run_packed(self.end_encoder, torch.cat([attended, at_start], dim=2), mask)
-        return self._normalize(self.start(at_start), mask, 0), self._normalize(self.end(at_end), mask, 1)
-
-    def _encode(self, tokens: TokenBatch) -> Tensor:
-        hidden = run_packed(self.encoder, self.dropout(self.inputs(tokens)), tokens.mask)
-        return self.inputs.at_output(self.dropout(hidden), tokens)
-
-    def _normalize(self, scores: Tensor, mask: Tensor, which: int) -> Tensor:
-        scores = scores.squeeze(2).masked_fill(~mask, -torch.inf)
-        if self.null_scores is not None:
-            scores = torch.cat([scores, self.null_scores[which].expand(len(scores), 1)], dim=1)
-        return scores.log_softmax(1)
 
     def loss(self, batch: QaBatch) -> Tensor:
         """Return the mean cross-entropy of the first plus the last token over questions with a span."""
@@ -211,6 +185,80 @@ class BiDafPlusPlus(TaskModel[QaBatch, Answer]):
             first, last = (torch.where(none > sums, -1, token) for token in (first, last))
             sums = torch.maximum(sums, none)
         return [Answer(*values) for values in zip(first.tolist(), last.tolist(), sums.exp().tolist(), strict=True)]
+
+
+class BiDaf(QaModel):
+    """BiDAF as AllenNLP built it, for the models that it trained. ``nn/bidaf.py`` explains it."""
+
+    def __init__(self, config: QaModelConfig, inputs: InputLayer) -> None:
+        super().__init__(inputs, config.max_answer)
+        hidden = config.hidden or HIDDEN
+        self.layers = BiDafLayers(
+            inputs.output_dim, hidden, config.highway_layers, config.modeling_layers, config.dropout
+        )
+
+    def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
+        passage, question = batch.passage, batch.question
+        scores = self.layers(self.inputs(question), self.inputs(passage), question.mask, passage.mask)
+        starts, ends = (one.masked_fill(~passage.mask, -torch.inf).log_softmax(1) for one in scores)
+        return starts, ends
+
+
+class BiDafPlusPlus(QaModel):
+    """BiDAF++: bi-attention, self-attention, and a pointer each to the start and the end of the answer.
+
+    The output mix of ELMo is appended to the output of the first GRU,
+    for questions and passages.
+
+    Args:
+        inputs: The input layer.
+        hidden_dim: Units per direction of every GRU.
+        dropout: Variational dropout around every GRU.
+        max_answer: Longest predicted answer, in words; None for no limit.
+        no_answer: Learn two scores for "no answer", which compete with those of the tokens (Levy et al. 2017).
+    """
+
+    def __init__(
+        self, inputs: InputLayer, hidden_dim: int, dropout: float, max_answer: int | None, no_answer: bool
+    ) -> None:
+        super().__init__(inputs, max_answer)
+        if inputs.char_cnn is not None:
+            table = inputs.char_cnn.embedding.weight
+            nn.init.uniform_(table, -CHAR_BOUND, CHAR_BOUND)
+            with torch.no_grad():
+                table[0] = 0.0
+        both = 2 * hidden_dim
+        self.dropout = VariationalDropout(dropout)
+        self.encoder = _gru(inputs.output_dim, hidden_dim)
+        self.attention = BiAttention(both + inputs.elmo_output_dim)
+        self.after_attention = _linear(self.attention.output_dim, both)
+        self.second_encoder = _gru(both, hidden_dim)
+        self.self_attention = SelfAttention(both)
+        self.after_self_attention = _linear(self.self_attention.output_dim, both)
+        self.start_encoder, self.start = _gru(both, hidden_dim), _linear(both, 1)
+        self.end_encoder, self.end = _gru(2 * both, hidden_dim), _linear(both, 1)
+        self.null_scores = nn.Parameter(torch.zeros(2)) if no_answer else None
+
+    def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
+        passage, question = self._encode(batch.passage), self._encode(batch.question)
+        mask = batch.passage.mask
+        attended = F.relu(self.after_attention(self.attention(passage, question, mask, batch.question.mask)))
+        encoded = self.dropout(run_packed(self.second_encoder, self.dropout(attended), mask))
+        attended = attended + F.relu(self.after_self_attention(self.self_attention(encoded, mask)))
+        attended = self.dropout(attended)
+        at_start = run_packed(self.start_encoder, attended, mask)
+        at_end = run_packed(self.end_encoder, torch.cat([attended, at_start], dim=2), mask)
+        return self._normalize(self.start(at_start), mask, 0), self._normalize(self.end(at_end), mask, 1)
+
+    def _encode(self, tokens: TokenBatch) -> Tensor:
+        hidden = run_packed(self.encoder, self.dropout(self.inputs(tokens)), tokens.mask)
+        return self.inputs.at_output(self.dropout(hidden), tokens)
+
+    def _normalize(self, scores: Tensor, mask: Tensor, which: int) -> Tensor:
+        scores = scores.squeeze(2).masked_fill(~mask, -torch.inf)
+        if self.null_scores is not None:
+            scores = torch.cat([scores, self.null_scores[which].expand(len(scores), 1)], dim=1)
+        return scores.log_softmax(1)
 
 
 def _gru(input_dim: int, hidden_dim: int) -> nn.GRU:
@@ -271,9 +319,11 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         if example.answers is None:
             raise TextError(f"{example.where}: no gold answers (the key answers). Training and evaluation need them.")
 
-    def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> BiDafPlusPlus:
+    def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> QaModel:
         model = config.model
-        hidden = model.hidden or (100 if config.elmo is None else 90)
+        if model.network == "bidaf":
+            return BiDaf(model, inputs)
+        hidden = model.hidden or (HIDDEN if config.elmo is None else 90)
         return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
 
     def collate(self, examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:

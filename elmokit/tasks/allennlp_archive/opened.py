@@ -20,7 +20,7 @@ from elmokit.tasks.allennlp_archive.inner_bilm import (
     options_named_by,
     tensors_of,
 )
-from elmokit.tasks.allennlp_archive.tensors import ROWS, Embeddings, join_mixes
+from elmokit.tasks.allennlp_archive.tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, ImportReport
 from elmokit.tasks.allennlp_import.importer import convert_config
 from elmokit.tasks.allennlp_import.shared import Tables
@@ -41,7 +41,7 @@ READ_FROM_CONFIG = ("model", "dataset_reader", "vocabulary", "iterator", "data_l
 # Settings of a model that only matter in training.
 TRAINING_ONLY = re.compile(r"dropout|label_smoothing|initializer|regularizer|verbose|metric|requires_grad")
 # Tensors without a counterpart: what follows from others, or cancels out in a softmax.
-DERIVED = ("crf._constraint_mask",)
+DERIVED = ("crf._constraint_mask", *(f"{module}_bias" for module in ATTENTIONS))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
         TensorMismatchError: Tensors are missing, unexpected, or have a wrong shape.
     """
     archive = read_archive(source)
-    tensors = join_mixes(archive.tensors)
+    tensors = split_joint(join_mixes(archive.tensors))
     tables, notes = _convert(archive)
     embeddings, namespaces = _embeddings(archive)
     _complete_tables(tables, archive, embeddings, tensors)

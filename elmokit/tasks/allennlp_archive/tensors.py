@@ -13,13 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel
 from elmokit.tasks.nn.feedforward import Maxout
+from elmokit.tasks.qa import BiDaf
 from elmokit.tasks.srl import SrlModel
 from elmokit.tasks.sst import SstModel
 from elmokit.weights.table import SAME, Layout, TensorRow
 
+COMBINATION = ("x", "y", "x*y")  # of the two vectors in BiDAF's attention
+ATTENTIONS = ("_matrix_attention.", "_matrix_attention._similarity_function.")  # since version 1.0, and before
+VECTORS = tuple(f"{module}_weight_vector" for module in ATTENTIONS)
+ROW = Layout(lambda theirs: theirs[None], lambda ours: ours[0])
 SCALAR = Layout(lambda theirs: theirs.reshape(()), lambda ours: ours.reshape(1))
 
 
@@ -192,12 +198,114 @@ def srl_rows(model: SrlModel, embeddings: Embeddings) -> list[TensorRow]:
     return [*rows, *_linear("to_tags", "tag_projection_layer._module")]
 
 
+def qa_rows(model: BiDaf, embeddings: Embeddings) -> list[TensorRow]:
+    """List the tensors of ``bidaf``, after ``split_joint`` has split its highway layers and attention weights."""
+    order = embeddings.order(model)
+    # A highway layer reads and writes the embeddings, so both axes are permuted; biases have one axis.
+    both, bias = permuted(order, 0, 1), permuted(order, 0)
+    rows = embeddings.rows(model)
+    for k in range(len(model.layers.highways)):
+        for part, negated in (("transform", False), ("gate", True)):
+            ours, theirs = f"layers.highways.{k}.{part}", f"_highway_layer._module._layers.{k}.{part}"
+            rows.append(TensorRow(f"{ours}.weight", f"{theirs}.weight", _negated(both) if negated else both))
+            rows.append(TensorRow(f"{ours}.bias", f"{theirs}.bias", _negated(bias) if negated else bias))
+    rows += _recurrent("layers.phrases", model.layers.phrases, "_phrase_layer", embeddings.columns(model))
+    rows += _recurrent("layers.modeling", model.layers.modeling, "_modeling_layer")
+    rows += _recurrent("layers.end_encoder", model.layers.end_encoder, "_span_end_encoder")
+    for part, name in zip(("of_left", "of_right", "of_product"), COMBINATION, strict=True):
+        now, before = (f"{module}_weight_vector.{name}" for module in ATTENTIONS)
+        rows.append(TensorRow(f"layers.attention.scores.{part}.weight", now, ROW, also=(before,)))
+    for part in ("start", "end"):
+        rows += _linear(f"layers.{part}", f"_span_{part}_predictor._module")
+    return rows
+
+
+def coref_rows(model: CorefModel, embeddings: Embeddings) -> list[TensorRow]:
+    """List the tensors of ``coref``.
+
+    Spans attend to embeddings, so the vectors of spans have permuted columns as well.
+    """
+    config, n_features = model.config, model.config.feature_dim
+    start = model.vectors.output_dim - model.vectors.parts[-1]
+    span = [*range(start), *(start + column for column in embeddings.order(model))]
+    dim = len(span)
+    pair = [part * dim + column for part in range(3) for column in span]
+    pair += range(3 * dim, 3 * dim + n_features)
+    rows = embeddings.rows(model)
+    rows += _recurrent("lstm", model.lstm, "_context_layer", embeddings.columns(model))
+    rows.append(TensorRow("vectors.width.weight", "_endpoint_span_extractor._span_width_embedding.weight"))
+    attention = "_attentive_span_extractor._global_attention._module"
+    rows += _linear("vectors.attention", attention, embeddings.columns(model))
+    # Mentions were scored by a module of the pruner before version 1.0.
+    layers: tuple[str, ...] = ("_mention_feedforward._module", "_mention_pruner._scorer.0._module")
+    scores: tuple[str, ...] = ("_mention_scorer._module", "_mention_pruner._scorer.1._module")
+    rows += _scorer_rows("mentions.scorer", layers, scores, span, config)
+    layers, scores = ("_antecedent_feedforward._module",), ("_antecedent_scorer._module",)
+    rows += _scorer_rows("pairs.scorer", layers, scores, pair, config)
+    rows.append(TensorRow("pairs.distance.weight", "_distance_embedding.weight"))
+    if model.coarse is not None:
+        rows.append(TensorRow("coarse.source.weight", "_coarse2fine_scorer.weight", permuted(span, 0, 1)))
+        rows.append(TensorRow("coarse.source.bias", "_coarse2fine_scorer.bias", permuted(span, 0)))
+    if model.refine is not None:
+        # One gate for the whole vector, and that of the span; here each feature has one, for the antecedent.
+        columns = permuted([*span, *(dim + column for column in span)], 1)
+        theirs = "_span_updating_gated_sum._gate"
+        rows.append(TensorRow("refine.gate.weight", f"{theirs}.weight", _repeated(_negated(columns), dim)))
+        rows.append(TensorRow("refine.gate.bias", f"{theirs}.bias", _repeated(_negated(SAME), dim)))
+    return rows
+
+
+def _scorer_rows(
+    ours: str, layers: tuple[str, ...], scores: tuple[str, ...], columns: Sequence[int], config: CorefModelConfig
+) -> list[TensorRow]:
+    """List the tensors of a feed-forward scorer. Of several names of its modules, the first is the newest."""
+    rows = []
+    for part, first in (("weight", permuted(columns, 1)), ("bias", SAME)):
+        for k in range(config.scorer_layers):
+            name = "first" if k == 0 else f"rest.{k - 1}"
+            now, *before = (f"{module}._linear_layers.{k}.{part}" for module in layers)
+            rows.append(TensorRow(f"{ours}.{name}.{part}", now, SAME if k else first, tuple(before)))
+        now, *before = (f"{module}.{part}" for module in scores)
+        rows.append(TensorRow(f"{ours}.last.{part}", now, also=tuple(before)))
+    return rows
+
+
+def _repeated(layout: Layout, n_rows: int) -> Layout:
+    """Return a layout that also repeats the one row of theirs."""
+    return Layout(
+        lambda theirs: layout.to_ours(theirs).expand(n_rows, *theirs.shape[1:]), lambda ours: layout.to_theirs(ours[:1])
+    )
+
+
+def _negated(layout: Layout) -> Layout:
+    """Return a layout that also changes the sign: AllenNLP's gate is that of the carried branch."""
+    return Layout(lambda theirs: -layout.to_ours(theirs), lambda ours: -layout.to_theirs(ours))
+
+
 ROWS: dict[str, Callable[[Any, Embeddings], list[TensorRow]]] = {
     "ner": ner_rows,
     "sst": sst_rows,
     "nli": nli_rows,
     "srl": srl_rows,
+    "coref": coref_rows,
+    "qa": qa_rows,
 }
+
+
+def split_joint(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Split the tensors that are several here: both branches of a highway layer, and the weights of an attention."""
+    split: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        layer, _, part = name.rpartition(".")
+        if layer.startswith("_highway_layer.") and tensor.dim() and len(tensor) % 2 == 0:
+            for branch, half in zip(("transform", "gate"), tensor.chunk(2), strict=True):
+                split[f"{layer}.{branch}.{part}"] = half
+        elif name in VECTORS and tensor.dim() == 1 and len(tensor) % 3 == 0:
+            for which, third in zip(COMBINATION, tensor.chunk(3), strict=True):
+                split[f"{name}.{which}"] = third
+        else:
+            split[name] = tensor
+    return split
 
 
 def join_mixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

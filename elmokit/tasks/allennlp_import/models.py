@@ -235,16 +235,7 @@ def convert_srl(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
 def convert_coref(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     """Convert ``coref``."""
     ours = tables["model"]
-    model.differs(
-        "type",
-        ": AllenNLP's LSTM reads a document as one sequence, and its pair scores know neither speakers nor genre; here "
-        "it reads sentence by sentence, and they know both, as in Lee et al. 2017",
-    )
-    model.differs(
-        "type",
-        ": the spans that AllenNLP keeps may cross each other, and the attention to the words of a span is scored from "
-        "word vectors; here kept spans do not cross, and attention is scored from the output of the LSTM",
-    )
+    ours["network"] = "allennlp"
     ours["train_sentences"] = WHOLE_DOCUMENTS  # AllenNLP trains on whole documents
     context = model.table("context_layer")
     if context.exists:
@@ -277,14 +268,35 @@ def _scorer(layers: ConfigTable) -> tuple[int, int, float]:
     return layers.take("hidden_dims", int, 150), layers.take("num_layers", int, 2), layers.take("dropout", float, 0.0)
 
 
-def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
-    """Convert ``bidaf``, which has no self-attention, to BiDAF++."""
+def convert_bidaf(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``bidaf``, the model of Seo et al. 2017."""
     ours = tables["model"]
-    model.differs(
-        "type",
-        ": BiDAF of Seo et al. 2017; the task qa is BiDAF++ with self-attention, GRUs and a limit on the length of "
-        "answers, which is the model of the ELMo paper",
-    )
+    ours |= {"network": "bidaf", "max_answer": False, "no_answer": False}
+    ours["highway_layers"] = model.take("num_highway_layers", int, 2)
+    ours["hidden"] = _hidden_size(model.table("phrase_layer")) or False
+    modeling = model.table("modeling_layer")
+    if modeling.exists:
+        _expect_bidirectional(modeling, "lstm")
+        ours["modeling_layers"] = modeling.take("num_layers", int, 1)
+        size, dropout = modeling.take("hidden_size", int, 0), modeling.take("dropout", float, 0.0)
+        if size != ours["hidden"]:
+            modeling.differs("hidden_size", f" = {size}: here it is model.hidden")
+    ours["dropout"] = model.take("dropout", float, 0.2)
+    if modeling.exists and ours["modeling_layers"] > 1 and dropout != ours["dropout"]:
+        modeling.differs("dropout", f" = {dropout}: here it is model.dropout")
+    _expect_hidden_size(model, "span_end_encoder", ours["hidden"] or None)
+    for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
+        similarity = model.table(key)
+        similarity.expect("type", "linear")
+        similarity.expect("combination", "x,y,x*y")
+        similarity.redundant(DERIVED, "tensor_1_dim", "tensor_2_dim")
+    model.redundant("padding never changes results here", "mask_lstms")
+    _report_tokenizer(reader)
+
+
+def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    """Convert ``bidaf-self-atten``, which is BiDAF++."""
+    ours = tables["model"]
     ours["hidden"] = _hidden_size(model.table("phrase_layer"), "gru") or False
     ours["dropout"] = model.take("dropout", float, 0.2)
     for key in ("similarity_function", "matrix_attention"):  # before version 1.0, and since
@@ -325,8 +337,8 @@ COUNTERPARTS = {
         (("tag_projection_layer.*weight", "orthogonal"),),
     ),
     "coref": Counterpart(
-        "coref", convert_coref, ("+coref_f1",), "Glorot uniform, each gate of the LSTM orthonormal, biases 0"
+        "coref", convert_coref, ("+coref_f1",), "Glorot uniform, biases 0, those of the LSTM drawn like PyTorch does"
     ),
-    "bidaf": Counterpart("qa", convert_qa, ("+f1",), QA_INITIAL_WEIGHTS),
+    "bidaf": Counterpart("qa", convert_bidaf, ("+f1",)),
     "bidaf-self-atten": Counterpart("qa", convert_qa, ("+f1",), QA_INITIAL_WEIGHTS),
 }

@@ -55,10 +55,13 @@ class CoarseScorer(nn.Module):
     Args:
         span_dim: Size of the spans' vectors.
         dropout: Dropout on both vectors.
+        of_antecedent: Transform the antecedent's vector, as AllenNLP does, and not the span's. The two differ by their
+            bias.
     """
 
-    def __init__(self, span_dim: int, dropout: float) -> None:
+    def __init__(self, span_dim: int, dropout: float, of_antecedent: bool = False) -> None:
         super().__init__()
+        self.of_antecedent = of_antecedent
         self.source = nn.Linear(span_dim, span_dim)
         nn.init.xavier_uniform_(self.source.weight)
         nn.init.zeros_(self.source.bias)
@@ -76,6 +79,8 @@ class CoarseScorer(nn.Module):
         n_candidates = min(n_candidates, n_spans)
         # The bilinear form (W x_i + b) . x_j: one matrix product for all pairs.
         source, target = self.dropout(self.source(spans)), self.dropout(spans)
+        if self.of_antecedent:
+            source, target = target, source
         order = torch.arange(n_spans, device=spans.device)
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
@@ -96,20 +101,21 @@ class PairScorer(nn.Module):
     Args:
         span_dim: Size of the spans' vectors.
         feature_dim: Size of the vector of each feature: same speaker or not, genre, distance in spans.
-        n_genres: Number of genres.
+        n_genres: Number of genres; None to know neither genre nor speakers, like AllenNLP's model.
         hidden_dim, n_layers, dropout: As for ``FeedForwardScorer``. The dropout is applied to the features too.
     """
 
     def __init__(
-        self, span_dim: int, feature_dim: int, n_genres: int, hidden_dim: int, n_layers: int, dropout: float
+        self, span_dim: int, feature_dim: int, n_genres: int | None, hidden_dim: int, n_layers: int, dropout: float
     ) -> None:
         super().__init__()
-        self.same_speaker, self.genre, self.distance = (
-            nn.Embedding(n_rows, feature_dim) for n_rows in (2, n_genres, N_DISTANCES)
-        )
-        for table in (self.same_speaker, self.genre, self.distance):
+        self.same_speaker = None if n_genres is None else nn.Embedding(2, feature_dim)
+        self.genre = None if n_genres is None else nn.Embedding(n_genres, feature_dim)
+        self.distance = nn.Embedding(N_DISTANCES, feature_dim)
+        tables = [table for table in (self.same_speaker, self.genre, self.distance) if table is not None]
+        for table in tables:
             nn.init.xavier_uniform_(table.weight)
-        self.parts = (span_dim, span_dim, span_dim, 3 * feature_dim)
+        self.parts = (span_dim, span_dim, span_dim, len(tables) * feature_dim)
         self.scorer = FeedForwardScorer(sum(self.parts), hidden_dim, n_layers, dropout)
         self.dropout = nn.Dropout(dropout)
 
@@ -148,12 +154,14 @@ class PairScorer(nn.Module):
             speakers, genre: As in ``forward``.
 
         Returns:
-            ``(block, candidates, 3 * feature_dim)``
+            ``(block, candidates, n_features * feature_dim)``
         """
         spans = torch.arange(start, stop, device=indices.device)[:, None]
-        is_same = (speakers[start:stop, None] == speakers[indices]).long()
         distance = self.distance(distance_buckets((spans - indices).clamp(min=0)))
-        parts = [self.same_speaker(is_same), self.genre(genre).expand_as(distance), distance]
+        parts = [distance]
+        if self.same_speaker is not None and self.genre is not None:
+            is_same = (speakers[start:stop, None] == speakers[indices]).long()
+            parts = [self.same_speaker(is_same), self.genre(genre).expand_as(distance), distance]
         dropped: Tensor = self.dropout(torch.cat(parts, dim=-1))
         return dropped
 

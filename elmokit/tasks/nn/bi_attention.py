@@ -118,8 +118,10 @@ class SelfAttention(nn.Module):
         return torch.cat([attended, words, attended * words], dim=2)
 
 
-def best_answer_spans(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the span of each sequence with the highest sum of start and end score, of 1 to ``max_words`` words.
+def best_answer_spans(
+    starts: Tensor, ends: Tensor, mask: Tensor, max_words: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the span of each sequence with the highest sum of start and end score, of at most ``max_words`` words.
 
     Of equally good spans the shortest is taken, and of these the first.
 
@@ -127,7 +129,7 @@ def best_answer_spans(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int
         starts: Scores of each word as the first of the span, ``(batch, time)``.
         ends: Scores of each word as the last of the span, ``(batch, time)``.
         mask: ``(batch, time)`` bool, True on a real token; at least one each.
-        max_words: Longest span.
+        max_words: Longest span; None for no limit.
 
     Returns:
         First words, last words (inclusive) and the sums of the two scores, each ``(batch,)``.
@@ -136,7 +138,7 @@ def best_answer_spans(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int
     starts, ends = (scores.masked_fill(~mask, -torch.inf) for scores in (starts, ends))
     by_length = [
         F.pad(starts[:, : n_words - more] + ends[:, more:], (0, more), value=-torch.inf)
-        for more in range(min(max_words, n_words))
+        for more in range(min(max_words or n_words, n_words))
     ]
     # By length, and then by first word: max returns the first of equal values, hence the shortest of equal spans.
     sums, index = torch.cat(by_length, dim=1).max(1)

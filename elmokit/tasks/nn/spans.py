@@ -31,10 +31,17 @@ def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
     return starts.expand_as(ends)[inside], ends[inside]
 
 
-def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[int], n_best: int) -> list[int]:
+def prune_spans(
+    scores: Sequence[float], starts: Sequence[int], ends: Sequence[int], n_best: int, may_cross: bool = False
+) -> list[int]:
     """Choose the spans with the highest scores, skipping those that cross a span already chosen.
 
     Two spans cross if they overlap and neither contains the other. Mentions of one text do not cross, but they nest.
+
+    Args:
+        scores, starts, ends: The score, the first and the last token of each span.
+        n_best: The number of spans to choose, at most.
+        may_cross: Do not skip spans, as AllenNLP.
 
     Returns:
         Indices of the chosen spans, at most ``n_best``, ordered by first token and then by last.
@@ -52,7 +59,7 @@ def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[i
         crosses = any(longest_from.get(token, -1) > end for token in range(start + 1, end + 1)) or any(
             longest_to.get(token, start) < start for token in range(start, end)
         )
-        if not crosses:
+        if may_cross or not crosses:
             chosen.append(span)
             longest_from[start] = max(longest_from.get(start, end), end)
             longest_to[end] = min(longest_to.get(end, start), start)
@@ -142,19 +149,34 @@ class SpanVectors(nn.Module):
         max_width: Longest span, in tokens.
         width_dim: Size of the vector of a width.
         dropout: Dropout on the vector of the width.
+        scores_heads: Compute the attention scores from the vectors without context too, as AllenNLP does.
     """
 
-    def __init__(self, context_dim: int, head_dim: int, max_width: int, width_dim: int, dropout: float) -> None:
+    def __init__(
+        self,
+        context_dim: int,
+        head_dim: int,
+        max_width: int,
+        width_dim: int,
+        dropout: float,
+        scores_heads: bool = False,
+    ) -> None:
         super().__init__()
+        self.scores_heads = scores_heads
         self.max_width = max_width
         self.width = nn.Embedding(max_width, width_dim)
         nn.init.xavier_uniform_(self.width.weight)
-        self.attention = nn.Linear(context_dim, 1)
+        self.attention = nn.Linear(head_dim if scores_heads else context_dim, 1)
         nn.init.xavier_uniform_(self.attention.weight)
         nn.init.zeros_(self.attention.bias)
         self.dropout = nn.Dropout(dropout)
         self.parts = (context_dim, context_dim, width_dim, head_dim)
         self.output_dim = sum(self.parts)
+
+    def attention_scores(self, context: Tensor, heads: Tensor) -> Tensor:
+        """Return the attention score of each token, ``(tokens,)``."""
+        scores: Tensor = self.attention(heads if self.scores_heads else context)[:, 0]
+        return scores
 
     def widths(self, starts: Tensor, ends: Tensor) -> Tensor:
         """Return the vectors of the spans' widths, ``(spans, width_dim)``, with dropout applied.
@@ -180,7 +202,7 @@ class SpanVectors(nn.Module):
         inside = tokens <= ends[:, None]
         # A span near the end of the text has fewer tokens after it than `max_width`; these get no weight.
         tokens = tokens.clamp(max=max(len(context) - 1, 0))
-        scores = self.attention(context)[:, 0][tokens].masked_fill(~inside, torch.finfo(context.dtype).min)
+        scores = self.attention_scores(context, heads)[tokens].masked_fill(~inside, torch.finfo(context.dtype).min)
         attended = torch.einsum("sw,swd->sd", scores.softmax(dim=1), heads[tokens])
         return torch.cat([context[starts], context[ends], widths, attended], dim=-1)
 
