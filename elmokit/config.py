@@ -20,6 +20,7 @@ import msgspec
 import tomli_w
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.io.bounded import read_bounded
 
 Config = TypeVar("Config")
 Table = dict[str, Any]
@@ -111,10 +112,10 @@ def read_toml(path: str | Path) -> Table:
         ConfigError: The file cannot be read or is not valid TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"Cannot read the config {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a valid TOML file: {error}.") from None
 
 
@@ -144,19 +145,26 @@ def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX
         FormatError: The file cannot be read, is not valid JSON, or does not hold an object.
     """
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(max_bytes + 1)
-        if len(data) > max_bytes:
-            raise FormatError(f"{path} is larger than {max_bytes:,} bytes, so it is not a model's JSON file.")
-        content = json.loads(data.decode("utf-8"))
-        if b"\\u" in data:  # an escaped half of a surrogate pair decodes, but could not be written again
-            json.dumps(content, ensure_ascii=False).encode("utf-8")
+        content = decode_json(read_bounded(path, max_bytes).decode("utf-8"))
     except FileNotFoundError:
         raise ModelNotFoundError(missing or f"{path} is missing.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not a readable JSON file: {error}.") from None
     if not isinstance(content, dict):
         raise FormatError(f"{path} is valid JSON but not an object with named values.")
+    return content
+
+
+def decode_json(text: str) -> Any:
+    """Decode JSON, except values that could not be written to a UTF-8 file again.
+
+    Raises:
+        ValueError: It is not valid JSON (``json.JSONDecodeError``), or a string contains half of a surrogate pair.
+        RecursionError: It is nested too deeply.
+    """
+    content = json.loads(text)
+    if "\\u" in text:  # only an escape can stand for half of a pair: it decodes, but cannot be encoded
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
     return content
 
 

@@ -22,6 +22,13 @@ Each message says what was given, what was expected, and how to fix it.
 from __future__ import annotations
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception says that memory is exhausted."""
+    # PyTorch raises a plain RuntimeError if memory on the CPU is exhausted; only its message shows that.
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
 class ElmoError(Exception):
     """Base class of the errors that a user can fix."""
 

@@ -276,6 +276,32 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, message: str) -> None:  # 
     assert not Path("vocab.txt").exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "Out of memory."),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "Out of memory."),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
+    ],
+)
+def test_too_little_memory_is_one_line(shell, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:  # type: ignore[no-untyped-def]
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("elmokit.io.text_files.bounded_lines", fail)
+    ran = shell("vocab", "text.txt", "vocab.txt")
+    assert ran.code == 2
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_the_longest_line_of_a_text_can_be_set(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", "100")  # restored after the test
+    Path("wide.txt").write_text("word " * 30)
+    assert "line 1 is longer than 100 bytes" in shell("vocab", "wide.txt", "vocab.txt").err
+    assert shell("--max-line-bytes", "150", "vocab", "wide.txt", "vocab.txt").code == 0
+
+
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path) -> None:
     def limit() -> None:

@@ -1,17 +1,41 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from elmokit.bilm import PRESETS, BiLMConfig
-from elmokit.config import from_dict, to_dict
-from elmokit.errors import ConfigError
+from elmokit.config import from_dict, read_json, read_toml, to_dict
+from elmokit.errors import ConfigError, FormatError
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_config_survives_json(name: str) -> None:
     assert from_dict(BiLMConfig, json.loads(json.dumps(to_dict(PRESETS[name]))), "here") == PRESETS[name]
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
+def test_a_file_without_an_end_is_not_read_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="/dev/zero is not a valid TOML file: it is larger than"):
+        read_toml("/dev/zero")
+    with pytest.raises(FormatError, match="/dev/zero is not a readable JSON file: it is larger than"):
+        read_json("/dev/zero")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "{", "[]", '{"a": "\\ud800"}', '{"\\udfff": 1}', "\xff"])
+def test_json_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "file.json").write_text(content, encoding="latin-1")
+    with pytest.raises(FormatError, match=r"file\.json is"):
+        read_json(tmp_path / "file.json")
+    (tmp_path / "file.json").write_text('{"a": "\\ud83d\\ude00"}')  # both halves: a character
+    assert read_json(tmp_path / "file.json") == {"a": "\U0001f600"}
+
+
+def test_toml_that_is_nested_too_deeply_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="is not a valid TOML file"):
+        read_toml(tmp_path / "file.toml")
 
 
 def test_a_word_input_config_survives_json() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -10,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.errors import MissingExtraError, OutputError, TextError
+from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
+from elmokit.io import text_files
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.text_files import (
+    MAX_LINE_BYTES,
     check_input_file,
     expand_user,
     find_text_files,
     read_lines,
     read_sentences,
+    read_text,
     split_tokens,
 )
 
@@ -93,6 +97,42 @@ def test_a_location_that_cannot_be_written_is_an_output_error(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write to"), atomic_write(tmp_path / "file" / "out.txt"):
         pytest.fail("the block must not run")
+
+
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_a_line_that_would_fill_the_memory_is_refused(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"text.txt{suffix}"
+    with OPENERS[suffix](path, "wb") as file:  # type: ignore[operator]
+        file.write(b"short\n" + b"x" * (MAX_LINE_BYTES + 1))
+    lines = read_lines(path)
+    assert next(lines) == "short"
+    with pytest.raises(TextError, match=r"line 2 is longer than 16,777,216 bytes.*ELMOKIT_MAX_LINE_BYTES"):
+        next(lines)
+    monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", str(MAX_LINE_BYTES + 1))
+    assert [len(line) for line in read_lines(path)] == [5, MAX_LINE_BYTES + 1]
+    monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", "3")
+    path = tmp_path / "three.txt"
+    path.write_text("abc\nabc")
+    assert list(read_lines(path)) == ["abc", "abc"]
+    for value in ("0", "-1", "many"):
+        monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", value)
+        with pytest.raises(ConfigError, match="whole number of bytes"):
+            list(read_lines(path))
+
+
+def test_a_whole_text_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "text.json"
+    path.write_bytes(codecs.BOM_UTF8 + "größer\n".encode())
+    assert read_text(path) == "größer\n"
+    path.write_bytes(b"\xff")
+    with pytest.raises(TextError, match="not UTF-8"):
+        read_text(path)
+    monkeypatch.setattr(text_files, "MAX_TEXT_BYTES", 3)
+    path.write_bytes(b"four")
+    with pytest.raises(TextError, match="more than 3 bytes"):
+        read_text(path)
 
 
 @pytest.mark.parametrize("suffix", OPENERS)

@@ -209,6 +209,12 @@ def test_a_damaged_lexicon_is_named_with_its_line(dic: str, what: str, tmp_path:
         open_model(toy.write(tmp_path / "toy"))
 
 
+def test_a_lexicon_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.weights.many_langs.MAX_BYTES", 10)
+    with pytest.raises(FormatError, match=r"\.dic is not readable .*larger than 10 bytes"):
+        open_model(toy_model().write(tmp_path / "toy"))
+
+
 def test_files_that_a_gpu_saved_in_the_old_container_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = toy_model()
     with monkeypatch.context() as patch:

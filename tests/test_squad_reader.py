@@ -93,6 +93,8 @@ def test_a_file_without_gold_answers_is_read(tmp_path: Path) -> None:
             '{"data": [{"paragraphs": [{"qas": []}]}]}',
             r"missing required field `context` - at `\$\.data\[0\]\.paragraphs",
         ),
+        (squad(question(("x", 0)), context="x \ud800"), "half of a surrogate pair"),
+        (squad(question(("x", 0))).replace('"data"', '"\\udfff": 1, "data"'), "half of a surrogate pair"),
         ("[" * 100_000, "nested too deeply|invalid JSON"),
         (squad(question(("x", 0)), context=" \n"), "the passage .* contains no word"),
         (squad({"id": "q7", "question": " ", "answers": []}), "question 'q7'"),

@@ -9,7 +9,7 @@ import sys
 import click
 
 from elmokit.cli.common import PROGRAM
-from elmokit.errors import ElmoError
+from elmokit.errors import ElmoError, is_out_of_memory
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -80,8 +80,17 @@ def _load(module: str, name: str) -> click.Command:
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name=PROGRAM)
-def elmokit() -> None:
+@click.option(
+    "--max-line-bytes",
+    type=click.IntRange(min=1),
+    help="Longest line that a text may have. Give it before the command.  [default: 16777216]",
+)
+def elmokit(max_line_bytes: int | None) -> None:
     """Compute ELMo embeddings, train ELMo models, and use them in tasks."""
+    if max_line_bytes is not None:
+        from elmokit.io.text_files import MAX_LINE_VARIABLE
+
+        os.environ[MAX_LINE_VARIABLE] = str(max_line_bytes)
 
 
 def main() -> None:
@@ -101,6 +110,12 @@ def main() -> None:
         _fail(str(error), BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
+    except RecursionError:
+        _fail("A file is nested too deeply to be read.", BAD_INPUT)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _fail("Out of memory. Use a smaller batch, shorter lines, a smaller model or a larger machine.", BAD_INPUT)
 
 
 def _fail(message: str, code: int) -> None:

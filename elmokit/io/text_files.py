@@ -7,18 +7,25 @@ import contextlib
 import glob
 import gzip
 import lzma
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from elmokit.errors import ElmoError, MissingExtraError, OutputError, TextError
+from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
 
 STDIN = "-"
 TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
 """The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
 
+MAX_LINE_BYTES = 1 << 24
+"""The default limit on the length of a line. A small compressed file can hold a line that fills all memory."""
+MAX_LINE_VARIABLE = "ELMOKIT_MAX_LINE_BYTES"
+"""The environment variable that changes the limit."""
+MAX_TEXT_BYTES = 1 << 30
+"""The limit on a file that is read as a whole."""
 LINES_BETWEEN_PROGRESS = 1000
 
 
@@ -169,14 +176,14 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
         on_bytes: Called now and then with the number of bytes read since the last call, as they are on disk.
 
     Raises:
-        TextError: The file does not exist, is damaged, or a line is not UTF-8.
+        TextError: The file does not exist, is damaged, or a line is not UTF-8 or longer than ``max_line_bytes()``.
         MissingExtraError: The name ends in ``.zst`` and no package that can read it is installed.
     """
     number, n_reported, n_bytes = 1, 0, 0
     lines, raw, damage = _open(path)
     with lines, raw or contextlib.nullcontext():
         try:
-            for line in lines:
+            for line in bounded_lines(lines, path):
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 yield line.decode("utf-8").rstrip("\r\n")
@@ -196,6 +203,58 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
             raise TextError(f"{path}: reading stopped at line {number}: {error}") from None
         if on_bytes is not None:
             on_bytes(_position(raw, n_bytes) - n_reported)
+
+
+def read_text(path: str | Path) -> str:
+    """Read a text file as a whole, decompressed as in ``read_lines`` and without a byte order mark.
+
+    Raises:
+        TextError, MissingExtraError: As in ``read_lines``, or the file is larger than ``MAX_TEXT_BYTES``.
+    """
+    with open_binary(path) as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise TextError(f"{path} contains more than {MAX_TEXT_BYTES:,} bytes of text. Split it into several files.")
+    try:
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8."
+        ) from None
+
+
+def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends.
+
+    Args:
+        file: The file.
+        path: Its name, for the error message.
+        first: The number of its next line, for the error message.
+
+    Raises:
+        TextError: A line is longer than ``max_line_bytes()``.
+    """
+    limit, number = max_line_bytes(), first
+    while line := file.readline(limit + 1):
+        if len(line) > limit and not line.endswith(b"\n"):
+            raise TextError(
+                f"{path}, line {number} is longer than {limit:,} bytes. Break it into lines; or, if it is meant to be "
+                f"that long, raise the limit with {MAX_LINE_VARIABLE} or elmokit --max-line-bytes."
+            )
+        yield line
+        number += 1
+
+
+def max_line_bytes() -> int:
+    """Return the limit on the length of a line: ``ELMOKIT_MAX_LINE_BYTES`` if set, else ``MAX_LINE_BYTES``.
+
+    Raises:
+        ConfigError: The variable is not a positive whole number.
+    """
+    chosen = os.environ.get(MAX_LINE_VARIABLE) or str(MAX_LINE_BYTES)
+    if not chosen.isdecimal() or not int(chosen):
+        raise ConfigError(f"{MAX_LINE_VARIABLE} is {chosen!r}; it must be a whole number of bytes above 0.")
+    return int(chosen)
 
 
 def _position(raw: IO[bytes] | None, n_bytes: int) -> int:

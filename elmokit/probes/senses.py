@@ -202,7 +202,7 @@ class SenseMeans:
             means.tagged = {(lemma, pos): Counter(dict(given)) for lemma, pos, given in content["tagged"]}
             if len(means.rows) != len(sums) or len(sums) != len(counts):
                 raise ValueError("its tensors do not match")
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise OutputError(
                 f"{path} is not a file of sense means ({error}). Choose another name, or delete it."
             ) from None

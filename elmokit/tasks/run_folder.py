@@ -21,16 +21,17 @@ import platform
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from elmokit.config import read_json, to_dict, to_toml
 from elmokit.embedder import Elmo, Start
-from elmokit.errors import TrainingError
+from elmokit.errors import FormatError, TrainingError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import atomic_write
 from elmokit.io.text_files import open_binary
@@ -76,6 +77,39 @@ def read_vocabulary(run: Path) -> dict[str, Any]:
     return read_json(run / "vocabulary.json", max_bytes=MAX_VOCABULARY_BYTES)
 
 
+@dataclass(frozen=True)
+class _BiLMFacts:
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The part of ``run.json`` that is read again."""
+
+    directory: str = ""
+    data: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    """The size and checksum of each file, by its part in the config."""
+    bilm: _BiLMFacts | None = None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the biLM; None if the run has none."""
+        return None if self.bilm is None else self.bilm.fingerprint
+
+
+def read_facts(run: Path) -> RunFacts:
+    """Read ``run.json``.
+
+    Raises:
+        ModelNotFoundError, FormatError: It is missing or damaged.
+    """
+    content = read_json(run / "run.json")
+    try:
+        return msgspec.convert(content, RunFacts)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{run / 'run.json'} is damaged ({error}). Copy the run again.") from None
+
+
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
     """Write what a run starts with, or check that it is resumed with the same. Seeds may be added.
 
@@ -89,7 +123,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
     if (run / "vocabulary.json").exists() and read_vocabulary(run) != json.loads(json.dumps(vocabulary)):
         raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
     if (run / "run.json").exists():
-        earlier, now = read_json(run / "run.json").get("data", {}), _data_checksums(task, config)
+        earlier, now = read_facts(run).data, _data_checksums(task, config)
         if any(now.get(part) != earlier[part] for part in earlier):
             raise TrainingError(
                 f"The data of {run} have changed since it was started. Restore them, or start a new run."
@@ -117,8 +151,7 @@ def write_facts(
             "card": elmo.model.card,
         }
     if path.exists():
-        earlier = read_json(path).get("bilm")
-        if (earlier or {}).get("fingerprint") != (bilm or {}).get("fingerprint"):
+        if read_facts(run).fingerprint != (bilm or {}).get("fingerprint"):
             raise TrainingError(f"The biLM of {run} has changed since it was started. Restore it, or start a new run.")
         return
     content = {
@@ -138,7 +171,7 @@ def resolve_path(run: Path, path: str | None) -> str | None:
     """Find a file that a run's config names: relative paths start in the directory that the run was started in."""
     if path is None:
         return None
-    resolved = Path(read_json(run / "run.json").get("directory", "")) / path
+    resolved = Path(read_facts(run).directory) / path
     return str(resolved) if resolved.exists() else path
 
 

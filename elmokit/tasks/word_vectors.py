@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import open_binary
+from elmokit.io.text_files import bounded_lines, open_binary
 
 MAX_DIM = 100_000
 MAX_WORD_BYTES = 10_000
@@ -82,7 +83,7 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
     found: dict[str, NDArray[np.float32]] = {}
     n_read = 0
     wanted_bytes = {word.encode("utf-8", "ignore") for word in wanted}
-    for line in _with_first(first, file):
+    for line in chain([first], bounded_lines(file, path, number + 1)):
         n_read += 1
         if line.split(b" ", 1)[0] not in wanted_bytes:
             continue
@@ -101,11 +102,6 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
             )
         found[name] = vector
     return WordVectors(found, dim, n_read)
-
-
-def _with_first(first: bytes, file: IO[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from file
 
 
 class _Buffered:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from elmokit.config import read_json
 from elmokit.errors import ConfigError, OutputError, TextError, TrainingError
 from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
@@ -292,7 +292,7 @@ def _run_to_end(
         earlier.n_sentences,
         earlier.n_tokens,
     )
-    card = json.loads((run / CARD).read_text(encoding="utf-8"))
+    card = read_json(run / CARD)
     found = checkpoints(run)
     board = None
     if config.tensorboard and world.is_main_process:

@@ -24,11 +24,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from elmokit.config import read_json
 from elmokit.errors import ElmoError, TrainingError
 from elmokit.io.atomic import atomic_write
 from elmokit.weights.folder import save_tensors
 
 PROGRESS = "progress.json"
+MAX_PROGRESS_BYTES = 1 << 28  # the positions of many processes in a corpus of many shards
 
 
 @contextlib.contextmanager
@@ -59,8 +61,7 @@ def write_checkpoint(
 
 def read_progress(path: Path) -> dict[str, Any]:
     """Read the counters of a checkpoint. Call it inside :func:`checkpoint_errors`."""
-    content: dict[str, Any] = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
-    return content
+    return read_json(path / PROGRESS, max_bytes=MAX_PROGRESS_BYTES)
 
 
 def read_tensors(path: Path, name: str) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLM, BiLMState
-from elmokit.errors import TrainingError
+from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.io.atomic import recover_interrupted
 from elmokit.nn.kernels.backends import is_available
 from elmokit.nn.softmax_config import build_softmax, softmax_config
@@ -115,8 +115,7 @@ def run_training(
                 loop.prepare(hours_from_now)
                 return loop.run_to_end(card)
         except (MemoryError, RuntimeError) as error:
-            # PyTorch raises a plain RuntimeError if memory on the CPU is exhausted; only its message shows that.
-            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            if not is_out_of_memory(error):
                 raise
             raise TrainingError(
                 f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size (and "

@@ -19,7 +19,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -34,8 +33,8 @@ import torch
 from torch import Tensor
 
 from elmokit.bilm import BiLM
-from elmokit.config import from_dict, to_dict
-from elmokit.errors import ConfigError, ModelError, TrainingError
+from elmokit.config import from_dict, read_json, to_dict
+from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, TrainingError
 from elmokit.io.atomic import atomic_write
 from elmokit.nn.softmax_config import build_softmax
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
@@ -48,6 +47,7 @@ from elmokit.weights.open import RUN_MODEL
 SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
 INITIAL_OPTIMIZER = "initial-optimizer"  # a safetensors file
+MAX_SETTINGS_BYTES = 1 << 28  # it lists the shards of the text
 RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
 PROGRAM = "elmokit"
 
@@ -89,17 +89,17 @@ class RunSettings:
         """
         path = run / SETTINGS
         try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(table, dict) and table.get("version") != RUN_VERSION:
+            table = read_json(path, max_bytes=MAX_SETTINGS_BYTES)
+            if table.get("version") != RUN_VERSION:
                 raise TrainingError(
                     f"{run} was trained with another version of elmokit and cannot be resumed with this one. Start a "
                     f"new run; elmokit finetune can start it from {run / RUN_MODEL}."
                 )
             return from_dict(cls, table, str(path))
-        except FileNotFoundError:
+        except ModelNotFoundError:
             what = f"is not a training run ({SETTINGS} not found)" if run.exists() else "does not exist"
             raise TrainingError(f"{run} {what}. To start a new run, pass --out {run}.") from None
-        except (ValueError, ConfigError, ModelError) as error:
+        except (ConfigError, ModelError) as error:
             raise TrainingError(f"{path} is damaged ({error}). Start a new run.") from None
 
     def save(self, run: Path) -> None:

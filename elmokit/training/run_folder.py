@@ -101,13 +101,15 @@ class MetricsLog:
             sync(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
-        """Read all complete lines. A line cut short by an interruption is left out."""
+        """Read all records. A line that is not one, such as one cut short by an interruption, is left out."""
         if not self.path.exists():
             return []
         found = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and isinstance(record.get("n_steps"), int):
+                    found.append(record)
         return found
 
     def truncate(self, n_steps: int) -> None:

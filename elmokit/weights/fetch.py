@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
 
-from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelNotFoundError, OutputError
+from elmokit.config import read_json
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
 from elmokit.io.atomic import sync
 from elmokit.io.cache import cache_dir
 from elmokit.io.progress import ProgressBar
@@ -182,8 +183,8 @@ def _path_of_file_url(url: str) -> Path:
 
 def _recorded_sha256(record: Path, remedy: str) -> str:
     try:
-        return str(json.loads(record.read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(read_json(record)["sha256"])
+    except (ModelError, KeyError):
         raise FormatError(f"{record}, the record of a download, cannot be read. {remedy}") from None
 
 

@@ -29,7 +29,9 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.io.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
+from elmokit.text.vocabulary import MAX_BYTES
 from elmokit.weights.bilm_tf import WITHOUT_ZERO_ROW
 from elmokit.weights.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
 from elmokit.weights.model import PretrainedBiLM
@@ -152,10 +154,10 @@ def _entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
     rows: dict[str, int] = {}
     named: set[int] = set()
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
+        lines = read_bounded(path, MAX_BYTES).decode("utf-8").split("\n")
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} is missing: without it, the words of the rows are unknown.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise FormatError(f"{path} is not readable UTF-8 text ({error}).") from None
     if not lines[-1].strip():
         lines.pop()

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from elmokit.config import decode_json
 from elmokit.errors import TextError
 
 Parsed = TypeVar("Parsed")
@@ -26,11 +27,16 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
     """
     # json.loads and not msgspec.json.decode, because it reports the line and column of a syntax error.
     try:
-        content = json.loads(text)
+        content = decode_json(text)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if "\n" in text else ""
         raise TextError(
             f"{where}, {line}column {error.colno}: invalid JSON ({error.msg}). Expected {expected}."
+        ) from None
+    except UnicodeEncodeError:
+        raise TextError(
+            f"{where}: a string contains half of a surrogate pair (\\ud800 to \\udfff), which is not a character. "
+            f"Expected {expected}."
         ) from None
     except RecursionError:
         raise TextError(f"{where}: the JSON is nested too deeply. Expected {expected}.") from None

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from elmokit.errors import TextError
-from elmokit.io.text_files import read_lines
+from elmokit.io.text_files import read_text
 from elmokit.tasks.readers.json_text import parse_json
 from elmokit.tasks.readers.passages import OffsetToken, covering_tokens, passage_tokenizer
 
@@ -100,7 +100,7 @@ def read_squad(path: str, unanswerable: Unanswerable = "error", skip_mismatched:
         TextError: The file cannot be read or is not SQuAD's JSON, an answer differs from the passage, or a question
             has no answer.
     """
-    content = parse_json("\n".join(read_lines(path)), path, _Squad, SQUAD_JSON)
+    content = parse_json(read_text(path), path, _Squad, SQUAD_JSON)
     return _questions(content, path, passage_tokenizer(), unanswerable, skip_mismatched)
 
 
