@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+
 import click
 
 PROGRAM = "elmokit"
@@ -12,3 +17,30 @@ model_option = click.option(
 )
 options_option = click.option("--options", help="The options file of an HDF5 file, if it is not next to the weights.")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing output.")
+
+
+class CommandInterrupted(Exception):
+    """A command that the user stopped, with a message that says how to resume it."""
+
+
+@contextlib.contextmanager
+def resumable_command(command: Callable[[], str | None]) -> Iterator[None]:
+    """Say how to resume what runs in the block if the user stops it with Ctrl-C or SIGTERM.
+
+    Args:
+        command: Returns the command that resumes it, or None if nothing was saved yet.
+
+    Raises:
+        CommandInterrupted: The user stopped it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        resume = command()
+        hint = "Nothing was saved yet." if resume is None else f"To resume: {resume}"
+        raise CommandInterrupted(f"{str(error) or 'Interrupted.'} {hint}") from None
+
+
+def this_command(*more: str) -> str:
+    """Return the command line of this process, as one could type it, with further arguments that it lacks."""
+    return shlex.join([PROGRAM, *sys.argv[1:], *(one for one in more if one not in sys.argv)])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from elmokit.cli.common import model_option, options_option, overwrite_option
+from elmokit.cli.common import model_option, options_option, overwrite_option, resumable_command, this_command
 from elmokit.cli.options import GroupedCommand, GroupedOption, OutputPath
 from elmokit.errors import ConfigError
 
@@ -116,6 +116,7 @@ def embed(
       elmokit embed reviews.txt.gz top.hdf5 --tokenize --top --model original
     """
     from elmokit.corpus.embed import embed_file
+    from elmokit.corpus.writer import partial_folder
     from elmokit.embedder import Elmo
     from elmokit.io.atomic import check_extension, check_output_path
     from elmokit.io.hdf5 import HDF5_SUFFIXES
@@ -150,7 +151,9 @@ def embed(
         precision=precision,
     )
     selected: Any = chosen[0] if layers is None else _parse_layers(layers)
-    with ProgressBar("tokens") as progress:
+    command = this_command("--resume")
+    is_partial = partial_folder(output).exists
+    with resumable_command(lambda: command if is_partial() else None), ProgressBar("tokens") as progress:
         summary = embed_file(
             elmo,
             source,

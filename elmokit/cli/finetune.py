@@ -15,6 +15,7 @@ from elmokit.cli.train import (
     given_options,
     in_run,
     out_option,
+    resumable_run,
     texts_argument,
     threads_option,
 )
@@ -69,6 +70,7 @@ def finetune(model: str, texts: tuple[Path, ...], out: Path, device: str, **sett
     """
     from elmokit.training import api
 
-    result = api.finetune(model, texts, out=out, device=device, **given_options(settings))
+    with resumable_run(out):
+        result = api.finetune(model, texts, out=out, device=device, **given_options(settings))
     if result.is_main_process:
         click.echo(str(result))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 
 import click
 
-from elmokit.cli.common import PROGRAM
+from elmokit.cli.common import PROGRAM, CommandInterrupted
 from elmokit.errors import ElmoError, is_out_of_memory
 
 BAD_INPUT = 2
@@ -98,6 +100,9 @@ def main() -> None:
 
     An error that the user can fix is printed as one line on standard error, with exit code 2.
     """
+    # As Ctrl-C: temporary files are removed on the way out, and what can be resumed says how.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
@@ -108,6 +113,8 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         _fail(str(error), BAD_INPUT)
+    except CommandInterrupted as stopped:
+        _fail(str(stopped), INTERRUPTED)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
     except RecursionError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from elmokit.cli.common import model_option, options_option
+from elmokit.cli.common import model_option, options_option, resumable_command, this_command
 from elmokit.cli.options import OutputPath
 from elmokit.cli.probe import device_option, json_option, layer_numbers
 from elmokit.errors import ConfigError
@@ -51,7 +51,7 @@ def index(
     elmo = Elmo.from_pretrained(model, options=options, device=device)
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory
-    with ProgressBar("words") as progress:
+    with resumable_command(this_command), ProgressBar("words") as progress:
         built = build_index(elmo, lambda: read_corpus_files(paths, tokenizer), index, model, progress)
     click.echo(
         f"{index}: {built.n_sentences:,} sentences, {built.n_tokens:,} tokens, {len(built.types):,} distinct words",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import PROGRAM
+from elmokit.cli.common import PROGRAM, resumable_command
 from elmokit.cli.options import OutputPath
 from elmokit.errors import ConfigError
 
@@ -47,7 +47,9 @@ def train_command(
     from elmokit.tasks.run import train_task
 
     chosen, content = load_config_with(config, overrides, seeds)
-    with ProgressBar("") as progress:
+    command = shlex.join([PROGRAM, "task", "train", str(run / "config.toml"), "--run", str(run), "--resume"])
+    is_started = (run / "config.toml").exists
+    with resumable_command(lambda: command if is_started() else None), ProgressBar("") as progress:
         results = train_task(
             chosen,
             content,

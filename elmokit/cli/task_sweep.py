@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elmokit.cli.common import overwrite_option
+from elmokit.cli.common import overwrite_option, resumable_command, this_command
 from elmokit.cli.options import OutputPath
 from elmokit.cli.task import (
     device_option,
@@ -82,7 +82,7 @@ def sweep(
             check_can_draw()  # before hours of training
     else:
         variants = layer_variants(task, content) if over == "layers" else position_variants(task, content)
-    with ProgressBar("") as progress:
+    with resumable_command(this_command), ProgressBar("") as progress:
         rows = run_sweep(
             task,
             variants,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from elmokit.cli.common import PROGRAM, resumable_command
 from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, setting_options
 from elmokit.errors import ConfigError
 
@@ -66,13 +69,21 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
 
     given = given_options(settings)
     if resume is not None and out is None:
-        result = api.resume(resume, texts, device=device, **given)
+        with resumable_run(resume):
+            result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:
-        result = api.train(texts, out=out, device=device, **given)
+        with resumable_run(out):
+            result = api.train(texts, out=out, device=device, **given)
     else:
         raise ConfigError("Give a new directory with --out, or a run to resume with --resume.")
     if result.is_main_process:
         click.echo(str(result))
+
+
+def resumable_run(run: Path) -> contextlib.AbstractContextManager[None]:
+    """Print the command that resumes a training run if the user stops what runs in the block."""
+    command = shlex.join([PROGRAM, "train", "--resume", str(run)])
+    return resumable_command(lambda: command if run.exists() else None)
 
 
 def given_options(settings: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from elmokit.tasks.bilm_training import (
 from elmokit.tasks.checkpoint import TaskCounters, TaskTrainingState
 from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.task import TaskModel
+from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import build_optimizer, clip_gradients
 from elmokit.training.run_folder import MetricsLog, write_json
 from elmokit.weights.folder import save_tensors
@@ -94,6 +95,7 @@ def train_seed(
 
     Raises:
         TrainingError: The loss is not finite, or the checkpoint is damaged.
+        TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
     """
     folder.mkdir(parents=True, exist_ok=True)
     recover_interrupted(folder)
@@ -124,7 +126,8 @@ def train_seed(
         state.restore(folder / "checkpoint")
     MetricsLog(folder / "metrics.jsonl").truncate(state.counters.n_steps)
     save_if_best(state, folder, setup.task.name)
-    _SeedLoop(setup, train, dev, state, seed, folder, progress, on_evaluation).run()
+    with stop_requests() as stop:
+        _SeedLoop(setup, train, dev, state, seed, folder, progress, on_evaluation).run(stop)
     counters = state.counters
     result = {
         "seed": seed,
@@ -164,7 +167,12 @@ class _SeedLoop:
         self.meter = CostMeter(setup.device)
         self.started = self.saved = time.monotonic()
 
-    def run(self) -> None:
+    def run(self, stop: StopRequest) -> None:
+        """Train to the end.
+
+        Raises:
+            TrainingInterrupted: The user asked to stop. A checkpoint of the last step was saved.
+        """
         config, counters = self.config, self.state.counters
         while not counters.is_over:
             if self.state.model.inputs.elmo is not None:
@@ -182,6 +190,11 @@ class _SeedLoop:
                     self._save()
                 elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
                     self._save()
+                if stop.is_made:
+                    self._save()
+                    raise TrainingInterrupted(
+                        f"Stopped after step {counters.n_steps:,} of seed {self.seed}, and saved a checkpoint."
+                    )
             if not counters.is_over:
                 counters.epoch, counters.step = counters.epoch + 1, 0
                 is_last = counters.epoch == config.epochs

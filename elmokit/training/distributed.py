@@ -67,6 +67,14 @@ class World:
             raise error
         return result  # type: ignore[no-any-return]
 
+    def any(self, condition: bool, device: torch.device) -> bool:
+        """Return whether a condition holds in some process. Every process must call this."""
+        if self.size == 1:
+            return condition
+        flag = torch.tensor([float(condition)], device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag.item())
+
     def mean(self, values: Tensor) -> Tensor:
         """Average a tensor over processes, in place."""
         if self.size > 1:

@@ -32,6 +32,7 @@ from elmokit.training.checkpoint import restore_optimizer
 from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.distributed import World
+from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
 from elmokit.training.plan import config_optimizer, model_sizes, seconds_per_step, training_plan
@@ -93,6 +94,7 @@ def run_training(
         TrainingError: The run has other settings; the loss is not a number; or memory is too small. The last
             checkpoint stays.
         LockedError: Another process is training there.
+        TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
     """
     corpus.check(config, world.size)
     if not world.is_main_process:
@@ -111,9 +113,9 @@ def run_training(
             loop = _TrainingLoop(
                 config, corpus, run, initial, initial_optimizer, found, world, torch.device(device), report
             )
-            with contextlib.closing(loop):
+            with contextlib.closing(loop), stop_requests() as stop:
                 loop.prepare(hours_from_now)
-                return loop.run_to_end(card)
+                return loop.run_to_end(card, stop)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -248,8 +250,12 @@ class _TrainingLoop:
             return self.state.counters.n_predictions + n_steps * config.predictions_per_step * self.world.size
         return max(1, round((config.epochs or 1.0) * self.corpus.n_predictions))
 
-    def run_to_end(self, card: dict[str, Any]) -> Perplexity:
-        """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
+    def run_to_end(self, card: dict[str, Any], stop: StopRequest) -> Perplexity:
+        """Train until the length is reached or early stopping ends it, and return the last held-out perplexity.
+
+        Raises:
+            TrainingInterrupted: The user asked to stop. A checkpoint of the last step was saved.
+        """
         config, state, counters = self.config, self.state, self.state.counters
         result = self._evaluate_and_keep_best(card) if self.evaluates_first else None
         meter = ThroughputMeter(counters.n_predictions)
@@ -281,9 +287,13 @@ class _TrainingLoop:
                 self.report(progress)
             # The log comes before the checkpoint: after an interruption between the two, the log is truncated to the
             # checkpoint. The other way round, a line would be missing.
-            if is_last or self._stopped_early() or counters.n_steps % config.save_every == 0:
+            # The processes agree on it, because each may get its signal during another step, and all save together.
+            stops = self.world.any(stop.is_made, state.device)
+            if is_last or stops or self._stopped_early() or counters.n_steps % config.save_every == 0:
                 with meter.paused():
                     save_checkpoint(state, self.run, self.world)
+            if stops:
+                raise TrainingInterrupted(f"Stopped after step {counters.n_steps:,}, and saved a checkpoint.")
         # A run that was complete when it was resumed takes no step and has no result yet.
         return result if result is not None else self._evaluate()
 
