@@ -40,6 +40,21 @@ def test_the_same_name_at_two_urls_is_two_files(server: Server) -> None:
     assert [fetch(server.address(f"/{place}/options.json")).read_bytes() for place in "ab"] == [b"a", b"b"]
 
 
+def test_plain_http_without_a_checksum_is_warned_of(
+    server: Server, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    for name in ("here", "there", "known"):
+        server.answers[f"/{name}"] = Handler.give
+    fetch(server.address("/here"))  # on this machine
+    monkeypatch.setattr(fetching, "_is_this_machine", lambda url: False)
+    fetch(server.address(f"/known#sha256={hashlib.sha256(BODY).hexdigest()}"))
+    assert not recwarn
+    with pytest.warns(UserWarning, match="plain http"):
+        fetch(server.address("/there"))
+    fetch(server.address("/there"))  # downloaded already
+    assert not recwarn
+
+
 def test_the_checksum_is_recorded_and_checked(server: Server) -> None:
     server.answers["/w"] = Handler.give
     path = fetch(server.address("/w"))

@@ -158,7 +158,7 @@ def test_the_table_of_published_models_is_complete() -> None:
         assert model.read_on
         for place in model.locations:
             addresses = [place.weights, *([place.options] if place.options else [])]
-            assert all(address.startswith(("https://", "http://")) for address in addresses)
+            assert all(address.startswith("https://") for address in addresses)
             assert place.options or place.weights.endswith((".zip", ".tar.gz"))
     wanted = {"small", "medium", "original", "original-5.5b", "portuguese", "japanese", "german", "basque", "pubmed"}
     assert wanted <= set(taken)
@@ -180,7 +180,7 @@ def test_models_of_the_nlpl_repository_have_names() -> None:
     assert (many_languages()["arabic"], many_languages()["dutch"], many_languages()["chinese"]) == (136, 164, 179)
     found = find_published("nlpl:210")
     assert found is not None
-    assert found.locations == (ModelLocation("http://vectors.nlpl.eu/repository/20/210.zip"),)
+    assert found.locations == (ModelLocation("https://vectors.nlpl.eu/repository/20/210.zip"),)
     finnish, number = find_published("many-langs:finnish"), find_published("nlpl:149")
     assert finnish is not None
     assert number is not None

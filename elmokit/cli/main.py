@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+import warnings
+from typing import Any
 
 import click
 
@@ -103,6 +105,7 @@ def main() -> None:
     # As Ctrl-C: temporary files are removed on the way out, and what can be resumed says how.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.formatwarning = _format_warning
     try:
         sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
@@ -123,6 +126,11 @@ def main() -> None:
         if not is_out_of_memory(error):
             raise
         _fail("Out of memory. Use a smaller batch, shorter lines, a smaller model or a larger machine.", BAD_INPUT)
+
+
+def _format_warning(message: Warning | str, category: type[Warning], *location: Any) -> str:
+    """Format a warning as one line that starts with the program's name, like an error."""
+    return f"{PROGRAM}: {'warning' if category is UserWarning else category.__name__}: {message}\n"
 
 
 def _fail(message: str, code: int) -> None:

@@ -24,6 +24,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -152,6 +153,12 @@ def fetch(url: str | Path) -> Path:
         _check(path, _recorded_sha256(record, remedy), f"It has changed since it was downloaded. {remedy}")
     else:
         _download_to(url, path, record, sha256)
+        if scheme == "http" and not sha256 and not _is_this_machine(url):
+            warnings.warn(
+                f"{url} was downloaded over plain http, so anyone between you and the server could have replaced the "
+                "file. Use https if the server has it, or end the URL with #sha256= and the publisher's checksum.",
+                stacklevel=2,
+            )
     if sha256:
         _check(path, sha256, f"It is not the file that was asked for. Check the URL {url}.")
     return path
@@ -169,6 +176,10 @@ def split_url(url: str) -> SplitResult:
     except ValueError as error:
         raise ConfigError(f"{url} is not a valid URL: {error}. Check it for typing errors.") from None
     return parts
+
+
+def _is_this_machine(url: str) -> bool:
+    return _split(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _path_of_file_url(url: str) -> Path:
