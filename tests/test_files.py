@@ -13,7 +13,8 @@ import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
 from elmokit.io import text_files
-from elmokit.io.atomic import atomic_write, check_output_path
+from elmokit.io.atomic import atomic_write, check_output_path, is_unused
+from elmokit.io.lock import LOCK, file_lock
 from elmokit.io.text_files import (
     MAX_LINE_BYTES,
     check_input_file,
@@ -78,6 +79,17 @@ def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeyp
         (path / "inner" / "deep").write_text("content")
     assert events[-2:] == ["rename folder", tmp_path.name]
     assert sorted(events[:-2]) == ["deep", "folder", "inner"]
+
+
+def test_a_directory_of_a_lock_and_temporary_directories_counts_as_unused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert is_unused(run)
+    with file_lock(run / LOCK):
+        (run / ".config.toml.abcdefgh").mkdir()
+        assert is_unused(run)
+    (run / ".gitignore").write_text("")
+    assert not is_unused(run)
+    assert not is_unused(run / ".gitignore")
 
 
 def test_an_existing_output_is_rejected_and_unchanged(tmp_path: Path) -> None:

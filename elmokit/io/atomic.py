@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from elmokit.errors import OutputError
+from elmokit.io.lock import LOCK
 
 SUFFIX_LENGTH = 8  # random characters at the end of a temporary directory's name, as tempfile.mkdtemp makes them
 
@@ -124,6 +125,15 @@ def recover_interrupted(folder: Path) -> None:
         if (workspace / "old").exists() and not (folder / name).exists():
             (workspace / "old").rename(folder / name)
         shutil.rmtree(workspace)
+
+
+def is_unused(path: Path) -> bool:
+    """Return whether nothing is at a path, or a directory that a process left that was killed before it wrote anything:
+    one with nothing but a lock and temporary directories.
+    """
+    if not path.exists():
+        return True
+    return path.is_dir() and all(inside.name == LOCK for inside in set(path.iterdir()).difference(_workspaces(path)))
 
 
 def _workspaces(folder: Path) -> list[Path]:

@@ -10,6 +10,9 @@ import filelock
 
 from elmokit.errors import LockedError, OutputError
 
+LOCK = "lock"
+"""The name of the lock file in a directory that one process at a time writes to."""
+
 
 @contextlib.contextmanager
 def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Iterator[None]:

@@ -34,7 +34,7 @@ from numpy.typing import DTypeLike, NDArray
 from elmokit.errors import OutputError
 from elmokit.io.atomic import sync
 from elmokit.io.checksums import WrittenExtents, extents_of, find_damage
-from elmokit.io.lock import file_lock
+from elmokit.io.lock import LOCK, file_lock
 
 JOURNAL = "journal.json"
 COMMIT_SECONDS = 2.0
@@ -43,7 +43,6 @@ COMMIT_SECONDS = 2.0
 IfExists = Literal["resume", "restart", "refuse"]
 """What to do with a store that holds committed data: continue it, discard it, or raise an error."""
 
-_LOCK = "lock"
 _CHECKSUMS = "checksums"
 _NEW_JOURNAL = "journal.new"
 _OLD_INDEX_JOURNAL = "record.json"  # of an index of occurrences made before stores had a common journal
@@ -273,7 +272,7 @@ class ResumableStore:
             # Before the lock, because taking the lock creates the directory and a file in it.
             self._refuse_other_files()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(file_lock(self.folder / _LOCK, self._locked_message, wait=self._wait))
+            stack.enter_context(file_lock(self.folder / LOCK, self._locked_message, wait=self._wait))
             stack.callback(self._close)
             try:
                 self._load()
@@ -452,7 +451,7 @@ class ResumableStore:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
         if not self.folder.exists() or any((self.folder / name).exists() for name in (JOURNAL, _OLD_INDEX_JOURNAL)):
             return
-        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {_LOCK, _NEW_JOURNAL}:
+        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, _NEW_JOURNAL}:
             return  # the process died before it wrote the first journal
         raise OutputError(f"{self.folder} already exists and is not an elmokit output. Choose another name.")
 
@@ -502,7 +501,7 @@ class ResumableStore:
         """Remove the files of the store, and its directory if nothing else is in it."""
         with contextlib.suppress(OSError):
             # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
-            names = [*self._names, _CHECKSUMS, JOURNAL, _NEW_JOURNAL, _LOCK]
+            names = [*self._names, _CHECKSUMS, JOURNAL, _NEW_JOURNAL, LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
                 path.unlink(missing_ok=True)
             self.folder.rmdir()

@@ -24,7 +24,7 @@ from elmokit.errors import (
     UnknownLabelError,
 )
 from elmokit.fingerprint import fingerprint
-from elmokit.io.atomic import recover_interrupted
+from elmokit.io.atomic import is_unused, recover_interrupted
 from elmokit.io.progress import ProgressCallback
 from elmokit.nn.devices import parse_device
 from elmokit.tasks.allennlp_archive.files import is_task_archive
@@ -42,6 +42,7 @@ from elmokit.tasks.run_folder import (
     elmo_start,
     finished_seeds,
     mean_and_deviation,
+    read_facts,
     read_vocabulary,
     resolve_path,
     start_run,
@@ -101,7 +102,7 @@ def train_task(
         >>> results["dev"]["f1"]["mean"]
     """
     run = Path(run)
-    if run.exists() and not (resume and run.is_dir()):
+    if not is_unused(run) and not (resume and run.is_dir()):
         raise OutputError(f"{run} already exists. Pass --resume to continue a run, or choose another directory.")
     torch_device = parse_device(device)
     task.check_inputs(config)
@@ -356,9 +357,9 @@ def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device
         FormatError: It is not the one that the training was finished with.
     """
     source = str(run / f"seed-{seed}" / OWN_BILM) if config.trainable else _model_of(config, run)
-    facts = read_json(run / f"seed-{seed}" / "result.json" if config.trainable else run / "run.json")
+    facts = read_facts(run, f"seed-{seed}/result.json" if config.trainable else "run.json")
     elmo = _open_elmo(config, source, device)
-    expected, found = facts.get("bilm", {}).get("fingerprint"), fingerprint(elmo.model, elmo.start)
+    expected, found = facts.fingerprint, fingerprint(elmo.model, elmo.start)
     if expected != found:
         raise FormatError(
             f"{run} was trained with another biLM than the one that is now at {source or DEFAULT_MODEL} (fingerprint "

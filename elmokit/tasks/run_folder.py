@@ -97,17 +97,17 @@ class RunFacts:
         return None if self.bilm is None else self.bilm.fingerprint
 
 
-def read_facts(run: Path) -> RunFacts:
-    """Read ``run.json``.
+def read_facts(run: Path, name: str = "run.json") -> RunFacts:
+    """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM.
 
     Raises:
         ModelNotFoundError, FormatError: It is missing or damaged.
     """
-    content = read_json(run / "run.json")
+    content = read_json(run / name)
     try:
         return msgspec.convert(content, RunFacts)
     except msgspec.ValidationError as error:
-        raise FormatError(f"{run / 'run.json'} is damaged ({error}). Copy the run again.") from None
+        raise FormatError(f"{run / name} is damaged ({error}). Copy the run again.") from None
 
 
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:

@@ -20,9 +20,7 @@ from typing import Any
 
 from elmokit.errors import TrainingError
 from elmokit.io.atomic import atomic_write, sync
-from elmokit.io.lock import file_lock
-
-LOCK = "lock"
+from elmokit.io.lock import LOCK, file_lock
 
 
 def run_lock(run: Path) -> contextlib.AbstractContextManager[None]:

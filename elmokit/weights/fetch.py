@@ -179,7 +179,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def _is_this_machine(url: str) -> bool:
-    return _split(url).hostname in ("localhost", "127.0.0.1", "::1")
+    return split_url(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _path_of_file_url(url: str) -> Path:
