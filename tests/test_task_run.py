@@ -116,6 +116,17 @@ def test_all_files_and_packages_that_a_run_rests_on_are_written_down(tmp_path: P
         train_task(task, config, tmp_path / "run", resume=True)
 
 
+def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp_path: Path) -> None:
+    task, config = tiny("ner", tmp_path / "data", train={"epochs": 1})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").touch()
+    (tmp_path / "run" / ".vocabulary.json.abcdefgh").mkdir()
+    train_task(task, config, tmp_path / "run")
+    assert not list((tmp_path / "run").rglob(".*"))
+    with pytest.raises(OutputError, match="already exists"):
+        train_task(task, config, tmp_path / "run")
+
+
 def test_layers_are_computed_before_training_and_shared_between_runs(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import warnings
-from typing import Any
 
 import click
 
@@ -103,7 +102,8 @@ def main() -> None:
     An error that the user can fix is printed as one line on standard error, with exit code 2.
     """
     # As Ctrl-C: temporary files are removed on the way out, and what can be resumed says how.
-    if threading.current_thread() is threading.main_thread():
+    is_main_thread = threading.current_thread() is threading.main_thread()  # only it can set handlers
+    if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _format_warning
     try:
@@ -128,7 +128,9 @@ def main() -> None:
         _fail("Out of memory. Use a smaller batch, shorter lines, a smaller model or a larger machine.", BAD_INPUT)
 
 
-def _format_warning(message: Warning | str, category: type[Warning], *location: Any) -> str:
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """Format a warning as one line that starts with the program's name, like an error."""
     return f"{PROGRAM}: {'warning' if category is UserWarning else category.__name__}: {message}\n"
 
