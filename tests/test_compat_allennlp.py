@@ -20,7 +20,9 @@ from elmokit.compat.allennlp import (
     ConfigurationError,
     Elmo,
     ElmoEmbedder,
+    ELMoTokenCharactersIndexer,
     ElmoTokenEmbedder,
+    Params,
     _ElmoBiLm,
     _ElmoCharacterEncoder,
     batch_to_ids,
@@ -487,6 +489,46 @@ def test_token_embedder_projects_inputs_of_any_rank(files: Files) -> None:
     assert embedder(ids).shape == (1, 2, 20)
     assert embedder(ids[:, None, :1]).shape == (1, 1, 1, 20)
     assert ElmoTokenEmbedder(files.options, files.weights)(ids).shape == (1, 2, DIM)
+
+
+# --- from_params
+
+
+@torch.no_grad()
+def test_from_params_passes_a_table_of_a_config_to_the_constructor(files: Files) -> None:
+    table = {"options_file": files.options, "weight_file": files.weights, "dropout": 0.0}
+    ids = batch_to_ids([["a", "b"]])
+    expected = Elmo(files.options, files.weights, 1, dropout=0.0)(ids)["elmo_representations"][0]
+    elmo = Elmo.from_params(params=Params({**table, "num_output_representations": 1}))
+    torch.testing.assert_close(elmo(ids)["elmo_representations"][0], expected)
+    embedder = ElmoTokenEmbedder.from_params(vocab=None, params={"type": "elmo_token_embedder", **table})
+    torch.testing.assert_close(embedder(ids), expected)
+    assert ElmoTokenEmbedder.from_params({**table, "projection_dim": 20}).get_output_dim() == 20
+    assert "dropout" in table
+    indexer = ELMoTokenCharactersIndexer.from_params(Params({"type": "elmo_characters", "tokens_to_add": {"<S>": 30}}))
+    assert indexer.tokens_to_indices(["<S>"], None)["elmo_tokens"][0][:3] == [259, 31, 260]
+
+
+def test_from_params_takes_the_words_of_a_namespace_of_the_vocabulary(files: Files) -> None:
+    class Vocabulary:
+        def get_token_to_index_vocabulary(self, namespace: str) -> dict[str, int]:
+            return {"tokens": {"@@PADDING@@": 0, "cat": 1}}[namespace]
+
+    table = {"options_file": files.options, "weight_file": files.weights, "namespace_to_cache": "tokens"}
+    embedder = ElmoTokenEmbedder.from_params(vocab=Vocabulary(), params=table)
+    assert embedder(None, torch.tensor([[1, 1]])).shape == (1, 2, DIM)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"do_layernorm": True, "size": 3}, "ElmoTokenEmbedder has no parameters named do_layernorm, size"),
+        ({"type": "embedding"}, "type is 'embedding'; ElmoTokenEmbedder is registered as 'elmo_token_embedder'"),
+    ],
+)
+def test_from_params_rejects_what_the_constructor_does_not_know(table: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ElmoTokenEmbedder.from_params(table)
 
 
 # --- ElmoEmbedder

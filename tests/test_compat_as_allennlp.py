@@ -18,6 +18,7 @@ import pickle, sys
 import torch
 import allennlp.commands.elmo
 from allennlp.commands.elmo import ElmoEmbedder
+from allennlp.common import Params
 from allennlp.common.checks import ConfigurationError
 from allennlp.data.token_indexers import ELMoTokenCharactersIndexer
 from allennlp.data.token_indexers.elmo_indexer import ELMoCharacterMapper
@@ -37,7 +38,8 @@ again.elmo_bilm.to(device="cpu")
 again.elmo_bilm._elmo_lstm._states = tuple([state.to("cpu") for state in again.elmo_bilm._elmo_lstm._states])
 print((again.embed_sentence(["hello"]) == ee.embed_sentence(["hello"])).all())
 
-elmo = Elmo(options, weights, 2, dropout=0)
+table = {"options_file": options, "weight_file": weights, "num_output_representations": 2, "dropout": 0}
+elmo = Elmo.from_params(Params(table))
 print(elmo(batch_to_ids([["First", "sentence", "."]]))["elmo_representations"][1].shape)
 for name in ("allennlp.models", "allennlp.modules.attention"):
     try:

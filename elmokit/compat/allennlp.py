@@ -32,6 +32,7 @@ from elmokit.compat.allennlp_layers import (
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm, LstmCellWithProjection
 from elmokit.compat.allennlp_modules import Elmo, ElmoTokenEmbedder, _ElmoBiLm
+from elmokit.compat.allennlp_params import Params
 from elmokit.compat.allennlp_text import (
     ELMoCharacterMapper,
     ELMoTokenCharactersIndexer,
@@ -48,6 +49,7 @@ __all__ = [
     "ElmoLstm",
     "ElmoTokenEmbedder",
     "LstmCellWithProjection",
+    "Params",
     "ScalarMix",
     "_ElmoBiLm",
     "_ElmoCharacterEncoder",

@@ -20,6 +20,7 @@ from elmokit.compat.allennlp_layers import (
     set_parameters,
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm
+from elmokit.compat.allennlp_params import FromParams
 from elmokit.text.characters import encode_tokens
 from elmokit.weights.allennlp import from_allennlp, lstm_to_allennlp
 from elmokit.weights.model import PretrainedBiLM
@@ -165,7 +166,7 @@ class _ElmoBiLm(nn.Module):
         return PretrainedBiLM(from_allennlp(self.state_dict(), self.config), "allennlp")
 
 
-class Elmo(nn.Module):
+class Elmo(FromParams, nn.Module):
     """AllenNLP's ``Elmo``: learned mixes of a biLM's layers. As there, it starts in training mode with dropout 0.5.
 
     Args:
@@ -264,8 +265,10 @@ class Elmo(nn.Module):
         return {"elmo_representations": representations, "mask": kept.unflatten(0, leading)}
 
 
-class ElmoTokenEmbedder(nn.Module):
+class ElmoTokenEmbedder(FromParams, nn.Module):
     """AllenNLP's ``ElmoTokenEmbedder``: one mix as a tensor, with an optional projection; arguments as in ``Elmo``."""
+
+    registered_name = "elmo_token_embedder"
 
     def __init__(
         self,

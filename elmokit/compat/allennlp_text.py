@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device, open_files
+from elmokit.compat.allennlp_params import FromParams
 from elmokit.errors import OutputError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.text_files import read_lines
@@ -69,11 +70,13 @@ class ELMoCharacterMapper:
         return isinstance(other, ELMoCharacterMapper) and self.__dict__ == other.__dict__
 
 
-class ELMoTokenCharactersIndexer:
+class ELMoTokenCharactersIndexer(FromParams):
     """Maps tokens (strings, or objects with ``text``) to lists of character ids; has the methods of 2.10 and of 0.9.
 
     There is no vocabulary; arguments of that name are ignored.
     """
+
+    registered_name = "elmo_characters"
 
     def __init__(
         self,

@@ -33,8 +33,9 @@ PROVIDED: dict[str, dict[str, object]] = {
         "DEFAULT_WEIGHT_FILE": DEFAULT_MODEL,
         "DEFAULT_BATCH_SIZE": 64,
     },
-    "allennlp.common": {},
+    "allennlp.common": {"Params": elmo.Params},
     "allennlp.common.checks": {"ConfigurationError": elmo.ConfigurationError},
+    "allennlp.common.params": {"Params": elmo.Params},
     "allennlp.data": {},
     "allennlp.data.token_indexers": {"ELMoTokenCharactersIndexer": elmo.ELMoTokenCharactersIndexer},
     "allennlp.data.token_indexers.elmo_indexer": {
