@@ -32,6 +32,7 @@ from elmokit.compat.allennlp_layers import (
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm, LstmCellWithProjection
 from elmokit.compat.allennlp_modules import Elmo, ElmoTokenEmbedder, _ElmoBiLm
+from elmokit.compat.allennlp_multilang import ElmoTokenEmbedderMultiLang
 from elmokit.compat.allennlp_params import Params
 from elmokit.compat.allennlp_text import (
     ELMoCharacterMapper,
@@ -48,6 +49,7 @@ __all__ = [
     "ElmoEmbedder",
     "ElmoLstm",
     "ElmoTokenEmbedder",
+    "ElmoTokenEmbedderMultiLang",
     "LstmCellWithProjection",
     "Params",
     "ScalarMix",

@@ -52,8 +52,14 @@ PROVIDED: dict[str, dict[str, object]] = {
     "allennlp.modules.elmo_lstm": {"ElmoLstm": elmo.ElmoLstm},
     "allennlp.modules.lstm_cell_with_projection": {"LstmCellWithProjection": elmo.LstmCellWithProjection},
     "allennlp.modules.scalar_mix": {"ScalarMix": elmo.ScalarMix},
-    "allennlp.modules.token_embedders": {"ElmoTokenEmbedder": elmo.ElmoTokenEmbedder},
+    "allennlp.modules.token_embedders": {
+        "ElmoTokenEmbedder": elmo.ElmoTokenEmbedder,
+        "ElmoTokenEmbedderMultiLang": elmo.ElmoTokenEmbedderMultiLang,
+    },
     "allennlp.modules.token_embedders.elmo_token_embedder": {"ElmoTokenEmbedder": elmo.ElmoTokenEmbedder},
+    "allennlp.modules.token_embedders.elmo_token_embedder_multilang": {
+        "ElmoTokenEmbedderMultiLang": elmo.ElmoTokenEmbedderMultiLang
+    },
     "allennlp.nn": {},
     "allennlp.nn.util": {
         "add_sentence_boundary_token_ids": elmo.add_sentence_boundary_token_ids,

@@ -1,0 +1,131 @@
+"""AllenNLP 0.9's ELMo for several languages, whose vectors are aligned to one space."""
+
+from __future__ import annotations
+
+import _codecs
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elmokit.compat.allennlp_layers import ConfigurationError, Source
+from elmokit.compat.allennlp_modules import Elmo
+from elmokit.compat.allennlp_params import FromParams
+from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.weights.fetch import local_path
+
+
+class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
+    """AllenNLP 0.9's ``ElmoTokenEmbedderMultiLang``: an ``Elmo`` and an alignment matrix for each language.
+
+    Args:
+        options_files, weight_files: The files of each language, by its name, as for ``Elmo``.
+        do_layer_norm, dropout, requires_grad, vocab_to_cache, scalar_mix_parameters: As for ``Elmo``.
+        projection_dim: Project the aligned vectors to this size.
+        aligning_files: For each language a file with its matrix, a tensor or NumPy array saved with ``torch.save``.
+            A language without one is not aligned.
+        stateful: Carry the LSTM state from batch to batch, for each language.
+
+    Raises:
+        ModelError: A file cannot be opened.
+        ConfigurationError: The files are of different languages, or the sizes of the vectors differ.
+    """
+
+    registered_name = "elmo_token_embedder_multilang"
+
+    def __init__(
+        self,
+        options_files: Mapping[str, Source],
+        weight_files: Mapping[str, Source],
+        do_layer_norm: bool = False,
+        dropout: float = 0.5,
+        requires_grad: bool = False,
+        projection_dim: int | None = None,
+        vocab_to_cache: list[str] | None = None,
+        scalar_mix_parameters: list[float] | None = None,
+        aligning_files: Mapping[str, str | Path] | None = None,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        super().__init__()
+        if options_files.keys() != weight_files.keys() or not weight_files:
+            raise ConfigurationError(
+                f"options_files has the languages {', '.join(options_files) or 'none'} and weight_files has "
+                f"{', '.join(weight_files) or 'none'}. Give both files of each language."
+            )
+        sizes = {}
+        for lang, weight_file in weight_files.items():
+            elmo = Elmo(
+                options_files[lang],
+                weight_file,
+                1,
+                requires_grad,
+                do_layer_norm,
+                dropout,
+                vocab_to_cache,
+                scalar_mix_parameters=scalar_mix_parameters,
+                stateful=stateful,
+            )
+            self.add_module(f"elmo_{lang}", elmo)
+            sizes[lang] = elmo.get_output_dim()
+        if len(set(sizes.values())) > 1:
+            raise ConfigurationError(f"The vectors of the languages have different sizes: {sizes}.")
+        dim = next(iter(sizes.values()))
+        self.output_dim = projection_dim or dim
+        self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
+        for lang in weight_files:
+            file = (aligning_files or {}).get(lang)
+            matrix = _read_matrix(file, dim) if file else torch.eye(dim)
+            aligning = nn.Linear(dim, dim, bias=False)
+            aligning.weight = nn.Parameter(matrix, requires_grad=False)
+            self.add_module(f"aligning_{lang}", aligning)
+
+    def get_output_dim(self) -> int:
+        """Return the size of a vector."""
+        return self.output_dim
+
+    def forward(self, inputs: Tensor | None, lang: str, word_inputs: Tensor | None = None) -> Tensor:
+        """Embed character ids ``(batch, ..., time, chars)`` of one language as ``(batch, ..., time, output_dim)``.
+
+        Raises:
+            ConfigurationError: There is no such language.
+        """
+        if not hasattr(self, f"elmo_{lang}"):
+            raise ConfigurationError(f"There is no ELMo for the language {lang!r}.")
+        mixed = getattr(self, f"elmo_{lang}")(inputs, word_inputs)["elmo_representations"][0]
+        aligned: Tensor = getattr(self, f"aligning_{lang}")(mixed)
+        return aligned if self._projection is None else self._projection(aligned)
+
+
+def _read_matrix(source: str | Path, dim: int) -> Tensor:
+    """Read an alignment matrix without running code from its pickle.
+
+    Raises:
+        ModelNotFoundError: There is no such file.
+        FormatError: The file is not a matrix of the right size.
+    """
+    path = local_path(source)
+    try:
+        # The matrices that were published are NumPy arrays, which this mode of torch reads only if they are named.
+        with torch.serialization.safe_globals(_numpy_names()):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        matrix = torch.as_tensor(content, dtype=torch.float32)
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"The alignment matrix {source} is missing.") from None
+    except Exception as error:  # damaged bytes raise exceptions of any type
+        reason = (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
+        raise FormatError(f"{source} is not a matrix saved with torch.save ({reason}).") from None
+    if matrix.shape != (dim, dim):
+        raise FormatError(f"The matrix in {source} has the shape {tuple(matrix.shape)}; expected ({dim}, {dim}).")
+    return matrix
+
+
+def _numpy_names() -> list[Any]:
+    """Return what the pickle of a NumPy array of numbers asks for, under its names before and since NumPy 2."""
+    rebuild = np.zeros(1).__reduce__()[0]
+    names = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    kinds = [type(np.dtype(kind)) for kind in (np.float32, np.float64)]
+    return [*names, np.ndarray, np.dtype, *kinds, _codecs.encode]
