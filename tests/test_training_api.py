@@ -115,6 +115,19 @@ def test_the_callback_gets_counts_sizes_plan_and_every_line_of_the_log(corpus: P
     assert all(str(report) for report in reports)
 
 
+def test_a_resumed_run_reports_what_remains(corpus: Path) -> None:
+    def stop(report: TrainingReport) -> None:
+        if isinstance(report, TrainingProgress) and report.n_steps == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(corpus, held_out=corpus, out="run", report=stop, log_every=1, **{**SETTINGS, "save_every": 2})
+    reports: list[TrainingReport] = []
+    resume("run", report=reports.append)
+    (plan,) = (report for report in reports if isinstance(report, TrainingPlan))
+    assert (plan.n_steps_done, plan.n_steps, plan.seconds) == (2, 4, None)
+
+
 @pytest.mark.slow
 def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus: Path) -> None:
     settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300}

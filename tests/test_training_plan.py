@@ -86,6 +86,13 @@ def test_sizes_count_every_weight_and_what_the_optimizer_keeps_of_it(tmp_path: P
 def test_a_plan_counts_whole_steps_of_all_processes() -> None:
     plan = training_plan(CONFIG, 1000, 2, 0.5)
     assert (plan.n_steps, plan.seconds) == (42, 21.0)  # of 2 x 3 x 4 predictions
+    assert str(plan) == "1,000 predictions per direction in 42 steps of 12 per process; about 21 s"
+
+
+def test_the_plan_of_a_resumed_run_says_what_remains() -> None:
+    remaining = "remaining: 1,000 predictions per direction in 42 steps of 12 per process"
+    assert str(training_plan(CONFIG, 1000, 2, None, 7)) == f"resuming after step 7; {remaining}"
+    assert str(training_plan(CONFIG, 1000, 2, 0.5, 7)) == f"resuming after step 7; {remaining}; about 21 s"
 
 
 def test_evaluations_slow_down_the_whole_training_but_not_the_rate_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:

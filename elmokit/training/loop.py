@@ -178,6 +178,7 @@ class _TrainingLoop:
         if earlier is not None:
             settings.check_resumes(self.run, earlier)
         self._report_questionable_settings()
+        seconds: float | None = None
         earlier_total = 0 if earlier is None else earlier.n_predictions
         same_length = earlier is not None and _length(earlier.config) == _length(config)
         # A resumed run keeps its length: measured again, `hours` would give another number of steps, and the schedule
@@ -198,13 +199,14 @@ class _TrainingLoop:
                         "The schedule now spans the new length: the learning rate changes from "
                         f"{before:.3g} to {after:.3g}."
                     )
-            self.report(training_plan(config, max(0, self.total - counters.n_predictions), world.size, seconds))
         if self._stopped_early():
             self._notice(
                 f"The run stopped after {config.patience} evaluations without improvement. To continue, increase "
                 "patience or set it to 0."
             )
-        elif counters.n_predictions >= self.total:
+        elif (n_left := self.total - counters.n_predictions) > 0:
+            self.report(training_plan(config, n_left, world.size, seconds, counters.n_steps))
+        else:
             self._notice(
                 f"Training is already complete ({self.total:,} predictions). To continue, increase epochs, "
                 "tokens or hours."

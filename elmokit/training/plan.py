@@ -80,11 +80,12 @@ def seconds_per_step(
 
 
 def training_plan(
-    config: TrainingConfig, n_predictions: int, n_processes: int, seconds_per_step: float
+    config: TrainingConfig, n_predictions: int, n_processes: int, seconds_per_step: float | None, n_steps_done: int = 0
 ) -> TrainingPlan:
     """Return the plan of ``n_predictions`` more predictions."""
     n_steps = -(-n_predictions // (config.predictions_per_step * n_processes))
-    return TrainingPlan(n_predictions, n_steps, config.predictions_per_step, n_steps * seconds_per_step)
+    seconds = None if seconds_per_step is None else n_steps * seconds_per_step
+    return TrainingPlan(n_predictions, n_steps, config.predictions_per_step, seconds, n_steps_done)
 
 
 def model_sizes(config: TrainingConfig, losses: WindowLosses) -> ModelSizes:
@@ -100,7 +101,7 @@ def model_sizes(config: TrainingConfig, losses: WindowLosses) -> ModelSizes:
 def _n_activations(config: TrainingConfig, losses: WindowLosses) -> int:
     """Estimate the numbers that the backward pass of one window needs, as if all its tokens were distinct."""
     n_positions, model = config.batch_size * config.window_length, config.model
-    # The buffers of `lstm_training.py`: gates and their gradients; cells, their tanh and the projection's input; the
+    # The buffers of `nn/recurrence.py`: gates and their gradients; cells, their tanh and the projection's input; the
     # rest is inputs and outputs.
     per_lstm = 4 * model.hidden_dim * 2 + 3 * model.hidden_dim + 6 * model.projection_dim
     is_compiled = config.precision == "float32" and native_library_for(next(losses.parameters())) is not None

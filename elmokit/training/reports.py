@@ -73,14 +73,20 @@ class TrainingPlan:
     n_steps: int
     predictions_per_step: int
     """In one process."""
-    seconds: float
-    """Estimated from a few steps, without evaluations."""
+    seconds: float | None
+    """Estimated from a few steps, without evaluations. None if a resumed run keeps its length: its steps are not timed
+    again."""
+    n_steps_done: int = 0
+    """The steps of a resumed run that are done. They are not part of ``n_steps``."""
 
     def __str__(self) -> str:
-        return (
+        line = (
             f"{self.n_predictions:,} predictions per direction in {self.n_steps:,} steps of "
-            f"{self.predictions_per_step:,} per process; about {format_duration(self.seconds)}"
+            f"{self.predictions_per_step:,} per process"
         )
+        if self.n_steps_done:
+            line = f"resuming after step {self.n_steps_done:,}; remaining: {line}"
+        return line if self.seconds is None else f"{line}; about {format_duration(self.seconds)}"
 
 
 @dataclass(frozen=True)
