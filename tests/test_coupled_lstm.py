@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from elmokit.tasks.nn.coupled_lstm import (
     CoupledLSTM,
     CoupledLSTMStack,
-    run_coupled,
-    run_coupled_reference,
 )
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
-
-
-@pytest.mark.parametrize("dropped", [False, True])
-def test_the_written_out_gradient_equals_autograd(dropped: bool) -> None:
-    torch.manual_seed(1)
-    size = 4
-    shapes = [(5, 2, 3, 3 * size), (2, 3 * size, size), (2, 3, size), (2, 3, size)]
-    tensors = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
-    drop = torch.nn.functional.dropout(torch.ones(2, 3, size, dtype=torch.float64), 0.5) if dropped else None
-    upstream = torch.randn(5, 2, 3, size, dtype=torch.float64)
-    results = []
-    for run in (run_coupled, run_coupled_reference):
-        output = run(*tensors, drop)
-        results.append([output, *torch.autograd.grad(output, tensors, upstream)])
-    for ours, expected in zip(*results, strict=True):
-        assert torch.allclose(ours, expected, atol=1e-12)
 
 
 def test_two_steps_follow_the_formula() -> None:

@@ -5,32 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from elmokit.tasks.nn.highway_lstm import AlternatingLSTM, HighwayLSTM, run_highway, run_highway_reference
+from elmokit.tasks.nn.highway_lstm import AlternatingLSTM, HighwayLSTM
 
 MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
-
-
-def random_case(size: int = 4, dropped: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    torch.manual_seed(1)
-    tensors = [torch.randn(3, 5, 6 * size), torch.randn(5 * size, size), torch.randn(5 * size)]
-    drop = torch.nn.functional.dropout(torch.ones(3, size), 0.5) if dropped else None
-    return *[tensor.double().requires_grad_() for tensor in tensors], drop if drop is None else drop.double()  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dropped", [False, True])
-def test_the_written_out_gradient_equals_autograd(reverse: bool, dropped: bool) -> None:
-    from_input, weight, bias, drop = random_case(dropped=dropped)
-    upstream = torch.randn(3, 5, 4, dtype=torch.float64)
-    results = []
-    for run in (run_highway, run_highway_reference):
-        output = run(from_input, weight, bias, MASK, drop, reverse)
-        results.append([output, *torch.autograd.grad(output, (from_input, weight, bias), upstream)])
-    for ours, expected in zip(*results, strict=True):
-        assert torch.allclose(ours, expected, atol=1e-12)
-    assert not results[0][0][~MASK].any()
 
 
 def test_one_step_follows_the_formula() -> None:

@@ -7,18 +7,16 @@ One step from input ``x`` and state ``(h, c)``, with separate matrices for each 
     h' = r * (o * tanh(c')) + (1 - r) * (W_k x)
 
 Weight blocks have AllenNLP's order i, f, g, o, r, followed by k in the input's matrix.
-
-``run_highway`` computes a layer with its gradient written out, which is several times faster than autograd over a loop;
-``run_highway_reference`` has the formulas as above, and the two are tested against each other.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from elmokit.nn.recurrence import StepFunctions, run_recurrence, sigmoid_backward_, tanh_backward_
+from elmokit.nn.reversal import reorder, reversed_positions
 
 # The bypass k depends on the input alone, hence one block fewer for the state.
 N_STATE_BLOCKS = 5
@@ -71,137 +69,60 @@ class HighwayLSTM(nn.Module):
         Returns:
             ``(batch, time, hidden_dim)``, zero on padding.
         """
-        drop = None
-        if self.training and self.dropout:
-            # One mask for all steps (Gal and Ghahramani 2016): a new mask per step would erase the memory of long
-            # sequences.
-            drop = F.dropout(inputs.new_ones(len(inputs), self.hidden_dim), self.dropout)
-        return run_highway(
-            F.linear(inputs, self.input_weight, self.input_bias),
-            self.state_weight,
-            self.state_bias,
-            mask,
-            drop,
-            self.reverse,
+        # A backward layer reads each row reversed, so that padding comes last for it, too.
+        positions = reversed_positions(mask) if self.reverse else None
+        by_time = (inputs if positions is None else reorder(inputs, positions)).transpose(0, 1)
+        bias = F.pad(self.state_bias, (0, self.hidden_dim))
+        if self.input_bias is not None:
+            bias = bias + self.input_bias
+        zero = inputs.new_zeros(len(inputs), self.hidden_dim)
+        drop = F.dropout(torch.ones_like(zero), self.dropout) if self.training and self.dropout else None
+        outputs, *_ = run_recurrence(
+            HIGHWAY_STEP, by_time, self.input_weight, bias, self.state_weight, zero, zero, drop
         )
+        outputs = outputs.transpose(0, 1)
+        return (outputs if positions is None else reorder(outputs, positions)) * mask[..., None]
 
 
-def run_highway(
-    from_input: Tensor, state_weight: Tensor, state_bias: Tensor, mask: Tensor, drop: Tensor | None, reverse: bool
-) -> Tensor:
-    """Run one layer over a batch from a zero state.
-
-    Args:
-        from_input: ``(batch, time, 6 * hidden_dim)``: the input's contribution to the gates i, f, g, o, r, and k, which
-            bypasses the cell.
-        state_weight: ``(5 * hidden_dim, hidden_dim)``.
-        state_bias: ``(5 * hidden_dim,)``.
-        mask: ``(batch, time)`` bool, True on a real token; padding is on the right.
-        drop: ``(batch, hidden_dim)``, the dropout mask that multiplies the recurrent state; None for no dropout.
-        reverse: Read from the last step to the first.
-
-    Returns:
-        ``(batch, time, hidden_dim)``, zero on padding.
-    """
-    by_time = from_input.transpose(0, 1)
-    real = mask.t()[..., None].to(from_input.dtype)
-    if reverse:
-        # Padding then comes first. Masking the state keeps it at zero until the first real token.
-        by_time, real = by_time.flip(0), real.flip(0)
-    outputs: Tensor = _HighwayLayer.apply(by_time, state_weight, state_bias, real, drop)  # type: ignore[no-untyped-call]
-    return (outputs.flip(0) if reverse else outputs).transpose(0, 1)
+def _step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, squashed: Tensor, output: Tensor) -> None:
+    """Compute the elementwise part of one step; arguments as in ``StepFunctions.forward``."""
+    i_and_f, g, o_and_r, bypass = torch.split(gates, [n * cell_before.shape[-1] for n in (2, 1, 2, 1)], -1)
+    # Two calls for the four sigmoids.
+    i, f = i_and_f.sigmoid_().chunk(2, dim=-1)
+    o, r = o_and_r.sigmoid_().chunk(2, dim=-1)
+    torch.mul(f, cell_before, out=cell_after).addcmul_(i, g.tanh_())
+    torch.tanh(cell_after, out=squashed)
+    torch.lerp(bypass, o * squashed, r, out=output)  # r * o * tanh(c) + (1 - r) * bypass
 
 
-class _HighwayLayer(torch.autograd.Function):
-    """The loop over steps. What the backward pass needs has one buffer per quantity, over all steps.
-
-    Time comes first, ``(time, batch, ...)``, so that a step is one block of memory.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, from_input: Tensor, state_weight: Tensor, state_bias: Tensor, real: Tensor, drop: Tensor | None
-    ) -> Tensor:
-        n_steps, n_rows, _ = from_input.shape
-        size = state_weight.shape[1]
-        # The sums from the inputs; each step adds the recurrent product and replaces the sums by the activations.
-        gates = from_input[..., : 5 * size] + state_bias
-        bypass = from_input[..., 5 * size :].contiguous()
-        cells = from_input.new_zeros(n_steps + 1, n_rows, size)
-        squashed = from_input.new_empty(n_steps, n_rows, size)  # tanh of the cell
-        recurrent = from_input.new_zeros(n_steps, n_rows, size)
-        outputs = from_input.new_empty(n_steps, n_rows, size)
-        weight = state_weight.t()
-        for step in range(n_steps):
-            if step:
-                recurrent[step] = outputs[step - 1]
-                if drop is not None:
-                    recurrent[step].mul_(drop)
-                gates[step].addmm_(recurrent[step], weight)
-            i, f, g, o, r = gates[step].chunk(5, dim=1)
-            # i and f are neighbours, and so are o and r: two calls instead of four.
-            gates[step][:, : 2 * size].sigmoid_()
-            g.tanh_()
-            gates[step][:, 3 * size :].sigmoid_()
-            # Multiplied by `real`, so that padding leaves a zero state, whichever side it is on.
-            torch.mul(f, cells[step], out=cells[step + 1]).addcmul_(i, g).mul_(real[step])
-            torch.tanh(cells[step + 1], out=squashed[step])
-            # r * o * tanh(c) + (1 - r) * bypass
-            torch.lerp(bypass[step], o * squashed[step], r, out=outputs[step]).mul_(real[step])
-        ctx.save_for_backward(state_weight, real, drop, gates, bypass, cells, squashed, recurrent)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        state_weight, real, drop, gates, bypass, cells, squashed, recurrent = ctx.saved_tensors
-        n_steps, n_rows, size = squashed.shape
-        gradients = gates.new_empty(n_steps, n_rows, 6 * size)
-        hidden_gradient = torch.zeros_like(cells[0])
-        cell_gradient = torch.zeros_like(cells[0])
-        # `upstream` is the gradient of this step's output from above, `hidden_gradient` that from the next step.
-        for step in reversed(range(n_steps)):
-            i, f, g, o, r = gates[step].chunk(5, dim=1)
-            to_i, to_f, to_g, to_o, to_r, to_bypass = gradients[step].chunk(6, dim=1)
-            to_hidden = hidden_gradient.add_(upstream[0][step]).mul_(real[step])
-            # h = r * m + (1 - r) * k with m = o * tanh(c): dh/dr = m - k, dh/dm = r, dh/dk = 1 - r.
-            torch.mul(to_hidden, o * squashed[step] - bypass[step], out=to_r)
-            to_memory = to_hidden * r
-            torch.sub(to_hidden, to_memory, out=to_bypass)
-            torch.mul(to_memory, squashed[step], out=to_o)
-            to_cell = torch.ops.aten.tanh_backward(to_memory.mul_(o), squashed[step])
-            to_cell.add_(cell_gradient).mul_(real[step])
-            torch.mul(to_cell, g, out=to_i)
-            torch.mul(to_cell, cells[step], out=to_f)
-            torch.mul(to_cell, i, out=to_g)
-            torch.mul(to_cell, f, out=cell_gradient)
-            for gradient, activation in ((to_i, i), (to_f, f), (to_o, o), (to_r, r)):
-                torch.ops.aten.sigmoid_backward.grad_input(gradient, activation, grad_input=gradient)
-            torch.ops.aten.tanh_backward.grad_input(to_g, g, grad_input=to_g)
-            torch.mm(gradients[step][:, : 5 * size], state_weight, out=hidden_gradient)
-            if drop is not None:
-                hidden_gradient.mul_(drop)
-        # The weight's gradient as one product over all steps, instead of one small product per step.
-        to_gates = gradients[..., : 5 * size].flatten(0, 1)
-        return gradients, to_gates.t() @ recurrent.flatten(0, 1), to_gates.sum(dim=0), None, None
+def _step_backward(
+    gradient: Tensor,
+    gates: Tensor,
+    cell_before: Tensor,
+    cell_after: Tensor,
+    squashed: Tensor,
+    cell_gradient: Tensor,
+    gate_gradient: Tensor,
+) -> None:
+    """Compute the gradient of ``_step``; arguments as in ``StepFunctions.backward``."""
+    i, f, g, o, r, bypass = gates.chunk(N_INPUT_BLOCKS, dim=-1)
+    to_i, to_f, to_g, to_o, to_r, to_bypass = gate_gradient.chunk(N_INPUT_BLOCKS, dim=-1)
+    # h = r * m + (1 - r) * k with m = o * tanh(c): dh/dr = m - k, dh/dm = r, dh/dk = 1 - r.
+    torch.mul(gradient, o * squashed - bypass, out=to_r)
+    to_memory = gradient * r
+    torch.sub(gradient, to_memory, out=to_bypass)
+    torch.mul(to_memory, squashed, out=to_o)
+    to_cell = torch.ops.aten.tanh_backward(to_memory.mul_(o), squashed).add_(cell_gradient)
+    torch.mul(to_cell, g, out=to_i)
+    torch.mul(to_cell, cell_before, out=to_f)
+    torch.mul(to_cell, i, out=to_g)
+    torch.mul(to_cell, f, out=cell_gradient)
+    for activation_gradient, activation in ((to_i, i), (to_f, f), (to_o, o), (to_r, r)):
+        sigmoid_backward_(activation_gradient, activation)
+    tanh_backward_(to_g, g)
 
 
-def run_highway_reference(
-    from_input: Tensor, state_weight: Tensor, state_bias: Tensor, mask: Tensor, drop: Tensor | None, reverse: bool
-) -> Tensor:
-    """Compute the formulas step by step; arguments as in ``run_highway``."""
-    n_rows, n_steps, _ = from_input.shape
-    hidden = cell = from_input.new_zeros(n_rows, state_weight.shape[1])
-    outputs: list[Tensor] = [hidden] * n_steps
-    for step in reversed(range(n_steps)) if reverse else range(n_steps):
-        gates, bypass = torch.split(from_input[:, step], [len(state_weight), state_weight.shape[1]], dim=1)
-        recurrent = hidden if drop is None else hidden * drop
-        i, f, g, o, r = (gates + F.linear(recurrent, state_weight, state_bias)).chunk(N_STATE_BLOCKS, dim=1)
-        real = mask[:, step, None].to(hidden.dtype)
-        cell = (torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * cell) * real
-        highway_gate = torch.sigmoid(r)
-        hidden = (highway_gate * torch.sigmoid(o) * torch.tanh(cell) + (1 - highway_gate) * bypass) * real
-        outputs[step] = hidden
-    return torch.stack(outputs, dim=1) if outputs else from_input.new_zeros(n_rows, 0, state_weight.shape[1])
+HIGHWAY_STEP = StepFunctions(N_INPUT_BLOCKS, _step, _step_backward)
 
 
 class AlternatingLSTM(nn.Module):
