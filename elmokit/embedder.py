@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from elmokit.initial_state import initial_state
 from elmokit.long_text import read_in_chunks
 from elmokit.nn.devices import parse_device
 from elmokit.nn.kernels.backends import Precision, check_precision
+from elmokit.nn.layer_selection import Layers, LayerSelection, select_layers, within_boundaries
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
 from elmokit.text.batching import check_sentence, check_sentences, is_long, make_batch, map_in_batches, read_ahead
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
@@ -27,8 +26,6 @@ from elmokit.weights.model import PretrainedBiLM
 
 Start = Literal["warm", "zero", "stateful"]
 """The LSTM state that a sentence starts from; see :class:`Elmo`."""
-Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
-"""The layers that ``embed`` returns; see :meth:`Elmo.embed`."""
 Vectors = NDArray[np.float32]
 
 CHUNK_TOKENS = 4096
@@ -433,7 +430,7 @@ class Elmo(nn.Module):
             once, lists of one array: the vectors of its chunks in order.
         """
         selection = self._select(layers)
-        if selection.needs_chunks(sentences):
+        if _needs_chunks(sentences, selection):
             for chunk in self._embed_in_chunks(check_sentence(sentences[0]), selection, CHUNK_TOKENS):
                 yield [chunk]
         else:
@@ -444,7 +441,7 @@ class Elmo(nn.Module):
         return BiLMState(self.start_hidden, self.start_cell).repeat_row(n_rows)
 
     def _embed(
-        self, sentences: Iterator[Sequence[str]], selection: _LayerSelection, batch_tokens: int, batch_size: int
+        self, sentences: Iterator[Sequence[str]], selection: LayerSelection, batch_tokens: int, batch_size: int
     ) -> Iterator[Vectors]:
         if self.start == "stateful":
             # No rows yet: the state grows with the largest batch, and new rows start from zero, as in bilm-tf.
@@ -458,13 +455,13 @@ class Elmo(nn.Module):
 
         def compute(batch: list[Sequence[str]]) -> list[Vectors]:
             # A sentence that is too long is alone in its batch (`plan_batches`).
-            if selection.needs_chunks(batch):
+            if _needs_chunks(batch, selection):
                 return [self._embed_long(batch[0], selection)]
             return self._run_from_start(batch, selection)
 
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
-    def _embed_long(self, sentence: Sequence[str], selection: _LayerSelection) -> Vectors:
+    def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
         """Compute a long sentence chunk by chunk into one array, so that intermediate activations are never all in
         memory."""
         # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
@@ -477,7 +474,7 @@ class Elmo(nn.Module):
         return vectors
 
     def _embed_in_chunks(
-        self, sentence: Sequence[str], selection: _LayerSelection, chunk_tokens: int
+        self, sentence: Sequence[str], selection: LayerSelection, chunk_tokens: int
     ) -> Iterator[Vectors]:
         positions = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
         # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
@@ -501,13 +498,13 @@ class Elmo(nn.Module):
 
     @torch.no_grad()
     def _run(
-        self, sentences: Sequence[Sequence[str]], state: BiLMState, selection: _LayerSelection
+        self, sentences: Sequence[Sequence[str]], state: BiLMState, selection: LayerSelection
     ) -> tuple[list[Vectors], BiLMState]:
         (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
         return _vectors_of_sentences(selection, layers, batch.mask), state
 
     @torch.no_grad()
-    def _run_from_start(self, sentences: Sequence[Sequence[str]], selection: _LayerSelection) -> list[Vectors]:
+    def _run_from_start(self, sentences: Sequence[Sequence[str]], selection: LayerSelection) -> list[Vectors]:
         """Compute a batch from the start state. Layer 0 alone needs no LSTM, which takes most of the time."""
         if selection.is_context_free:
             token_vectors, batch = self.model.token_vectors(sentences, self.token_cache)
@@ -515,74 +512,17 @@ class Elmo(nn.Module):
             return _vectors_of_sentences(selection, layer_0[None], batch.mask)
         return self._run(sentences, self.start_state(len(sentences)), selection)[0]
 
-    def _select(self, layers: Layers) -> _LayerSelection:
-        """Check which layers are requested.
-
-        Raises:
-            ConfigError: A layer does not exist.
-        """
-        if layers == "all":
-            return _LayerSelection(slice(None))
-        if layers == "top":
-            return _LayerSelection(self.n_layers - 1)
-        if layers == "average":
-            return _LayerSelection("average")
-        if layers == "mix":
-            if not self.mixes:
-                raise ConfigError("layers is 'mix', but this Elmo has no scalar mix. Create it with n_mixes=1 or more.")
-            mix = self.mixes[0]
-            assert isinstance(mix, ScalarMix)
-            return _LayerSelection(mix)
-        requested: object = layers
-        is_list = isinstance(requested, Iterable) and not isinstance(requested, str)
-        numbers: list[Any] = list(requested) if is_list else [requested]  # type: ignore[call-overload]
+    def _select(self, layers: Layers) -> LayerSelection:
         name = self.model.source.name if self.model.source is not None else "this model"
-        available = f"{name} has layers 0 to {self.n_layers - 1}"
-        if not numbers or any(isinstance(number, bool) or not isinstance(number, Integral) for number in numbers):
-            raise ConfigError(
-                f"layers is {layers!r}. Choose 'all', 'top', 'average', 'mix', a layer number or a list of numbers; "
-                f"{available}."
-            )
-        for number in numbers:
-            if number not in range(self.n_layers):
-                raise ConfigError(f"Layer {number} does not exist: {available}.")
-        return _LayerSelection(numbers if is_list else int(numbers[0]))
+        return select_layers(layers, self.n_layers, self.mixes, name)
 
 
-@dataclass(frozen=True)
-class _LayerSelection:
-    """The requested layers: a number, several, all (a slice), their mean, or a scalar mix of them."""
-
-    layers: int | list[int] | slice | Literal["average"] | ScalarMix
-
-    @property
-    def needs_whole_batch(self) -> bool:
-        """Whether a vector depends on all vectors of its batch: a mix that normalizes over them."""
-        return isinstance(self.layers, ScalarMix) and self.layers.layer_norm
-
-    def needs_chunks(self, batch: Sequence[Sequence[str]]) -> bool:
-        """Return whether a planned batch is a single sentence that is too long to be computed at once."""
-        return is_long(len(batch[0])) and not self.needs_whole_batch
-
-    @property
-    def is_context_free(self) -> bool:
-        """Whether layer 0 alone is requested."""
-        return self.layers in (0, [0])
-
-    def apply(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Take the requested layers from ``(layers, batch, time, dim)``.
-
-        Args:
-            layers: All layers of a batch.
-            mask: ``(batch, time)``, boundaries included. Needed for a mix that normalizes over the batch.
-        """
-        if isinstance(self.layers, ScalarMix):
-            mixed: Tensor = self.layers(layers, None if mask is None else within_boundaries(mask))
-            return mixed
-        return layers.mean(dim=0) if self.layers == "average" else layers[self.layers]
+def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
+    """Return whether a planned batch is a single sentence that is too long to be computed at once."""
+    return is_long(len(batch[0])) and not selection.needs_whole_batch
 
 
-def _vectors_of_sentences(selection: _LayerSelection, layers: Tensor, mask: NDArray[np.bool_]) -> list[Vectors]:
+def _vectors_of_sentences(selection: LayerSelection, layers: Tensor, mask: NDArray[np.bool_]) -> list[Vectors]:
     """Take the requested layers of a batch, and cut them to the tokens of each sentence.
 
     Args:
@@ -595,14 +535,6 @@ def _vectors_of_sentences(selection: _LayerSelection, layers: Tensor, mask: NDAr
     rows = selected.movedim(-3, 0).float().cpu().numpy()
     # Copies, so that keeping one short sentence does not keep its whole batch in memory.
     return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, mask.sum(axis=1), strict=True)]
-
-
-def within_boundaries(mask: Tensor) -> Tensor:
-    """Return the mask of a batch without its boundaries: True only on the tokens between ``<S>`` and ``</S>``."""
-    inner = torch.zeros_like(mask)
-    # Position t is a token if t > 0 and position t + 1 is real: then t is not the row's </S>.
-    inner[:, 1:-1] = mask[:, 2:]
-    return inner
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:

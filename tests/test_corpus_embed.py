@@ -18,10 +18,11 @@ from elmokit.bilm import BiLMConfig
 from elmokit.corpus.embed import _settings, embed_file
 from elmokit.corpus.hdf5 import DatasetNames
 from elmokit.corpus.writer import ResumableWriter, partial_folder
-from elmokit.embedder import Elmo, Layers, Start
+from elmokit.embedder import Elmo, Start
 from elmokit.errors import OutputError, TextError
 from elmokit.io import resumable
 from elmokit.io.text_files import split_tokens
+from elmokit.nn.layer_selection import Layers
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.bilm import BiLM, BiLMConfig
-from elmokit.embedder import Elmo, Layers
+from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
+from elmokit.nn.layer_selection import Layers
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model

@@ -12,8 +12,9 @@ from elmokit.corpus.estimate import check_disk_space, describe_work, format_byte
 from elmokit.corpus.hdf5 import VectorFileLayout
 from elmokit.corpus.reading import CorpusSentence, SentenceCounts, count_sentences
 from elmokit.corpus.writer import WriteProgress
-from elmokit.embedder import Elmo, Layers
+from elmokit.embedder import Elmo
 from elmokit.errors import OutputError
+from elmokit.nn.layer_selection import Layers
 from tests.conftest import random_model
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from elmokit import Elmo, embedder
 from elmokit.bilm import PRESETS
-from elmokit.embedder import Layers
 from elmokit.errors import ConfigError, TextError
 from elmokit.long_text import read_in_chunks
+from elmokit.nn.layer_selection import Layers
 from elmokit.text import batching
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import WORDS, random_model

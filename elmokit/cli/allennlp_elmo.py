@@ -50,10 +50,11 @@ def allennlp_elmo(
     not). An existing OUTPUT is replaced when the new one is complete. Blank lines are refused.
     """
     from elmokit.corpus.embed import embed_file
-    from elmokit.embedder import Elmo, Layers
+    from elmokit.embedder import Elmo
     from elmokit.io.atomic import check_output_path
     from elmokit.io.progress import ProgressBar
     from elmokit.io.text_files import check_input_file
+    from elmokit.nn.layer_selection import Layers
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]

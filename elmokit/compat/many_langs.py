@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedder import Elmo, Layers, Start
+from elmokit.embedder import Elmo, Start
 from elmokit.errors import ConfigError
+from elmokit.nn.layer_selection import Layers
 
 AVERAGE = -1
 ALL = -2

@@ -24,13 +24,14 @@ from elmokit.corpus.hdf5 import DatasetNames, StoredDtype, VectorFileLayout, che
 from elmokit.corpus.reading import SentencePool, count_sentences, read_corpus_sentences, read_pools
 from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.writer import ResumableWriter, open_resumable
-from elmokit.embedder import Elmo, Layers, Vectors
+from elmokit.embedder import Elmo, Vectors
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import check_extension, check_output_path
 from elmokit.io.hdf5 import HDF5_SUFFIXES
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import STDIN, check_input_file, split_tokens
 from elmokit.nn.kernels.backends import requested_backend
+from elmokit.nn.layer_selection import Layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 
 # A few items even out pools and writes of different speed; each one more costs memory.

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from elmokit.corpus.reading import CorpusSentence, SentenceCounts
 from elmokit.corpus.writer import WriteProgress, partial_folder
-from elmokit.embedder import Elmo, Layers
+from elmokit.embedder import Elmo
 from elmokit.errors import OutputError
 from elmokit.io.progress import format_duration
+from elmokit.nn.layer_selection import Layers
 
 TRIAL_TOKENS = 1000
 MIN_TOKENS_FOR_TRIAL = 20 * TRIAL_TOKENS  # shorter texts take seconds
