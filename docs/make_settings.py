@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 from collections.abc import Iterator
 from typing import Any
 
 from elmokit.bilm import PRESETS
-from elmokit.config import to_toml
+from elmokit.config import describe_type, to_toml
 from elmokit.tasks.config import TaskDataConfig
 from elmokit.tasks.table import TASKS
 from elmokit.training.config import FINETUNING, RECIPES, TrainingConfig
@@ -136,7 +135,12 @@ def _table(cls: type, but: type | None = None) -> str:
         default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
         if field.default is None and bool in typing.get_args(hint):
             default = "see right"  # here `false` in a file does not mean none
-        cells = (f"`{field.name}`", _type(hint), default, " ".join(field.metadata["help"].replace("``", "`").split()))
+        cells = (
+            f"`{field.name}`",
+            describe_type(hint, literal="`{}`"),
+            default,
+            " ".join(field.metadata["help"].replace("``", "`").split()),
+        )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
@@ -147,19 +151,6 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value, value))}]"
     return to_toml({"x": value}).removeprefix("x = ").strip()
-
-
-def _type(hint: Any) -> str:
-    """Return a type in words."""
-    arguments = typing.get_args(hint)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return " or ".join("none" if part is types.NoneType else _type(part) for part in arguments)
-    if typing.get_origin(hint) is typing.Literal:
-        return ", ".join(f"`{json.dumps(value)}`" for value in arguments)
-    if typing.get_origin(hint) is tuple:
-        inner = [part for part in arguments if part is not ...]
-        return f"list of {_type(inner[0])}" if ... in arguments else f"[{', '.join(map(_type, inner))}]"
-    return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(hint, str(hint))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 import types
 import typing
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 import tomli_w
 
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, SettingError
 
 Config = TypeVar("Config")
 Table = dict[str, Any]
@@ -50,7 +51,7 @@ def from_dict(cls: type[Config], table: Any, where: str) -> Config:
     Args:
         cls: The dataclass to build.
         table: The values. Fields that are missing keep their defaults.
-        where: The file (and the table in it) that error messages name.
+        where: The file (and the table in it) that error messages name; empty if the values are from the caller.
 
     Raises:
         ConfigError: A key is unknown (the message suggests the closest one), a required one is missing, or a value has
@@ -60,9 +61,53 @@ def from_dict(cls: type[Config], table: Any, where: str) -> Config:
     try:
         return msgspec.convert(table, cls)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}.") from None
+        raise _type_error(str(error), cls, table, where) from None
+    except SettingError as error:
+        raise SettingError(error.setting, error.problem, where) from None
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from None
+
+
+def _type_error(message: str, cls: Any, table: Any, where: str) -> SettingError:
+    """Return an error of msgspec in the words of a config file.
+
+    Args:
+        message: Such as "Expected `int`, got `str` - at `$.train.batch_size`".
+        cls: The dataclass that was to be built.
+        table: The values.
+        where: As in :func:`from_dict`.
+    """
+    path = re.search(r" - at `\$\.([\w.]+)", message)
+    names = path[1].split(".") if path else []
+    missing = re.search(r"missing required field `(\w+)`", message)
+    if missing:
+        return SettingError(".".join([*names, missing[1]]), "is missing, and has no default.", where)
+    hint, value = cls, table
+    for name in names:
+        kinds = [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
+        hint, value = typing.get_type_hints(kinds[0])[name], value[name]
+    expected = describe_type(hint).removesuffix(" or none")  # TOML has no null value
+    return SettingError(".".join(names), f"is {value!r}. Expected type: {expected}.", where)
+
+
+def describe_type(hint: Any, literal: str = "{}") -> str:
+    """Return the type of a setting in words.
+
+    Args:
+        hint: The type hint of the field.
+        literal: How to write one of several possible values; ``{}`` stands for the value.
+    """
+    arguments = typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " or ".join("none" if part is types.NoneType else describe_type(part, literal) for part in arguments)
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(literal.format(json.dumps(value)) for value in arguments)
+    if typing.get_origin(hint) is tuple:
+        inner = [describe_type(part, literal) for part in arguments if part is not ...]
+        return f"list of {inner[0]}" if ... in arguments else f"[{', '.join(inner)}]"
+    if dataclasses.is_dataclass(hint):
+        return "table"
+    return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(hint, str(hint))
 
 
 def _checked_table(cls: Any, table: Any, where: str) -> Table:
@@ -182,38 +227,38 @@ def decode_json(text: str) -> Any:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """Return ``value``, or raise a ConfigError unless it is one of the choices."""
+    """Return ``value``, or raise a SettingError unless it is one of the choices."""
     choices = list(choices)  # a list, because a file may give a value that cannot be hashed
     if value not in choices:
-        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}.")
+        raise SettingError(name, f"is {value!r}; it must be one of {', '.join(choices)}.")
     return str(value)
 
 
 def check_at_least(name: str, value: int | None, minimum: int) -> None:
-    """Raise a ConfigError unless ``value`` is None or a whole number of at least ``minimum``."""
+    """Raise a SettingError unless ``value`` is None or a whole number of at least ``minimum``."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {minimum}.")
+        raise SettingError(name, f"is {value!r}; it must be a whole number of at least {minimum}.")
 
 
 def check_at_most(name: str, value: float, maximum: float) -> None:
-    """Raise a ConfigError if ``value`` is above ``maximum``."""
+    """Raise a SettingError if ``value`` is above ``maximum``."""
     if value > maximum:
-        raise ConfigError(f"{name} is {value:,}. It can be at most {maximum:,}.")
+        raise SettingError(name, f"is {value:,}. It can be at most {maximum:,}.")
 
 
 def check_positive(name: str, value: float | None) -> None:
-    """Raise a ConfigError unless ``value`` is None or a finite number above 0."""
+    """Raise a SettingError unless ``value`` is None or a finite number above 0."""
     if value is not None and not 0 < value < float("inf"):
-        raise ConfigError(f"{name} is {value}; it must be above 0.")
+        raise SettingError(name, f"is {value}; it must be above 0.")
 
 
 def check_not_negative(name: str, value: float) -> None:
-    """Raise a ConfigError unless ``value`` is 0 or more."""
+    """Raise a SettingError unless ``value`` is 0 or more."""
     if not value >= 0:
-        raise ConfigError(f"{name} is {value}; it must be 0 or more.")
+        raise SettingError(name, f"is {value}; it must be 0 or more.")
 
 
 def check_fraction(name: str, value: float) -> None:
-    """Raise a ConfigError unless ``value`` is a fraction: at least 0 and below 1, such as a dropout."""
+    """Raise a SettingError unless ``value`` is a fraction: at least 0 and below 1, such as a dropout."""
     if not 0 <= value < 1:
-        raise ConfigError(f"{name} is {value}; it must be at least 0 and below 1.")
+        raise SettingError(name, f"is {value}; it must be at least 0 and below 1.")

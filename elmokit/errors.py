@@ -4,6 +4,7 @@ The tree::
 
     ElmoError                    The command line prints it as one line and exits with code 2
     |-- ConfigError              An invalid size, key or option
+    |   `-- SettingError         A setting whose value cannot be used
     |-- TextError                Text that cannot be read, such as a file that is not UTF-8
     |   `-- UnknownLabelError    A gold label that a trained model does not know
     |-- ModelError               A model that cannot be opened
@@ -35,6 +36,24 @@ class ElmoError(Exception):
 
 class ConfigError(ElmoError):
     """An invalid size, key or option."""
+
+
+class SettingError(ConfigError):
+    """A setting whose value cannot be used.
+
+    Args:
+        setting: The setting's name, as in a config file.
+        problem: What is wrong with it: the rest of the sentence that starts with the name.
+        where: The file that the value is from; empty if it was given by the caller.
+    """
+
+    def __init__(self, setting: str, problem: str, where: str = "") -> None:
+        self.setting, self.problem, self.where = setting, problem, where
+        super().__init__(f"{where}: {setting} {problem}" if where else f"{setting} {problem}")
+
+    def __reduce__(self) -> tuple[type[SettingError], tuple[str, str, str]]:
+        # Makes it picklable: in distributed training the main process sends its error to the others.
+        return SettingError, (self.setting, self.problem, self.where)
 
 
 class TextError(ElmoError):
@@ -86,5 +105,4 @@ class MissingExtraError(ElmoError):
         super().__init__(f"{needed_for} needs an optional dependency. Install it with: pip install 'elmokit[{extra}]'")
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        # Makes it picklable: in distributed training the main process sends its error to the others.
         return MissingExtraError, (self.needed_for, self.extra)

@@ -299,7 +299,7 @@ def _no_words(folder: Path) -> None:
         (("nowhere", "new.txt"), "No model found for 'nowhere'"),
         (("old.txt", "new.txt"), "old.txt is not a model that elmokit can open"),
         (("model", "new.txt", "--dropout", "1.5"), "dropout is 1.5"),
-        (("model", "new.txt", "--learning-rate", "-1"), "learning_rate is -1.0; it must be above 0."),
+        (("model", "new.txt", "--learning-rate", "-1"), "--learning-rate is -1.0; it must be above 0."),
         (("model", "new.txt", "--freeze-softmax", "--frozen-layers", "0,1,2"), "there is nothing to train"),
         (("model", "new.txt", "--config", "bad.toml"), "unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
         (("model", "new.txt", "--run", "old.txt"), "old.txt already exists."),

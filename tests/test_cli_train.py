@@ -155,15 +155,15 @@ def test_resuming_needs_the_folder_alone(shell, corpus: Path) -> None:  # type: 
     Path("moved/corpus.txt").write_text(TEXT * 21)
     assert "shards was" in shell("train", "--resume", "run").err
     Path("moved/corpus.txt").write_text(TEXT * 20)
-    assert "batch_size cannot be changed when resuming" in shell("train", "--resume", "run", "--batch-size", "3").err
-    assert "config cannot be changed when resuming" in shell("train", "--resume", "run", "--config", "other.toml").err
+    assert "--batch-size cannot be changed when resuming" in shell("train", "--resume", "run", "--batch-size", "3").err
+    assert "--config cannot be changed when resuming" in shell("train", "--resume", "run", "--config", "other.toml").err
     Path("run/settings.json").write_text("{")
     assert "settings.json is damaged" in shell("train", "--resume", "run").err
 
 
 BAD_CALLS = {
-    "preset is 'huge'; it must be one of tiny, mini": (*START, "--preset", "huge"),
-    "recipe is 'old'; it must be one of modern, bilm-tf.": (*START, "--recipe", "old"),
+    "--preset is 'huge'; it must be one of tiny, mini": (*START, "--preset", "huge"),
+    "--recipe is 'old'; it must be one of modern, bilm-tf.": (*START, "--recipe", "old"),
     "No file matches 'no*.txt'": ("train", "no*.txt", "--held-out", "text.txt", "--out", "run"),
     "No file matches 'held.txt'": ("train", "text.txt", "--held-out", "held.txt", "--out", "run"),
     "Standard input can be read only once": ("train", "-", "--held-out", "text.txt", "--out", "run"),
@@ -197,10 +197,10 @@ BAD_CALLS = {
     "There is no device 'abacus'": (*START, "--device", "abacus"),
     "Training runs on cpu and cuda, not on 'meta'": (*START, "--device", "meta"),
     "seed is 99999999999; it must be at most": (*START, "--seed", "99999999999"),
-    "held_out_sentences is -1; it must be a whole number of at least 1": (*START, "--held-out-sentences", "-1"),
+    "--held-out-sentences is -1; it must be a whole number of at least 1": (*START, "--held-out-sentences", "-1"),
     "max_words is 0, but the special words alone need 3": (*START, "--max-words", "0"),
-    "Expected `array`, got `str` - at `$.texts`": (*START, "--config", "one-text.toml"),
-    "Expected `int | null`, got `str` - at `$.max_words`": (*START, "--config", "wrong-type.toml"),
+    "texts is 'corpus.txt'. Expected type: list of text.": (*START, "--config", "one-text.toml"),
+    "max_words is '8'. Expected type: integer.": (*START, "--config", "wrong-type.toml"),
     "data: expected a table": (*START, "--config", "no-data.toml"),
     "model: expected a table of named values, found 3": (*START[:-6], "--config", "no-model.toml"),
     "preset is ['tiny']; it must be one of": (*START[:-6], "--config", "no-preset.toml"),

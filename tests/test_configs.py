@@ -48,7 +48,7 @@ def test_a_word_input_config_survives_json() -> None:
     [
         ({"hiden_dim": 3}, "here: unknown key 'hiden_dim'. Did you mean 'hidden_dim'?"),
         ({"char_cnn": {"filter": []}}, "here.char_cnn: unknown key 'filter'. Did you mean 'filters'?"),
-        ({"hidden_dim": "many"}, r"here: Expected `int`, got `str` - at `\$.hidden_dim`"),
+        ({"hidden_dim": "many"}, r"here: hidden_dim is 'many'. Expected type: integer"),
         ({"projection_dim": 9, "hidden_dim": 8}, "here: projection_dim is 9, more than hidden_dim"),
         ([1], "here: expected a table of named values"),
         (None, "here: expected a table of named values"),

@@ -95,7 +95,7 @@ def test_files_of_word_vectors_say_their_own_size(preset: str) -> None:
         ({"task": "ner", "preset": "smal"}, "here: preset is 'smal'; it must be one of published, small"),
         ({}, "here has no task"),
         ({"task": "ner", "train": {"batch_size": 0}}, "batch_size is 0"),
-        ({"task": "ner", "train": {"batch_size": "many"}}, "Expected `int`"),
+        ({"task": "ner", "train": {"batch_size": "many"}}, "here: train.batch_size is 'many'. Expected type: integer."),
         ({"task": "ner", "words": 5}, "here"),
     ],
 )

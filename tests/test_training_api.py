@@ -176,7 +176,7 @@ def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
     [
         ({"learning_rat": 0.1}, "There is no setting 'learning_rat'. Did you mean 'learning_rate'?"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": "many"}, "Expected `int`, got `str`"),
+        ({"batch_size": "many"}, "batch_size is 'many'. Expected type: integer."),
         ({"preset": "huge"}, "preset is 'huge'; it must be one of"),
         ({"recipe": "old"}, "recipe is 'old'; it must be one of"),
         ({"input": "bytes"}, "input is 'bytes'; it must be one of"),
@@ -201,7 +201,7 @@ def test_an_existing_directory_is_not_trained_in(corpus: Path) -> None:
 
 def test_resume_refuses_settings_that_cannot_change_and_runs_of_earlier_versions(corpus: Path) -> None:
     train(corpus, held_out=corpus, out="run", report=lambda _: None, **SETTINGS)
-    with pytest.raises(TrainingError, match="batch_size cannot be changed"):
+    with pytest.raises(ConfigError, match="batch_size cannot be changed"):
         resume("run", batch_size=3)
     path = Path("run/settings.json")
     settings = json.loads(path.read_text())

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from elmokit.cli.common import options_option
-from elmokit.cli.options import GroupedOption, SettingsCommand, setting_options
+from elmokit.cli.options import GroupedOption, SettingsCommand, name_flags, setting_options
 from elmokit.cli.train import (
     PATH,
     device_option,
@@ -70,7 +70,8 @@ def finetune(model: str, texts: tuple[Path, ...], out: Path, device: str, **sett
     """
     from elmokit.training import api
 
-    with resumable_run(out):
-        result = api.finetune(model, texts, out=out, device=device, **given_options(settings))
+    given = given_options(settings)
+    with name_flags(given), resumable_run(out):
+        result = api.finetune(model, texts, out=out, device=device, **given)
     if result.is_main_process:
         click.echo(str(result))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from elmokit.errors import OutputError
+from elmokit.errors import ConfigError, OutputError, SettingError
 from elmokit.io.atomic import check_parent
 from elmokit.io.text_files import STDIN, expand_user
 
@@ -129,6 +130,21 @@ class OutputPath(click.Path):
         if not (self.allow_dash and str(path) == STDIN):
             check_parent(expand_user(path, OutputError))
         return path
+
+
+@contextlib.contextmanager
+def name_flags(given: Collection[str]) -> Iterator[None]:
+    """Name a setting by its flag in an error about it, if it was given as a flag.
+
+    Args:
+        given: The names of the settings that were given on the command line.
+    """
+    try:
+        yield
+    except SettingError as error:
+        if error.setting not in given:
+            raise
+        raise ConfigError(f"--{error.setting.replace('_', '-')} {error.problem}") from None
 
 
 class CommaSeparated(click.ParamType[list[int]]):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from elmokit.cli.common import PROGRAM, resumable_command
-from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, setting_options
+from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, name_flags, setting_options
 from elmokit.errors import ConfigError
 
 PATH = click.Path(path_type=Path)
@@ -69,10 +69,10 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
 
     given = given_options(settings)
     if resume is not None and out is None:
-        with resumable_run(resume):
+        with name_flags(given), resumable_run(resume):
             result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:
-        with resumable_run(out):
+        with name_flags(given), resumable_run(out):
             result = api.train(texts, out=out, device=device, **given)
     else:
         raise ConfigError("Give a new directory with --out, or a run to resume with --resume.")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from elmokit.config import read_json
-from elmokit.errors import ConfigError, OutputError, TextError, TrainingError
+from elmokit.errors import ConfigError, OutputError, SettingError, TextError, TrainingError
 from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.checkpoint import read_tensors
@@ -255,7 +255,8 @@ def resume(
         The best model, its perplexities, and the run directory.
 
     Raises:
-        TrainingError: There is no such run, its text has changed, or a setting cannot change.
+        ConfigError: A setting cannot change.
+        TrainingError: There is no such run, or its text has changed.
         TextError: A text is missing.
 
     Example:
@@ -277,8 +278,10 @@ def _run_to_end(
     """Train from the last checkpoint, or from the start, and return the result."""
     earlier = RunSettings.open(run)
     if fixed := sorted(set(changes) - MAY_CHANGE):
-        raise TrainingError(
-            f"{fixed[0]} cannot be changed when resuming. You can change: {', '.join(sorted(MAY_CHANGE))}."
+        raise SettingError(
+            fixed[0],
+            "cannot be changed when resuming. You can change the length of the training, its patience, how often it "
+            "logs, evaluates and saves, and tensorboard.",
         )
     no_length = dict.fromkeys(LENGTHS) if set(LENGTHS) & set(changes) else {}
     config = dataclasses.replace(earlier.config, **{**no_length, **changes})

@@ -130,7 +130,7 @@ def training_settings(
     base = to_dict(RECIPES[recipe])
     if preset is not None:
         base["model"] = to_dict(PRESETS[check_choice("preset", preset, PRESETS)])
-    data = from_dict(DataConfig, table.pop("data", {}), f"{source}, data")
+    data = from_dict(DataConfig, table.pop("data", {}), f"{source}, data" if source else "")
     merged = _merged_layers(base, table, own)
     inputs = get_args(get_type_hints(BaseConfig)["input"])
     return TrainingSettings(merged, data, check_choice("input", merged.pop("input", BaseConfig.input), inputs), source)
@@ -172,7 +172,8 @@ def finetuning_settings(
     table = {name: value for name, value in table.items() if name not in left_out}
     built = from_dict(TrainingConfig, _merged_layers(base, table, own), source)
     if dataclasses.replace(built.model, dropout=0.0) != dataclasses.replace(model.bilm.config, dropout=0.0):
-        raise ConfigError(f"{source}, model: the sizes of a trained model cannot change; only its dropout can.")
+        problem = "the sizes of a trained model cannot change; only its dropout can."
+        raise ConfigError(f"{source}, model: {problem}" if source else problem.capitalize())
     return built, chosen
 
 
@@ -189,14 +190,14 @@ def read_config(config: ConfigSource | None) -> tuple[Table, str]:
             content of a TOML file as a table; or None for no settings.
 
     Returns:
-        The table, and what to call it in error messages.
+        The table, and what to call it in error messages: empty without a file.
 
     Raises:
         ConfigError: The file cannot be read.
         ModelError: A JSON file cannot be read, or is not an options file.
     """
     if config is None:
-        return {}, "the settings"
+        return {}, ""
     if isinstance(config, Mapping):
         return dict(config), "the config"
     if is_options_file(config):
