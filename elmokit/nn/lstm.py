@@ -24,7 +24,6 @@ from torch.nn import functional as F
 
 from elmokit.nn.kernels.backends import Backend, Precision, requested_backend, select_backend
 from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, TorchLayer, pack_layer, run_stack
-from elmokit.nn.kernels.lstm_training import run_window
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.reversal import reorder, reversed_positions
 
@@ -119,6 +118,9 @@ class ProjectedLSTM(nn.Module):
             The outputs ``(batch, time, projection_dim)``, arbitrary on padding, and the state after each row's last
             step.
         """
+        # Imported here, because only training needs it.
+        from elmokit.nn.kernels.lstm_training import run_window
+
         outputs, hidden, cell = run_window(
             inputs,
             self.weight,
