@@ -56,7 +56,7 @@ def check(
     assert (found.shape, found.dtype) == ((2, 3, 5), np.int32)
     for row, ids in zip(found, inputs, strict=True):
         for own, index in zip(row, ids, strict=True):
-            if index != 2:  # <UNK> stands for several words, each with its own characters
+            if index != 2:  # the id of <UNK> is that of several words, each with its own characters
                 assert own.tolist() == chars.word_char_ids[index].tolist()
 
 

@@ -144,6 +144,14 @@ def test_rows_of_words_are_kept_and_new_words_start_anew(bilm_tf_run: Path) -> N
     assert torch.equal(kept[name], state.tensors[name])
 
 
+def test_a_checkpoint_in_an_archive_keeps_its_optimizer(bilm_tf_run: Path, tmp_path: Path) -> None:
+    packed = Path(shutil.make_archive(str(tmp_path / "run"), "gztar", bilm_tf_run))
+    expected, found = (read_optimizer_state(open_model(path), "adagrad") for path in (bilm_tf_run, packed))
+    assert found.source == str(packed)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(value, expected.tensors[key]) for key, value in found.tensors.items())
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_from_the_kept_state(bilm_tf_run: Path, text: Path, tmp_path: Path) -> None:
     settings = RESTART | {"recipe": "bilm-tf", "tokens": 80}

@@ -37,7 +37,7 @@ from elmokit.weights.open import open_model
 
 RESTART = "restart"
 SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
-INTERVALS = {"log_every": 100, "eval_every": 1250, "save_every": 1250}  # the first and the last are bilm-tf's
+INTERVALS = {"log_every": 100, "eval_every": 1000, "save_every": 500}  # bilm-tf logs every 100 and saves every 1250
 OPTIONS = "the options"  # what error messages call them
 
 
@@ -62,7 +62,8 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
     If the training was restarted there, it is that of the last restart.
 
     Returns:
-        The options, and the path of the checkpoint.
+        The options, and the path of the checkpoint. For a run of elmokit, ``batch_size`` is the number of rows of one
+        process, and the length is one epoch of as many tokens as the training read.
 
     Raises:
         ModelNotFoundError: There is no checkpoint.
@@ -149,7 +150,8 @@ def train(
         if restart_ckpt_file is not None:
             model = _open(restart_ckpt_file, data)
             base = {name: value for name, value in table.items() if name not in ("data", "input")}
-            out = save_dir / f"{RESTART}-{len(_restarts(save_dir)) + 1}"
+            earlier = _restarts(save_dir)
+            out = save_dir / f"{RESTART}-{_number(earlier[-1]) + 1 if earlier else 1}"
             return api.finetune(
                 model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
             )
@@ -254,8 +256,12 @@ def _sample(files: Sequence[Path], path: Path) -> Path:
 
 def _restarts(save_dir: Path) -> list[Path]:
     """List the directories of restarted trainings, oldest first."""
-    found = [path for path in save_dir.glob(f"{RESTART}-*") if (path / SETTINGS).is_file()]
-    return sorted(found, key=lambda path: (len(path.name), path.name))
+    return sorted((path for path in save_dir.glob(f"{RESTART}-*") if (path / SETTINGS).is_file()), key=_number)
+
+
+def _number(restart: Path) -> int:
+    suffix = restart.name.removeprefix(f"{RESTART}-")
+    return int(suffix) if suffix.isdecimal() else 0  # 0 for a directory that the user renamed
 
 
 def _is_main_process() -> bool:

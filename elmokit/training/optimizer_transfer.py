@@ -27,6 +27,7 @@ from elmokit.training.state import CHECKPOINTS, checkpoint_path, checkpoints
 from elmokit.weights import tf_checkpoint
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import RUN_MODEL
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
 _WORD_TABLE = "bilm.token_layer.embedding.weight"
@@ -108,7 +109,7 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> Path | None:
     """
     if (source.parent / "optimizer.safetensors").is_file():
         return source.parent
-    if not (source.parent / SETTINGS).is_file():
+    if source.name != RUN_MODEL or not (source.parent / SETTINGS).is_file():
         return None
     # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
     run, step = source.parent, model.card.get("n_steps")
