@@ -408,6 +408,12 @@ def test_missing_external_variables_are_reported(tmp_path: Path) -> None:
     assert not any("external variable" in line for line in report.unsupported)
 
 
+def test_a_file_can_have_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "tagger\udcff.json"
+    path.write_text(json.dumps(PUBLISHED["ner"]()))
+    assert import_config(path)[0].encode().startswith(b"# Imported from tagger?.json")
+
+
 def test_an_external_variable_can_be_missing_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "elmo.jsonnet"
     path.write_text('{type: "elmo_token_embedder", weight_file: "/models/" + std.extVar("SIZE") + ".hdf5"}')

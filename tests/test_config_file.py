@@ -173,6 +173,11 @@ def test_a_file_that_is_too_large_or_not_text_or_missing_is_rejected(tmp_path: P
         read_config_file(tmp_path / "gone.json")
 
 
+def test_variables_are_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"variable 'DATA' has the value 'a\\udcff'; expected UTF-8 text"):
+        read_config_file(config(tmp_path, "{}"), {"DATA": "a\udcff"})
+
+
 def evaluated(folder: Path, text: str, **variables: str) -> Any:
     pytest.importorskip("_jsonnet")
     return read_config_file(config(folder, text), variables)

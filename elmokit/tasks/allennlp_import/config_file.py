@@ -32,11 +32,15 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
         variables: Values of the external variables that the file uses. A missing one becomes ``UNSET`` with its name.
 
     Raises:
-        ConfigError: The file is neither JSON nor Jsonnet, or too large, or its content is not a table.
+        ConfigError: The file is neither JSON nor Jsonnet, or too large, or its content is not a table; or a variable is
+            not UTF-8 text.
         MissingExtraError: The file computes values, and the package that evaluates Jsonnet is not installed.
         TextError: The file cannot be read.
     """
     variables = variables or {}
+    for name, value in variables.items():
+        if any("\ud800" <= letter <= "\udfff" for letter in name + value):  # how Python shows bytes that are not UTF-8
+            raise ConfigError(f"The external variable {name!r} has the value {value!r}; expected UTF-8 text.")
     text = _read_text(path)
     try:
         content = parse_simple(text, variables)

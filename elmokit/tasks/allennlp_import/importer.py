@@ -175,7 +175,8 @@ def _header(name: str, tables: Tables, report: ImportReport) -> str:
     """Return the comment at the head of the TOML file."""
     owner = "a config of the task srl" if "model" in tables else "a task's config"
     kind = f"for the task {tables['task']}" if "task" in tables else f"a fragment: copy its tables to {owner}"
-    lines = [f"Imported from {name} (AllenNLP), {kind}."]
+    readable = name.encode("utf-8", "replace").decode()  # the name of a file can be any bytes
+    lines = [f"Imported from {readable} (AllenNLP), {kind}."]
     for title, entries in (
         ("Not supported here, or to be checked:", report.unsupported),
         ("Not needed here:", report.redundant),
