@@ -221,7 +221,7 @@ def decode_json(text: str) -> Any:
         RecursionError: It is nested too deeply.
     """
     content = json.loads(text)
-    if "\\u" in text:  # only an escape can stand for half of a pair: it decodes, but cannot be encoded
+    if "\\u" in text:  # only an escape can express half of a pair, which cannot be encoded again
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     return content
 

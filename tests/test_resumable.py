@@ -300,6 +300,7 @@ def test_a_directory_that_is_deleted_while_it_is_written_to_is_not_said_to_be_ke
         "",
         "[" * 100_000,
         "[]",
+        '{"\xff": 1}',
         '{"settings": {}, "done": 0, "sizes": "many"}',
         "\xff",
         '{"settings": {}, "sizes": {"../a": 1}}',

@@ -127,6 +127,26 @@ def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp
         train_task(task, config, tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"tables": {}}, {"tables": "x"}, {"max_chars": [[1]]}, {"chars": [1]}, {"labels": {}}, {"labels": "x"}],
+)
+def test_a_damaged_vocabulary_is_named(finished: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    content = json.loads((run / "vocabulary.json").read_text())
+    (run / "vocabulary.json").write_text(json.dumps(content | change))
+    with pytest.raises(FormatError, match=r"vocabulary\.json is damaged"):
+        open_run(run)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    task, config = tiny("ner", folder / "data", train={"epochs": 1})
+    train_task(task, config, folder / "run")
+    return folder / "run"
+
+
 def test_layers_are_computed_before_training_and_shared_between_runs(
     tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -532,7 +532,7 @@ def _read_journal(folder: Path) -> StoreContents | None:
         if table.pop("crc32", None) != _journal_crc32(table):
             raise _damaged(folder / JOURNAL, "its checksum is wrong")
         journal = msgspec.convert(table, _Journal)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(folder / JOURNAL, error) from None
     return _checked(StoreContents(**vars(journal), folder=folder), folder / JOURNAL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -242,11 +243,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
             f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
             + (f"Finished seeds: {', '.join(map(str, finished))}." if finished else "Resume it: task train --resume.")
         )
-    content = read_vocabulary(run)
-    try:
-        inputs, labels = inputs_from(content), dict(content["labels"])
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{run / 'vocabulary.json'} is damaged ({error}). Copy the run again.") from None
+    with _vocabulary_errors(run):
+        inputs, labels = inputs_from(read_vocabulary(run))
     cache = elmo = None
     if config.elmo is not None:
         elmo = _open_elmo_of(config.elmo, run, seed, torch_device)
@@ -256,7 +254,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         elif not config.elmo.trainable:
             cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
             inputs.layers_of = cache.layers
-    model = TaskSetup(task, config, inputs, labels, torch_device).build()
+    with _vocabulary_errors(run):
+        model = TaskSetup(task, config, inputs, labels, torch_device).build()
     weights = run / f"seed-{seed}" / "best.safetensors"
     try:
         model.load_state_dict(load_file(weights))
@@ -266,6 +265,20 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     if config.elmo is not None and config.elmo.trainable:
         model.inputs.elmo = elmo
     return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)
+
+
+@contextlib.contextmanager
+def _vocabulary_errors(run: Path) -> Iterator[None]:
+    """Turn what a vocabulary that does not fit the run's config causes into an error that names the file.
+
+    Raises:
+        FormatError: The vocabulary is damaged.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FormatError(f"{run / 'vocabulary.json'} is damaged ({reason}). Copy the run again.") from None
 
 
 def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.config import from_dict
 from elmokit.errors import ConfigError
 from elmokit.tasks.config import CharsConfig, WordsConfig, expand_paths
-from elmokit.tasks.inputs import BYTES, N_SPECIAL, Inputs, WordTable
+from elmokit.tasks.inputs import BYTES, N_SPECIAL, Inputs, Spelling, WordTable
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 
@@ -66,10 +66,26 @@ def vocabulary_content(inputs: Inputs) -> dict[str, Any]:
     return content if inputs.spelling == "characters" else {**content, "spelling": inputs.spelling}
 
 
-def inputs_from(content: Mapping[str, Any]) -> Inputs:
-    """Build a run's inputs, without a biLM, from the content of its ``vocabulary.json``."""
-    tables = {name: from_dict(WordTable, table, name) for name, table in content["tables"].items()}
-    return Inputs(tables, content["chars"], content["max_chars"], spelling=content.get("spelling", "characters"))
+@dataclass(frozen=True)
+class _Content:
+    tables: dict[str, WordTable]
+    chars: list[str] | None
+    max_chars: int | None
+    spelling: Spelling = "characters"
+    labels: dict[str, Any] = field(default_factory=dict)
+
+
+def inputs_from(content: Mapping[str, Any]) -> tuple[Inputs, dict[str, Any]]:
+    """Build a run's inputs, without a biLM, and its labels from the content of its ``vocabulary.json``.
+
+    Raises:
+        ValueError: The content is damaged.
+    """
+    try:
+        read = msgspec.convert(content, _Content)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    return Inputs(read.tables, read.chars, read.max_chars, spelling=read.spelling), read.labels
 
 
 def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> TaskVocabulary:
