@@ -107,6 +107,7 @@ def test_only_a_file_that_computes_asks_for_the_extra_and_says_what_computes(
         ('{"a": words}', "expected a value, found 'words'"),
         ('{"a": "if this has no end}', "expected a value"),
         ('{"a": "\\ud800"}', "expected a string with the escapes of JSON"),
+        ('{"a": std.extVar("\\ud800")}', "expected a string with the escapes of JSON"),
         ('{"\\ud800": 1}', "expected a string with the escapes of JSON"),
         ('{"a": 1e999}', "expected a number"),
         ("", "line 1: expected a value, found the end of the file"),

@@ -203,7 +203,7 @@ class _Parser:
         """Read a value that is not a sum."""
         token = self.token
         if token.kind == "string":
-            return self.string()
+            return self.string(token.text)
         if token.kind == "number" or self.at("-"):
             return self.number()
         if self.skip("["):
@@ -211,8 +211,7 @@ class _Parser:
         if self.skip("{"):
             return self.table(depth)
         if token.kind == "variable":
-            self.position += 1
-            name = _unquoted(token.text[token.text.index("(") + 1 : -1].strip(" "))
+            name = self.string(token.text[token.text.index("(") + 1 : -1].strip(" "))
             return self.variables.get(name, UNSET.format(name))
         value = CONSTANTS.get(token.text, self.names.get(token.text, UNBOUND))
         if token.kind != "name" or value is UNBOUND:
@@ -244,7 +243,7 @@ class _Parser:
 
     def key(self) -> str:
         if self.token.kind == "string":
-            return self.string()
+            return self.string(self.token.text)
         if self.at("["):  # the name of the key is computed
             raise NotSimpleError(f"line {self.token.line}: expected a key, found '['", self.token)
         if self.token.kind != "name" or self.token.text in RESERVED:
@@ -252,9 +251,10 @@ class _Parser:
         self.position += 1
         return self.tokens[self.position - 1].text
 
-    def string(self) -> str:
+    def string(self, quoted: str) -> str:
+        """Go past a token, and return the string that it contains."""
         try:
-            value = _unquoted(self.token.text)
+            value = _unquoted(quoted)
         except ValueError:
             raise self.expected("a string with the escapes of JSON") from None
         self.position += 1
