@@ -29,11 +29,11 @@ train_ratio = 0.3
 epochs = 12
 patience = false
 """
-GRADUAL = ["elmo.freeze_epochs=1", "elmo.unfreeze_every=1", "elmo.layer_decay=0.38"]
+GRADUAL = ["elmo.learning_rate=3e-4", "elmo.freeze_epochs=1", "elmo.unfreeze_every=1", "elmo.layer_decay=0.38"]
 VARIANTS: dict[str, list[str]] = {
     "frozen": [],
-    "trained, 3e-4 (default: a tenth of the task's)": ["elmo.trainable=true"],
-    "trained, 3e-5": ["elmo.trainable=true", "elmo.learning_rate=3e-5"],
+    "trained, 3e-5 (default: a hundredth of the task's)": ["elmo.trainable=true"],
+    "trained, 3e-4": ["elmo.trainable=true", "elmo.learning_rate=3e-4"],
     "trained, 3e-4, gradual unfreezing, decay 0.38": ["elmo.trainable=true", *GRADUAL],
     "trained, 3e-3 (AllenNLP's default: the task's)": ["elmo.trainable=true", "elmo.learning_rate=3e-3"],
 }

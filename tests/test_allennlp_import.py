@@ -519,4 +519,4 @@ def test_a_fragment_with_a_trained_bilm_is_imported(tmp_path: Path) -> None:
     assert tomllib.loads(toml)["elmo"]["trainable"] is True
     without = "\n".join(report.unsupported)
     assert "the char CNN is trained, and not a table of token vectors" in without
-    assert "at a tenth of it by default (elmo.learning_rate)" in without
+    assert "at a hundredth of it by default (elmo.learning_rate)" in without

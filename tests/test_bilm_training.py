@@ -124,7 +124,7 @@ def test_each_parameter_is_in_one_group_with_the_rate_of_its_layer(tmp_path: Pat
     assert sum(map(len, layers)) == len(list(bilm_of(model).bilm.parameters()))
     config = ElmoConfig(trainable=True, layer_decay=0.5)
     groups = parameter_groups(model, config, 0.01)
-    assert [group["initial_lr"] for group in groups] == pytest.approx([0.01, 0.001, 0.0005, 0.00025])
+    assert [group["initial_lr"] for group in groups] == pytest.approx([0.01, 1e-4, 5e-5, 2.5e-5])
     for group, expected in zip(groups[1:], reversed(layers), strict=True):
         assert list(map(id, group["params"])) == list(map(id, expected))
     ids = [id(parameter) for group in groups for parameter in group["params"]]

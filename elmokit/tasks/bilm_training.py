@@ -29,7 +29,7 @@ from elmokit.tasks.run_folder import OWN_BILM
 from elmokit.tasks.task import TaskModel
 from elmokit.weights.folder import load_folder, save_folder
 
-DEFAULT_RATIO = 0.1  # of the biLM's learning rate to that of the task's model
+DEFAULT_RATIO = 0.01  # of the biLM's learning rate to that of the task's model (results/trained-bilm.md)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class ElmoConfig:
         "keeps the trained biLM.",
     )
     learning_rate: float | None = setting(
-        None, "Learning rate of a trainable biLM's top layer; false for a tenth of train.optimizer.learning_rate."
+        None, "Learning rate of a trainable biLM's top layer; false for a hundredth of train.optimizer.learning_rate."
     )
     layer_decay: float = setting(
         1.0, "Learning rate of each layer of a trainable biLM, relative to the layer above it. ULMFiT uses 0.38."

@@ -53,7 +53,7 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
         config_of(tables, str(path))  # raises an error now if the result is not a valid config
     elif tables.get("elmo", {}).get("trainable"):
         report.unsupported.append(
-            "requires_grad: AllenNLP trains the biLM at the optimizer's learning rate, elmokit at a tenth of it by "
+            "requires_grad: AllenNLP trains the biLM at the optimizer's learning rate, elmokit at a hundredth of it by "
             "default (elmo.learning_rate)"
         )
     ordered = {name: tables[name] for name in TABLE_ORDER if name in tables}
