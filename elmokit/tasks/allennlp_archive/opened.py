@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
-from elmokit.tasks.allennlp_archive.files import TaskArchive, known_entries, read_archive
+from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, known_entries, read_archive
 from elmokit.tasks.allennlp_archive.inner_bilm import (
     CACHE,
     bilm_of,
@@ -86,8 +86,12 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
             "trainable": False,  # it was, perhaps; it will not be trained further
         }
         for position in ("input", "output"):
-            if isinstance(tables["elmo"].get(position), dict):
-                tables["elmo"][position].pop("layers", None)  # the weights of all layers are in the archive
+            if isinstance(mix := tables["elmo"].get(position), dict):
+                mix.pop("layers", None)  # the weights of all layers are in the archive
+                if mix.get("layer_norm"):
+                    notes.append(
+                        "do_layer_norm: AllenNLP normalized over the boundaries of sentences too, so its scores differ"
+                    )
     if tables["task"] == "srl":
         tables["model"]["decoding"] = "probabilities"
     task, config = config_of(tables, str(archive.source))
@@ -132,8 +136,10 @@ def _convert(archive: TaskArchive) -> tuple[Tables, list[str]]:
         ConfigError: The model has no counterpart here, or a setting that changes its results has none.
     """
     content = {name: archive.config[name] for name in READ_FROM_CONFIG if name in archive.config}
-    if "model" not in content:
+    if not isinstance(content.get("model"), dict):
         raise ConfigError(f"{archive.source}: its config has no table 'model'.")
+    # Without the name of the list of tags, which `_labels` reads.
+    content["model"] = {name: value for name, value in content["model"].items() if name != "label_namespace"}
     report = ImportReport()
     top = ConfigTable(content, "", report)
     try:
@@ -151,8 +157,8 @@ def _convert(archive: TaskArchive) -> tuple[Tables, list[str]]:
 
 def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
     """Return the tables of the token embedders by name, in the order in which AllenNLP concatenates them."""
-    field = archive.config["model"].get("text_field_embedder") or {}
-    inner = field.get("token_embedders", field)
+    field = _table(archive.config, "model", "text_field_embedder")
+    inner = _table(field, "token_embedders") if "token_embedders" in field else field
     return {name: inner[name] for name in sorted(inner) if isinstance(inner[name], dict)}
 
 
@@ -174,10 +180,20 @@ def _embeddings(archive: TaskArchive) -> tuple[Embeddings, dict[str, str]]:
             )
         kinds[name] = kind
         if kind == "words":
-            namespaces["words"] = table.get("vocab_namespace", "tokens")
+            namespaces["words"] = str(table.get("vocab_namespace", "tokens"))
         elif kind == "chars":
-            namespaces["chars"] = (table.get("embedding") or {}).get("vocab_namespace", "token_characters")
+            namespaces["chars"] = str(_table(table, "embedding").get("vocab_namespace", "token_characters"))
     return Embeddings(prefix, kinds, {}), namespaces
+
+
+def _table(content: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return a table inside a config; an empty one if it is absent, or written as the name of its type."""
+    found: Any = content
+    for key in keys:
+        found = found.get(key)
+        if not isinstance(found, dict):
+            return {}
+    return dict(found)
 
 
 def _any_starts(archive: TaskArchive, prefix: str) -> bool:
@@ -193,8 +209,7 @@ def _complete_tables(
     if isinstance(tables.get("chars"), dict):
         name = next(name for name, kind in embeddings.kinds.items() if kind == "chars")
         table = f"{embeddings.name_of('chars')}_embedding._module.weight"
-        reader = archive.config.get("dataset_reader") or {}
-        indexer = (reader.get("token_indexers") or {}).get(name) or {}
+        indexer = _table(archive.config, "dataset_reader", "token_indexers", name)
         least = indexer.get("min_padding_length") or False
         tables["chars"] |= {
             "dim": _width(tensors, table, archive),
@@ -225,8 +240,7 @@ def _inputs(
     tensors: Mapping[str, Tensor],
 ) -> tuple[Inputs, Embeddings]:
     """Make the inputs of the archive's vocabulary, and record the rows of unknown words."""
-    vocabulary = archive.config.get("vocabulary") or {}
-    unknown = vocabulary.get("oov_token") or "@@UNKNOWN@@"
+    unknown = str(_table(archive.config, "vocabulary").get("oov_token") or UNKNOWN)
     tables: dict[str, WordTable] = {}
     rows: dict[str, int] = {}
     chars: list[str] | None = None
@@ -273,7 +287,7 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
     """Return the labels in the order of the archive's vocabulary, under our names."""
     if task in ("coref", "qa"):
         return {"genres": [""]} if task == "coref" else {}
-    name = archive.config["model"].get("label_namespace", "labels")
+    name = str(archive.config["model"].get("label_namespace", "labels"))
     labels = archive.namespaces.get(name)
     if not labels:
         raise FormatError(f"{archive.source}: the vocabulary has no namespace {name!r}, which holds the labels.")
@@ -283,7 +297,7 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
         return {"tags": labels}
     if task == "srl":
         return {"tags": labels, "predicates": []}
-    granularity = (archive.config.get("dataset_reader") or {}).get("granularity", "5-class")
+    granularity = _table(archive.config, "dataset_reader").get("granularity", "5-class")
     names = list(dict.fromkeys(one for one in CLASSES[int(granularity[0])] if one is not None))
     if not all(label.isdigit() and int(label) < len(names) for label in labels):
         raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
