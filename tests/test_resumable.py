@@ -17,7 +17,8 @@ import pytest
 
 from elmokit.errors import LockedError, OutputError
 from elmokit.io import resumable
-from elmokit.io.resumable import JOURNAL, IfExists, ResumableStore, read_store
+from elmokit.io.resumable import IfExists, ResumableStore
+from elmokit.io.store_journal import JOURNAL, read_store
 
 SETTINGS = {"what": "numbers", "layers": (0, 2)}
 

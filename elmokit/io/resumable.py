@@ -1,11 +1,12 @@
 """Files that grow on disk so that an interrupted run can be resumed.
 
-A :class:`ResumableStore` is a directory of data files and a journal, ``journal.json``, which records how much of each
-file is complete, and what the owner of the data needs to continue (its *progress*). A commit first flushes the data to
-disk and then replaces the journal. After an interruption (SIGKILL, power loss, a full disk) the journal therefore
-describes a valid prefix of every file. On resume the files are truncated to these prefixes, so an interruption costs at
-most the work since the last commit. The file ``checksums`` has a checksum for every part that was written; all of them
-are verified on resume, because a byte that a failing disk has changed would otherwise end in the finished output.
+A :class:`ResumableStore` is a directory of data files and a journal (``io/store_journal.py``), which records how much
+of each file is complete, and what the owner of the data needs to continue (its *progress*). A commit first flushes the
+data to disk and then replaces the journal. After an interruption (SIGKILL, power loss, a full disk) the journal
+therefore describes a valid prefix of every file. On resume the files are truncated to these prefixes, so an
+interruption costs at most the work since the last commit. The file ``checksums`` has a checksum for every part that was
+written; all of them are verified on resume, because a byte that a failing disk has changed would otherwise end in the
+finished output.
 
 Three things are built on it: the vectors of ``elmokit embed``, the index of word occurrences, and the cache of layers
 for training tasks.
@@ -22,170 +23,33 @@ import os
 import time
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal
 
-import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from elmokit.errors import OutputError
 from elmokit.io.atomic import sync
-from elmokit.io.checksums import WrittenExtents, extents_of, find_damage
+from elmokit.io.checksums import WrittenExtents
 from elmokit.io.lock import LOCK, file_lock
+from elmokit.io.store_journal import (
+    CHECKSUMS,
+    JOURNAL,
+    NEW_JOURNAL,
+    OLD_INDEX_JOURNAL,
+    StoreContents,
+    read_journal,
+    write_journal,
+)
 
-JOURNAL = "journal.json"
 COMMIT_SECONDS = 2.0
 """The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
 
 IfExists = Literal["resume", "restart", "refuse"]
 """What to do with a store that holds committed data: continue it, discard it, or raise an error."""
-
-_CHECKSUMS = "checksums"
-_NEW_JOURNAL = "journal.new"
-_OLD_INDEX_JOURNAL = "record.json"  # of an index of occurrences made before stores had a common journal
-_Progress = TypeVar("_Progress")
-
-
-@dataclass(frozen=True)
-class _Journal:
-    settings: dict[str, Any]
-    progress: dict[str, Any] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    finished: bool = False
-    checksums_size: int = 0
-    checksums_crc32: int = 0
-    state_file: str | None = None
-    state_crc32: int = 0
-    published: str | None = None
-
-
-@dataclass(frozen=True)
-class StoreContents(_Journal):
-    """The committed contents of a store, for reading.
-
-    Get them from :func:`read_store` or from :attr:`ResumableStore.committed`. They stay valid while another process
-    appends to the store, because committed data never changes.
-
-    Attributes:
-        settings: The settings that identify the contents.
-        progress: The record of the last commit; empty if nothing was committed.
-        sizes: The committed length of each file in bytes.
-        finished: Whether the owner declared the store complete.
-        folder: The directory of the store.
-    """
-
-    folder: Path = Path()
-
-    def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
-        """Map a file of numbers into memory, read-only.
-
-        Args:
-            name: Name of the file. A file that was never written counts as empty.
-            dtype: Type of the numbers.
-            width: Numbers per row; None for a one-dimensional array.
-
-        Returns:
-            ``(rows, width)`` or ``(rows,)``.
-
-        Raises:
-            OutputError: The file is missing or shorter than recorded.
-        """
-        n_bytes = self.sizes.get(name, 0)
-        shape: tuple[int, ...] = (n_bytes // np.dtype(dtype).itemsize,)
-        if width is not None:
-            shape = (shape[0] // width, width)
-        if not n_bytes:
-            return np.zeros(shape, dtype)
-        try:
-            # An empty file cannot be mapped, hence the case above. With an explicit shape only the committed prefix is
-            # mapped, so a reader never sees what a writer is appending.
-            return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
-        except (OSError, ValueError):
-            raise OutputError(
-                f"{self.folder / name} is missing or cut short. Delete the directory {self.folder} and create it again."
-            ) from None
-
-    def read_bytes(self, name: str) -> bytes:
-        """Return the committed contents of a file; empty if it was never written.
-
-        Raises:
-            OutputError: The file is missing or shorter than recorded.
-        """
-        return self.memory_map(name, np.uint8).tobytes()
-
-    def read_state(self) -> bytes | None:
-        """Return the bytes that the last commit was given as ``state``.
-
-        Raises:
-            OutputError: The file is missing or damaged.
-        """
-        return None if self.state_file is None else self._read_checked(self.state_file, None, self.state_crc32)
-
-    def verify(self, files: Collection[str] | None = None, remedy: str | None = None) -> None:
-        """Compare files with the checksums of what was written to them.
-
-        Args:
-            files: The names of the files; None for all.
-            remedy: What the user should do about a damaged file, for the error message.
-
-        Raises:
-            OutputError: A file has changed, is cut short or is missing.
-        """
-        remedy = remedy or f"Delete the directory {self.folder} and create it again."
-        if self.folder.joinpath(JOURNAL).exists():  # else an old index, which has no checksums
-            checksums = self._read_checked(_CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
-            for number, name in enumerate(self.sizes):
-                if files is not None and name not in files:
-                    continue
-                try:
-                    damage = find_damage(self.folder / name, extents_of(checksums, number))
-                except OSError as error:
-                    raise OutputError(f"{self.folder / name} cannot be read ({error.strerror}). {remedy}") from None
-                if damage is not None:
-                    raise OutputError(
-                        f"{self.folder / name} is damaged: bytes {damage[0]:,} to {damage[1]:,} are not those that "
-                        f"were written. {remedy}"
-                    )
-
-    def _read_checked(self, name: str, size: int | None, crc32: int, remedy: str | None = None) -> bytes:
-        """Read the first bytes of a file, or all of it, if they have a checksum."""
-        try:
-            with (self.folder / name).open("rb") as file:
-                content = file.read(-1 if size is None else size)
-        except FileNotFoundError:
-            content = b""  # as if cut short; what was never written has the checksum of nothing
-        except OSError as error:
-            raise _damaged(self.folder / name, error) from None
-        if zlib.crc32(content) != crc32:
-            remedy = remedy or f"Delete the directory {self.folder} and create it again."
-            raise OutputError(f"{self.folder / name} is damaged: it is not what was written. {remedy}")
-        return content
-
-    def progress_as(self, kind: type[_Progress]) -> _Progress:
-        """Return the progress as a dataclass whose fields all have defaults.
-
-        Raises:
-            OutputError: The record does not fit the dataclass.
-        """
-        try:
-            return msgspec.convert(self.progress, kind)
-        except msgspec.ValidationError as error:
-            raise _damaged(self.folder / JOURNAL, error) from None
-
-
-def read_store(folder: str | Path) -> StoreContents:
-    """Return what is committed in a store, without locking it.
-
-    Raises:
-        OutputError: There is no store, or its journal is damaged.
-    """
-    contents = _read_journal(Path(folder))
-    if contents is None:
-        raise OutputError(f"{folder} has no {JOURNAL}: it was not created by elmokit, or its creation never started.")
-    return contents
 
 
 class ResumableStore:
@@ -358,7 +222,7 @@ class ResumableStore:
         sizes = self.committed.sizes | sizes | truncate
         # Extents refer to files by their position in `sizes`, where new names are added at the end.
         extents = self._written.take(list(sizes), truncate)
-        with (self.folder / _CHECKSUMS).open("r+b" if self.committed.checksums_size else "wb") as file:
+        with (self.folder / CHECKSUMS).open("r+b" if self.committed.checksums_size else "wb") as file:
             file.seek(self.committed.checksums_size)
             file.write(extents)
             file.flush()
@@ -413,9 +277,9 @@ class ResumableStore:
         if self.if_exists == "restart":
             found = None
             with contextlib.suppress(OutputError):  # a damaged journal does not matter any more
-                self._names.update((_read_journal(self.folder) or self.committed).sizes)
+                self._names.update((read_journal(self.folder) or self.committed).sizes)
         else:
-            found = _read_journal(self.folder)
+            found = read_journal(self.folder)
         # The process died between the move and the removal: the output is complete, and what is left counts for
         # nothing.
         if found is not None and found.published is not None and not (self.folder / found.published).exists():
@@ -423,7 +287,7 @@ class ResumableStore:
         if found is None or not found.progress:
             # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
             self._write_journal(self.committed)
-            for name in (*self._names, _CHECKSUMS):
+            for name in (*self._names, CHECKSUMS):
                 (self.folder / name).unlink(missing_ok=True)
             return
         if self.if_exists == "refuse":
@@ -449,9 +313,9 @@ class ResumableStore:
 
     def _refuse_other_files(self) -> None:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
-        if not self.folder.exists() or any((self.folder / name).exists() for name in (JOURNAL, _OLD_INDEX_JOURNAL)):
+        if not self.folder.exists() or any((self.folder / name).exists() for name in (JOURNAL, OLD_INDEX_JOURNAL)):
             return
-        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, _NEW_JOURNAL}:
+        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, NEW_JOURNAL}:
             return  # the process died before it wrote the first journal
         raise OutputError(f"{self.folder} already exists and is not an elmokit output. Choose another name.")
 
@@ -475,21 +339,7 @@ class ResumableStore:
         return self._files[name]
 
     def _write_journal(self, contents: StoreContents) -> None:
-        content = asdict(contents)
-        del content["folder"]
-        content = json.loads(
-            json.dumps(content)
-        )  # tuples become lists, so that it has the checksum it will be read with
-        content["crc32"] = _journal_crc32(content)
-        # Without the `fsync` before the rename, a file system may store the new name before the new content, and a
-        # power loss leaves an empty journal.
-        temporary = self.folder / _NEW_JOURNAL
-        with temporary.open("w", encoding="utf-8") as text:
-            json.dump(content, text, indent=1)
-            text.flush()
-            os.fsync(text.fileno())
-        temporary.replace(self.folder / JOURNAL)
-        sync(self.folder)
+        write_journal(contents)
         self.committed = contents
 
     def _close(self) -> None:
@@ -501,7 +351,7 @@ class ResumableStore:
         """Remove the files of the store, and its directory if nothing else is in it."""
         with contextlib.suppress(OSError):
             # Only files of the store are removed: `rmdir` fails, as it should, if the user has put others next to them.
-            names = [*self._names, _CHECKSUMS, JOURNAL, _NEW_JOURNAL, LOCK]
+            names = [*self._names, CHECKSUMS, JOURNAL, NEW_JOURNAL, LOCK]
             for path in [*self.folder.glob("state-*"), *(self.folder / name for name in names)]:
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
@@ -513,60 +363,6 @@ class ResumableStore:
         elif self.progress:
             kept = f"Completed work is kept there. Fix the cause, then {self.resume_hint}."
         return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
-
-
-def _read_journal(folder: Path) -> StoreContents | None:
-    """Return what a journal records; None if there is none.
-
-    Raises:
-        OutputError: It is damaged, or was written by an incompatible version.
-    """
-    try:
-        content = (folder / JOURNAL).read_bytes()
-    except FileNotFoundError:
-        return _read_old_index_journal(folder)
-    except OSError as error:
-        raise _damaged(folder / JOURNAL, error) from None
-    try:
-        table = msgspec.json.decode(content, type=dict[str, Any])
-        if table.pop("crc32", None) != _journal_crc32(table):
-            raise _damaged(folder / JOURNAL, "its checksum is wrong")
-        journal = msgspec.convert(table, _Journal)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(folder / JOURNAL, error) from None
-    return _checked(StoreContents(**vars(journal), folder=folder), folder / JOURNAL)
-
-
-def _read_old_index_journal(folder: Path) -> StoreContents | None:
-    """Read an index of occurrences that was made before stores had a common journal."""
-    try:
-        content = json.loads((folder / _OLD_INDEX_JOURNAL).read_text(encoding="utf-8"))
-        progress = {"n_done": content["done"]} if content["done"] else {}
-        contents = StoreContents(content["about"], progress, content["sizes"], content["finished"], folder=folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damaged(folder / _OLD_INDEX_JOURNAL, error) from None
-    return _checked(contents, folder / _OLD_INDEX_JOURNAL)
-
-
-def _checked(contents: StoreContents, path: Path) -> StoreContents:
-    for name, size in contents.sizes.items():
-        # The journal may have been edited or damaged; a name with a slash would lead out of the directory.
-        if not isinstance(size, int) or size < 0 or Path(name).name != name:
-            raise _damaged(path, f"{name!r} has size {size!r}")
-    return contents
-
-
-def _damaged(path: Path, reason: object) -> OutputError:
-    return OutputError(
-        f"{path} is damaged, or was written by another version of elmokit ({reason}). "
-        f"Delete the directory {path.parent} and start from scratch."
-    )
-
-
-def _journal_crc32(table: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(table, sort_keys=True).encode())
 
 
 def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> memoryview:

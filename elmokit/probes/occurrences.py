@@ -4,7 +4,7 @@ This reproduces table 4 of Peters et al. 2018 for corpora of any size. The index
 bounded memory and memory-mapped for searching:
 
 ====================  =====================================================================================
-``journal.json``      the model, the text and its size, and the lengths of the files (see ``io.resumable``)
+``journal.json``      the model, the text and its size, and the lengths of the files (see ``io.store_journal``)
 ``layer-K.f16``       K = 1, 2, ...: the normalized vector of each token, ``(tokens, dim)``
 ``types.f16``         layer 0, which is context-free: the normalized vector of each distinct word, ``(types, dim)``
 ``types.jsonl``       the distinct words
@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.io.progress import ProgressCallback
-from elmokit.io.resumable import ResumableStore, StoreContents, read_store
+from elmokit.io.resumable import ResumableStore
+from elmokit.io.store_journal import StoreContents, read_store
 from elmokit.probes.corpus import model_digest, read_chunks, text_digest
 from elmokit.probes.neighbours import in_context
 

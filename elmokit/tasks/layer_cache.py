@@ -24,7 +24,8 @@ from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.progress import ProgressCallback
-from elmokit.io.resumable import JOURNAL, ResumableStore, StoreContents, read_store
+from elmokit.io.resumable import ResumableStore
+from elmokit.io.store_journal import JOURNAL, StoreContents, read_store
 from elmokit.tasks.inputs import ElmoShape, mask_of, pad_layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 
