@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import FormatError
-from elmokit.tasks.run_folder import mean_and_deviation, read_facts
+from elmokit.tasks.run_folder import mean_and_deviation, read_facts, read_result
 from elmokit.training.run_folder import MetricsLog
 
 
@@ -39,3 +39,10 @@ def test_damaged_facts_of_a_run_are_one_clear_error(tmp_path: Path, content: str
     (tmp_path / "run.json").write_text('{"bilm": null, "data": {"train": {"a.txt": [3, 4]}}, "unknown": 1}')
     facts = read_facts(tmp_path)
     assert (facts.fingerprint, facts.data) == (None, {"train": {"a.txt": [3, 4]}})
+
+
+@pytest.mark.parametrize("content", ["{}", '{"dev": [[1]]}', '{"dev": {"f1": "high"}}'])
+def test_a_damaged_result_is_one_clear_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(FormatError, match=r"result\.json is damaged"):
+        read_result(tmp_path)

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from elmokit.config import read_json
 from elmokit.embedder import Elmo
 from elmokit.errors import TrainingError
 from elmokit.io.atomic import atomic_write, recover_interrupted
@@ -32,6 +31,7 @@ from elmokit.tasks.bilm_training import (
     unfreeze,
 )
 from elmokit.tasks.checkpoint import TaskCounters, TaskTrainingState
+from elmokit.tasks.run_folder import read_result
 from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.task import TaskModel
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
@@ -101,7 +101,7 @@ def train_seed(
     recover_interrupted(folder)
     result_path = folder / "result.json"
     if result_path.exists():
-        return read_json(result_path)
+        return read_result(folder)
     config = setup.config.train
     torch.manual_seed(seed)
     model = build()

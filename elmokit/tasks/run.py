@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from elmokit.config import read_json
 from elmokit.embedder import Elmo
 from elmokit.errors import (
     ConfigError,
@@ -44,6 +43,7 @@ from elmokit.tasks.run_folder import (
     finished_seeds,
     mean_and_deviation,
     read_facts,
+    read_result,
     read_vocabulary,
     resolve_path,
     start_run,
@@ -236,7 +236,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     task, config = load_run_config(run)
     finished = finished_seeds(run)
     if seed is None and finished:
-        results = {number: read_json(run / f"seed-{number}" / "result.json") for number in finished}
+        results = {number: read_result(run / f"seed-{number}") for number in finished}
         seed = max(finished, key=lambda number: results[number]["dev"].get(task.metric, 0.0))
     if seed not in finished:
         raise ModelNotFoundError(

@@ -110,6 +110,20 @@ def read_facts(run: Path, name: str = "run.json") -> RunFacts:
         raise FormatError(f"{run / name} is damaged ({error}). Copy the run again.") from None
 
 
+def read_result(seed_folder: Path) -> dict[str, Any]:
+    """Read the ``result.json`` of a finished training.
+
+    Raises:
+        ModelNotFoundError, FormatError: It is missing or damaged.
+    """
+    content = read_json(seed_folder / "result.json")
+    try:
+        msgspec.convert(content.get("dev"), dict[str, float])
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{seed_folder / 'result.json'} is damaged ({error}). Copy the run again.") from None
+    return content
+
+
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
     """Write what a run starts with, or check that it is resumed with the same. Seeds may be added.
 
