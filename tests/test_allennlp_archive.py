@@ -20,7 +20,7 @@ from elmokit.tasks.allennlp_archive.opened import open_task_archive
 from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
-from elmokit.weights.open import save_model
+from elmokit.weights.open import open_model, save_model
 from tests.helpers.shell import Shell, command_runner
 
 DATA = Path(__file__).parent / "data" / "allennlp-tasks"
@@ -151,6 +151,7 @@ def test_an_archive_written_as_a_run_predicts_the_same(kind: str, tmp_path: Path
     run = open_run(tmp_path / "run")
     examples = run.read(str(TEXTS[kind.split("-")[0]]))
     assert run.predict(examples) == archive.predict(examples)
+    assert open_model(tmp_path / "run" / "bilm").bilm.config.output_dim == 8
     (tmp_path / "run").rename(tmp_path / "moved")  # its ELMo is in the directory
     assert open_run(tmp_path / "moved").predict(examples) == archive.predict(examples)
     with pytest.raises(OutputError, match="already exists"):

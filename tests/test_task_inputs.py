@@ -14,7 +14,7 @@ from torch import Tensor
 
 from elmokit.errors import ConfigError
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, TokenBatch, WordTable, move_to
+from elmokit.tasks.inputs import BYTES, ElmoShape, InputLayer, Inputs, TokenBatch, WordTable, move_to
 
 SENTENCES = [["The", "cat", "ran"], [], ["cat"]]
 
@@ -142,3 +142,25 @@ def test_a_batch_moves_with_all_its_tensors() -> None:
     assert moved.tokens.words["words"].is_meta
     assert moved.others[0].is_meta
     assert moved.names == ["a"]
+
+
+def test_words_can_be_spelled_in_bytes() -> None:
+    """The rows are those of AllenNLP's character tokenizer: byte + 1, and 259 and 260 around the word."""
+    marked = Inputs({}, BYTES, None, spelling="marked bytes").batch([["a\u00e9"]])
+    assert marked.chars is not None
+    assert marked.chars.tolist() == [[259, ord("a") + 1, 0xC3 + 1, 0xA9 + 1, 260]]
+    plain = Inputs({}, BYTES, None, spelling="bytes").batch([["a"]])
+    assert plain.chars is not None
+    assert plain.chars.tolist() == [[ord("a") + 1]]
+
+
+def test_the_layers_of_several_texts_are_computed_together() -> None:
+    def layers(texts: Sequence[Sequence[Sequence[str]]]) -> list[list[NDArray[Any]]]:
+        return [[np.full((1, len(one), 2), number) for one in text] for number, text in enumerate(texts)]
+
+    inputs = Inputs({}, None, None).with_elmo(ElmoShape(1, 2), layers_of_texts=layers)
+    first, second = inputs.batches([["a"]], [["b", "c"]])
+    assert first.layers is not None
+    assert second.layers is not None
+    assert (first.layers == 0).all()
+    assert second.layers.tolist() == [[[[1.0, 1.0], [1.0, 1.0]]]]

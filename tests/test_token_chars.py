@@ -32,3 +32,17 @@ def test_activations(activation: str, bound: tuple[float, float]) -> None:
     features = TokenCharCNN(9, 4, [(3, 50)], activation=activation)(torch.randint(1, 9, (30, 6)))  # type: ignore[arg-type]
     assert bound[0] <= features.min()
     assert features.max() <= bound[1]
+
+
+def test_other_windows_are_those_of_allennlp() -> None:
+    """Since 1.3 a word shorter than the filter has zeros; before, windows of padding counted too."""
+    torch.manual_seed(0)
+    complete = TokenCharCNN(9, 4, [(3, 5)], windows="complete")
+    batch = TokenCharCNN(9, 4, [(3, 5)], windows="batch", min_chars=5)
+    batch.load_state_dict(complete.state_dict())
+    ids = torch.tensor([[2, 3, 0, 0, 0, 0, 0], [2, 3, 4, 5, 6, 7, 8]])
+    assert not complete(ids)[0].any()
+    assert torch.equal(complete(ids)[1], batch(ids)[1])
+    responses = batch.convolutions[0](batch.embedding(ids[:1]).transpose(1, 2))
+    torch.testing.assert_close(batch(ids)[0], responses.amax(dim=-1)[0].relu())
+    assert torch.equal(batch(ids[:1, :2])[0], batch(ids[:1, :5])[0])  # at least five characters

@@ -68,8 +68,8 @@ def guess_archive(names: list[str]) -> str:
         return " It looks like a PyTorch checkpoint."
     if "weights.th" in files:
         return (
-            " It looks like an AllenNLP model that keeps its ELMo, if it has one, among its own weights; "
-            "open the ELMo that it was made with."
+            " It looks like an AllenNLP model that keeps its ELMo, if it has one, among its own weights: "
+            "`elmokit task open ARCHIVE --run RUN` writes it to RUN/bilm."
         )
     if names and all(name.endswith(".npy") for name in names):
         return " It looks like NumPy arrays (npz)."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -80,18 +80,7 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
     _complete_tables(tables, archive, embeddings, tensors)
     if "elmo" in tables:
         known = "continued" if tables["task"] in SEVERAL_TEXTS else "zero"
-        tables["elmo"] |= {
-            "start": known if start == "allennlp" else start,
-            "cache_dtype": "float32",  # float16 would change the scores
-            "trainable": False,  # it was, perhaps; it will not be trained further
-        }
-        for position in ("input", "output"):
-            if isinstance(mix := tables["elmo"].get(position), dict):
-                mix.pop("layers", None)  # the weights of all layers are in the archive
-                if mix.get("layer_norm"):
-                    notes.append(
-                        "do_layer_norm: AllenNLP normalized over the boundaries of sentences too, so its scores differ"
-                    )
+        notes += _complete_elmo(tables["elmo"], known if start == "allennlp" else start)
     if tables["task"] == "srl":
         tables["model"]["decoding"] = "probabilities"
     task, config = config_of(tables, str(archive.source))
@@ -100,10 +89,9 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
     bilm_config = None
     if inner is not None:
         prefix, options = inner
-        parts = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
-        parts.pop(CACHE, None)
         tensors.pop(prefix + CACHE, None)
-        bilm_config = config_of_tensors(parts, options, str(archive.source))
+        own = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
+        bilm_config = config_of_tensors(own, options, str(archive.source))
     bilm = _referenced_bilm(archive) if config.elmo is not None and bilm_config is None else None
     if bilm is not None:
         bilm_config = bilm.bilm.config
@@ -112,21 +100,30 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
     setup = TaskSetup(task, config, inputs, _labels(task.name, archive), torch.device("cpu"))
     model = setup.build()
     _check_constraints(model, tensors)
-    whole: nn.Module = nn.Module()
-    whole.add_module("model", model)
-    rows = [
-        TensorRow(f"model.{row.ours}", row.theirs, row.layout, row.also) for row in ROWS[task.name](model, embeddings)
-    ]
+    # AllenNLP's tensors of the ELMo go to a module under their names, so that one check covers the whole file.
+    parts: dict[str, tuple[nn.Module, list[TensorRow]]] = {"model": (model, ROWS[task.name](model, embeddings))}
+    elmo = None
     if inner is not None and bilm_config is not None:
-        # AllenNLP's tensors of the ELMo, under their names, so that one check covers them too.
-        whole.add_module("bilm", _module_of(tensors_of(bilm_config)))
-        rows += [replace(row, ours=f"bilm.{row.ours}") for row in same_rows(whole.bilm, inner[0])]  # type: ignore[arg-type]
-    kept = {name: tensor for name, tensor in tensors.items() if name not in DERIVED}
-    shapes = {name: tuple(tensor.shape) for name, tensor in kept.items()}
-    fill(whole, rows, shapes, kept.__getitem__, str(archive.source))
-    if inner is not None and bilm_config is not None:
-        bilm = bilm_of(whole.bilm.state_dict(), bilm_config, archive.source)  # type: ignore[union-attr]
+        elmo = _module_of(tensors_of(bilm_config))
+        parts["bilm"] = (elmo, same_rows(elmo, inner[0]))
+    _fill(parts, tensors, str(archive.source))
+    if elmo is not None and bilm_config is not None:
+        bilm = bilm_of(elmo.state_dict(), bilm_config, archive.source)
     return OpenedArchive(setup, model, bilm, archive, notes)
+
+
+def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: Mapping[str, Tensor], what: str) -> None:
+    """Load the tensors of a file into several modules, each with the rows of its tensors.
+
+    Raises:
+        TensorMismatchError: Tensors are missing, unexpected or have a wrong shape, in any of the modules.
+    """
+    whole = nn.Module()
+    for name, (module, _) in parts.items():
+        whole.add_module(name, module)
+    rows = [replace(row, ours=f"{name}.{row.ours}") for name, (_, own) in parts.items() for row in own]
+    kept = {name: tensor for name, tensor in tensors.items() if name not in DERIVED}
+    fill(whole, rows, {name: tuple(tensor.shape) for name, tensor in kept.items()}, kept.__getitem__, what)
 
 
 def _convert(archive: TaskArchive) -> tuple[Tables, list[str]]:
@@ -194,6 +191,22 @@ def _table(content: Mapping[str, Any], *keys: str) -> dict[str, Any]:
         if not isinstance(found, dict):
             return {}
     return dict(found)
+
+
+def _complete_elmo(elmo: Tables, start: str) -> list[str]:
+    """Set how the ELMo inside is used. Returns what differs from AllenNLP."""
+    elmo |= {
+        "start": start,
+        "cache_dtype": "float32",  # float16 would change the scores
+        "trainable": False,  # it was, perhaps; it will not be trained further
+    }
+    notes = []
+    for position in ("input", "output"):
+        if isinstance(mix := elmo.get(position), dict):
+            mix.pop("layers", None)  # the weights of all layers are in the archive
+            if mix.get("layer_norm"):
+                notes.append("do_layer_norm: AllenNLP normalized over the boundaries of sentences too; scores differ")
+    return notes
 
 
 def _any_starts(archive: TaskArchive, prefix: str) -> bool:
