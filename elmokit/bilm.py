@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from elmokit.config import check_at_least, check_at_most, setting
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
-from elmokit.nn.kernels.backends import Precision, check_precision
+from elmokit.nn.kernels.backends import check_precision
+from elmokit.nn.kernels.native import Precision
 from elmokit.nn.lstm import LSTMStack, LSTMState
 
 MIN_CHARS = 3  # a token's begin and end marks, and one character between them

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from elmokit.nn.kernels import compiler
+from elmokit.nn.kernels import compiler, instruction_sets
+from elmokit.nn.kernels.instruction_sets import InstructionSet
 from elmokit.nn.kernels.packed_linear import PackedLinear
 
 
@@ -59,6 +60,7 @@ def built(fresh: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forget_library() -> None:
     compiler._load.cache_clear()
     compiler.load_library.cache_clear()
+    compiler.build.cache_clear()
 
 
 @settings(max_examples=25)
@@ -209,3 +211,22 @@ def test_without_a_home_folder_the_layers_still_work(fresh: Path, monkeypatch: p
         monkeypatch.delenv(name, raising=False)
     assert compiler.load_library() is None
     assert "ELMOKIT_CACHE" in compiler.why_unavailable() or "Linux" in compiler.why_unavailable()
+
+
+def test_an_instruction_set_that_the_compiler_rejects_is_replaced_by_the_next(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiler.load_library() is None:
+        pytest.skip(compiler.why_unavailable())
+    unknown = InstructionSet((), (), ("-march=none-of-ours",))
+    monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["unknown", "portable"])
+    monkeypatch.setitem(instruction_sets.INSTRUCTION_SETS, "unknown", unknown)
+    forget_library()
+    library = compiler.load_library()
+    assert library is not None
+    assert library.instructions == "portable"
+    assert compiler.why_unavailable() == ""
+    monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["unknown"])
+    forget_library()
+    assert compiler.load_library() is None
+    assert "rejected the kernels" in compiler.why_unavailable()

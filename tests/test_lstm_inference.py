@@ -16,6 +16,8 @@ from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 
 EXACT: tuple[Backend, ...] = ("native", "torch-onednn", "torch")
 DRIFT: dict[Backend, float] = {
+    "native-bfloat16": 0.05,
+    "native-int8": 0.12,
     "torch-fbgemm-float16": 2e-3,
     "torch-onednn-bfloat16": 0.05,
     "torch-bfloat16": 0.05,
@@ -102,7 +104,7 @@ def test_a_long_batch_equals_the_reference(backend: Backend, monkeypatch: pytest
     torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["native", "torch-fbgemm-int8"])
+@pytest.mark.parametrize("backend", ["native", "native-bfloat16", "native-int8", "torch-fbgemm-int8"])
 def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
     if compiler.load_library() is None:  # only our own elementwise functions promise the same bits at every position

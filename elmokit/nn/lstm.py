@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn.kernels.backends import Backend, Precision, requested_backend, select_backend
+from elmokit.nn.kernels.backends import Backend, requested_backend, select_backend
 from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, TorchLayer, pack_layer, run_stack
+from elmokit.nn.kernels.native import Precision
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.reversal import reorder, reversed_positions
 

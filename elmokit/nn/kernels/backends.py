@@ -5,7 +5,8 @@ Three families of backends compute the same formulas:
 - ``reference``: PyTorch operations, one step at a time. Slow and simple; every other backend is tested against it.
 - ``torch...``: one loop in Python around matrix products on packed weights. The products come from the libraries inside
   PyTorch (oneDNN, FBGEMM), some of them in a lower precision.
-- ``native``: C functions (``nn/kernels/*.c``), built with the available C compiler when they are first needed.
+- ``native...``: C functions (``nn/kernels/*.c``), built with the available C compiler when they are first needed, for
+  the best instruction set of the processor (``instruction_sets.py``).
 
 A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``). The first available
 backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
@@ -26,14 +27,15 @@ from torch import Tensor
 
 from elmokit.errors import ConfigError
 from elmokit.nn.kernels import torch_products
-from elmokit.nn.kernels.native import NativeLibrary
+from elmokit.nn.kernels.native import NativeLibrary, Precision
 
 VARIABLE = "ELMOKIT_BACKEND"
-Precision = Literal["float32", "bfloat16", "int8"]
 BackendRequest = Literal["reference"] | Precision
 Backend = Literal[
     "reference",
     "native",
+    "native-bfloat16",
+    "native-int8",
     "torch",
     "torch-onednn",
     "torch-onednn-bfloat16",
@@ -42,17 +44,21 @@ Backend = Literal[
     "torch-fbgemm-int8",
 ]
 
+# The backends that are C functions, with the precision of their packed weights.
+NATIVE: dict[Backend, Precision] = {"native": "float32", "native-bfloat16": "bfloat16", "native-int8": "int8"}
+
 # Each tuple is an order of preference, by measured speed. For the main shape of the original model, PyTorch's ordinary
 # product reached 89 GFLOP/s, oneDNN with packed weights 136, and a whole layer in C 150 (docs/log.md).
 _FLOAT32: tuple[Backend, ...] = ("native", "torch-onednn", "torch")
+# The C functions widen weights to float32 on any processor, or use AMX.
 # Weights in float16 have more digits than in bfloat16; FBGEMM multiplies and adds them in float32.
-_BFLOAT16: tuple[Backend, ...] = ("torch-onednn-bfloat16", "torch-fbgemm-float16", *_FLOAT32)
+_BFLOAT16: tuple[Backend, ...] = ("native-bfloat16", "torch-onednn-bfloat16", "torch-fbgemm-float16", *_FLOAT32)
 ON_CPU: dict[BackendRequest, tuple[Backend, ...]] = {
     "reference": ("reference",),
     "float32": _FLOAT32,
     "bfloat16": _BFLOAT16,
     # A request names the lowest precision that is acceptable, so its fallbacks are always at least as exact.
-    "int8": ("torch-fbgemm-int8", *_BFLOAT16),
+    "int8": ("native-int8", "torch-fbgemm-int8", *_BFLOAT16),
 }
 # A GPU runs neither FBGEMM nor the C functions, and there is no int8 backend for it: int8 falls back to bfloat16.
 ON_GPU: dict[BackendRequest, tuple[Backend, ...]] = {
@@ -96,8 +102,8 @@ def select_backend(device: torch.device, request: BackendRequest) -> Backend:
 
 
 def is_available(backend: Backend) -> bool:
-    """Return whether this processor, this PyTorch and (for ``native``) the C compiler can run a backend."""
-    if backend == "native":
+    """Return whether this processor, this PyTorch and (for ``native...``) the C compiler can run a backend."""
+    if backend in NATIVE:
         return native_library() is not None
     return backend == "reference" or torch_products.works(backend)
 
@@ -128,6 +134,8 @@ def describe_backends(device: str = "cpu") -> str:
     for backend in dict.fromkeys(backend for row in preferences.values() for backend in row):
         requests = ", ".join(request for request, choice in selected.items() if choice == backend)
         lines.append(f"{backend:<22} {'yes' if is_available(backend) else 'no':<10} {requests}".rstrip())
+    if (library := compiler.load_library()) is not None:
+        lines.append(f"native is built for {library.instructions}")
     if reason := compiler.why_unavailable():
         lines.append(f"native is unavailable: {reason}")
     return "\n".join(lines)

@@ -51,7 +51,8 @@ void elmokit_convolve(long n_threads, long n_tokens, const float *characters, lo
                     const long left = n_windows[token] - first, n = left < POSITION_BLOCK ? left : POSITION_BLOCK;
                     memset(sums, 0, n * WIDE * sizeof(float));
                     /* A row stride of one character (`dim`) makes overlapping windows the rows of a matrix. */
-                    multiply(n, 1, characters + token * stride + first * dim, dim, weights, n_inputs, sums, WIDE);
+                    multiply(n, 1, characters + token * stride + first * dim, dim, weights, n_inputs, sums, WIDE,
+                             weights);
                     for (int v = 0; v < 2; v++) update_maximum(sums + v * LANES, n, first, best + v, winner + v);
                 }
                 /* Through a buffer, because the last panel has columns beyond n_filters that must not be written. */

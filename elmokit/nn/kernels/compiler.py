@@ -1,10 +1,9 @@
 """Compile the C files in this directory into a shared library for this machine's processor.
 
-Compiling on the user's machine lets ``-march=native`` use every instruction that the processor has, without a wheel
-per processor. It takes about two seconds, once: the library is kept in the cache directory (``ELMOKIT_CACHE``, else
-the platform's usual one) under a name derived from the sources, the compiler command and the processor, so a change
-of any of them compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling. Without a compiler
-everything still works, on PyTorch's own libraries.
+The library is built for the best instruction set that the processor reports (``instruction_sets.py``). Compiling takes
+a few seconds, once: the library is kept in the cache directory (``ELMOKIT_CACHE``, else the platform's usual one) under
+a name derived from the sources and the compiler command, so a change of either compiles again. ``CC`` names the
+compiler; ``CC=false`` disables compiling. Without a compiler everything still works, on PyTorch's own libraries.
 
 A library is code that runs with the user's rights. So one is loaded only if nobody but the user and root can have
 written it, and only if its content is what was written.
@@ -28,14 +27,15 @@ from pathlib import Path
 from elmokit.errors import ElmoError
 from elmokit.io.atomic import sync
 from elmokit.io.cache import cache_dir
+from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet, requested_sets
 from elmokit.nn.kernels.native import NativeLibrary
 
 # Not -ffast-math: it assumes that there is no NaN (the kernels let a NaN pass, so that broken inputs are noticed), and
 # it allows sums in any order (a row must get the same bits in any batch). The two -fno flags give up only errno and
 # floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 SOURCES = ("lstm_inference.c", "lstm_training.c", "char_convolution.c")
-HEADERS = ("vectors.h", "packed_product.h")
+HEADERS = ("vectors.h", "instructions.h", "packed_product.h", "rounded_rows.h")
 # A compiler wrapper that hangs, for example on a network license, must not hang the program: it falls back to PyTorch.
 BUILD_SECONDS = 60
 
@@ -57,38 +57,63 @@ def _load() -> tuple[NativeLibrary | None, str]:
     if platform.system() != "Linux":
         # PyTorch brings another OpenMP library there, so that two thread pools would compete for the cores.
         return None, "the C kernels are built on Linux only"
+    reason = ""
+    for name in requested_sets():
+        try:
+            return build(name, INSTRUCTION_SETS[name]), ""
+        except UnsafeCacheError as error:
+            # Not only in `why_unavailable`, which few read: someone may have prepared the directory.
+            warnings.warn(f"The C kernels are not used: {error}", stacklevel=4)
+            return None, str(error)
+        except InstructionsError as error:
+            reason = reason or str(error)  # the next set asks less of the compiler and of the system
+        # ValueError: CC is not a valid command line.
+        except (OSError, ElmoError, AttributeError, ValueError, subprocess.TimeoutExpired) as error:
+            return None, f"the C kernels could not be built: {error}"
+    return None, reason
+
+
+class InstructionsError(ElmoError):
+    """An instruction set that the compiler does not know, or that the system does not permit."""
+
+
+@functools.cache
+def build(name: str, instructions: InstructionSet) -> NativeLibrary:
+    """Return the library for an instruction set, compiled if necessary.
+
+    Raises:
+        InstructionsError: The compiler rejects the kernels, or the system does not permit the instructions.
+    """
     try:
-        return _open_library(), ""
-    except UnsafeCacheError as error:
-        # Not only in `why_unavailable`, which few read: someone may have prepared the directory.
-        warnings.warn(f"The C kernels are not used: {error}", stacklevel=4)
-        return None, str(error)
+        library = _open_library(name, instructions)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
-        return None, f"the C compiler rejected the kernels: {lines[0] if lines else error.returncode}"
-    # ValueError: CC is not a valid command line.
-    except (OSError, ElmoError, AttributeError, ValueError, subprocess.TimeoutExpired) as error:
-        return None, f"the C kernels could not be built: {error}"
+        raise InstructionsError(
+            f"the C compiler rejected the kernels: {lines[0] if lines else error.returncode}"
+        ) from None
+    if not library.is_permitted:
+        raise InstructionsError(f"the system does not permit the instructions {name} in this process")
+    return library
 
 
 class UnsafeCacheError(ElmoError):
     """A cache directory in which another user may have put a library."""
 
 
-def _open_library() -> NativeLibrary:
+def _open_library(name: str, instructions: InstructionSet) -> NativeLibrary:
     """Load the library from the cache directory, compiling it if there is none that can be trusted."""
     directory = cache_dir() / "kernels"
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     _check_owner(directory)
-    key = _key()
+    key = _key(instructions)
     for path in directory.glob(f"{key}-*.so"):
-        if (library := _load_verified(path)) is not None:
+        if (library := _load_verified(path, name)) is not None:
             return library
         path.unlink(missing_ok=True)
-    path = _build(directory, key)
-    if (library := _load_verified(path)) is None:
+    path = _compile(directory, key, instructions)
+    if (library := _load_verified(path, name)) is None:
         raise OSError(f"{path} was changed while it was written")
     return library
 
@@ -124,7 +149,7 @@ def _trusted_users() -> tuple[int, int]:
     return 0, os.geteuid()
 
 
-def _load_verified(path: Path) -> NativeLibrary | None:
+def _load_verified(path: Path, instructions: str) -> NativeLibrary | None:
     """Load a library if only this user can have written it and its content has the digest in its name.
 
     The digest finds accidents, such as a file cut short by a full disk: the loader maps a library without reading it,
@@ -139,12 +164,12 @@ def _load_verified(path: Path) -> NativeLibrary | None:
             # By its descriptor and not by its path: this is then the file that was verified, also if the path now leads
             # to another one. The descriptor stays open, because the loader knows the library by this name: another
             # library that got the same number would not be loaded.
-            return NativeLibrary(Path(f"/proc/self/fd/{descriptor}"))
+            return NativeLibrary(Path(f"/proc/self/fd/{descriptor}"), instructions)
     os.close(descriptor)
     return None
 
 
-def _build(directory: Path, key: str) -> Path:
+def _compile(directory: Path, key: str, instructions: InstructionSet) -> Path:
     """Compile the library and return its path, ``KEY-DIGEST.so``.
 
     The library links against OpenMP by the name ``libgomp.so.1``. PyTorch has loaded that library by now, so the loader
@@ -156,7 +181,7 @@ def _build(directory: Path, key: str) -> Path:
             (build / name).write_bytes(_source(name))
         output = build / "kernels.so"
         subprocess.run(
-            [*_command(), "-o", str(output), *(str(build / name) for name in SOURCES), "-lm"],
+            [*_command(instructions), "-o", str(output), *(str(build / name) for name in SOURCES), "-lm"],
             check=True,
             capture_output=True,
             timeout=BUILD_SECONDS,
@@ -169,10 +194,11 @@ def _build(directory: Path, key: str) -> Path:
     return path
 
 
-def _key() -> str:
+def _key(instructions: InstructionSet) -> str:
     """Return a hash of everything that the library depends on."""
-    parts = [*map(_source, (*HEADERS, *SOURCES)), " ".join(_command()).encode(), _processor().encode()]
-    return _digest(b"\0".join(parts))[:16]
+    # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
+    command = [platform.machine(), *_command(instructions)]
+    return _digest(b"\0".join([*map(_source, (*HEADERS, *SOURCES)), " ".join(command).encode()]))[:16]
 
 
 def _digest(content: bytes) -> str:
@@ -183,17 +209,5 @@ def _source(name: str) -> bytes:
     return (resources.files("elmokit") / "nn" / "kernels" / name).read_bytes()
 
 
-def _command() -> list[str]:
-    return [*shlex.split(os.environ.get("CC") or "cc"), *FLAGS]
-
-
-def _processor() -> str:
-    """Return what ``-march=native`` depends on; machines of different kinds may share one cache directory."""
-    lines = []
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.split(":")[0].strip() in ("flags", "Features", "model name"):
-                lines.append(line)
-            elif not line and lines:
-                break
-    return "\n".join([platform.machine(), *lines])
+def _command(instructions: InstructionSet) -> list[str]:
+    return [*shlex.split(os.environ.get("CC") or "cc"), *FLAGS, *instructions.flags]

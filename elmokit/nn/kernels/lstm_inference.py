@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 
 from elmokit.nn.kernels import torch_products
-from elmokit.nn.kernels.backends import Backend, native_library
-from elmokit.nn.kernels.native import GATES
+from elmokit.nn.kernels.backends import NATIVE, Backend, native_library
+from elmokit.nn.kernels.native import GATES, NativeLibrary, Precision
 from elmokit.nn.kernels.torch_products import Product
 
 # Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate
 # sums to stay in the cache until the steps need them.
 MAX_CHUNK_ROWS = 64
+# Weights of a layer below which float32 is at least as fast as weights that are widened as they are loaded: they stay
+# in the cache, so that narrower ones save no time (the mini size has 0.5 million, the small one 1.05 million).
+MIN_WIDENED = 800_000
 
 
 class LayerWeights(NamedTuple):
@@ -50,6 +53,7 @@ class TorchLayer(NamedTuple):
 class NativeLayer(NamedTuple):
     """A layer packed as panels for ``NativeLibrary.run_layer``; hidden units are padded with zeros to whole panels."""
 
+    precision: Precision
     hidden_dim: int  # without the padding
     input_panels: Tensor
     bias: Tensor
@@ -61,8 +65,10 @@ class NativeLayer(NamedTuple):
 
 def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer | NativeLayer:
     """Pack the weights of a layer for a backend other than ``reference``."""
-    if backend == "native":
-        return _pack_native(layer, input_dim)
+    if backend in NATIVE:
+        library = native_library()
+        assert library is not None
+        return pack_native_layer(library, NATIVE[backend], layer, input_dim)
 
     def pack(weight: Tensor, bias: Tensor | None = None) -> Product:
         return torch_products.pack(backend, weight.contiguous(), bias)
@@ -76,10 +82,11 @@ def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLa
     )
 
 
-def _pack_native(layer: LayerWeights, input_dim: int) -> NativeLayer:
-    library = native_library()
-    assert library is not None
+def pack_native_layer(library: NativeLibrary, precision: Precision, layer: LayerWeights, input_dim: int) -> NativeLayer:
+    """Pack the weights of a layer for the C functions, in a precision or in float32 where that is faster."""
     hidden_dim = len(layer.bias) // GATES
+    if library.widens(precision) and layer.weight.numel() < MIN_WIDENED:
+        precision = "float32"
     # Zero weights and biases for the padded units give g = tanh(0) = 0, so their cells stay 0 and they add nothing.
     n_blocks = math.ceil(hidden_dim / library.wide)
     padding = n_blocks * library.wide - hidden_dim
@@ -94,12 +101,13 @@ def _pack_native(layer: LayerWeights, input_dim: int) -> NativeLayer:
 
     projection = layer.projection
     return NativeLayer(
+        precision=precision,
         hidden_dim=hidden_dim,
-        input_panels=library.panels(by_block(layer.weight[:, :input_dim])),
+        input_panels=library.pack(by_block(layer.weight[:, :input_dim]), precision),
         bias=by_block(layer.bias[:, None])[:, 0].contiguous(),
-        recurrent_panels=library.panels(by_block(layer.weight[:, input_dim:])),
+        recurrent_panels=library.pack(by_block(layer.weight[:, input_dim:]), precision),
         projection_panels=(
-            None if projection is None else library.panels(torch.nn.functional.pad(projection, (0, padding)))
+            None if projection is None else library.pack(torch.nn.functional.pad(projection, (0, padding)), precision)
         ),
         cell_clip=layer.cell_clip,
         projection_clip=layer.projection_clip,
@@ -175,7 +183,9 @@ def run_stack(
         padded = inputs.new_zeros(inputs.shape[0] * inputs.shape[1], old_hidden.shape[1])
         if order.batch_sizes:
             if isinstance(layer, NativeLayer):
-                layer_outputs, last_cell = _run_layer_native(layer, batch_sizes, packed, last_hidden, last_cell)
+                library = native_library()
+                assert library is not None
+                layer_outputs, last_cell = run_native_layer(library, layer, batch_sizes, packed, last_hidden, last_cell)
             else:
                 layer_outputs = run_layer_torch(layer, order.batch_sizes, packed, last_hidden, last_cell)
             # The state is what the layer itself put out: the skip connection comes after it.
@@ -189,14 +199,14 @@ def run_stack(
     return outputs, new_hidden, new_cell
 
 
-def _run_layer_native(
-    layer: NativeLayer, batch_sizes: Tensor, inputs: Tensor, hidden: Tensor, cell: Tensor
+def run_native_layer(
+    library: NativeLibrary, layer: NativeLayer, batch_sizes: Tensor, inputs: Tensor, hidden: Tensor, cell: Tensor
 ) -> tuple[Tensor, Tensor]:
-    library = native_library()
-    assert library is not None
+    """Run one layer over all steps with the C functions; return its outputs and the new cells."""
     padding = len(layer.bias) // GATES - layer.hidden_dim
     cell = torch.nn.functional.pad(cell, (0, padding)) if padding else cell
     outputs = library.run_layer(
+        layer.precision,
         batch_sizes,
         inputs,
         layer.input_panels,

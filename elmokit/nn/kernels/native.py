@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+Precision = Literal["float32", "bfloat16", "int8"]
 GATES = 4
 # Rows whose input products are computed together. Reading the weights once for many rows pays off as long as the gate
 # sums of all these rows stay in the cache until the steps need them.
 MAX_CHUNK_ROWS = 256
 _NO_CLIP = float("inf")
+# The precisions of packed weights, in the order of their numbers in `packed_product.h`.
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 
 # ctypes must know every type: it would otherwise pass a Python integer as a 32-bit C int and cut addresses. On 64-bit
 # Linux, where alone the library is built, a C long has 64 bits, so it fits sizes and the numbers of int64 tensors.
@@ -29,9 +32,9 @@ _TYPES = {"l": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float}
 # The argument types of each C function, in order; it must match the declaration in the C file.
 _SIGNATURES = {
     "large_pages": "pl",
-    "product": "llplpplp",
+    "product": "lllplpplpp",
     "inference_step": "lllppppf",
-    "run_layer": "llpplppplplpppfflpp",
+    "run_layer": "lllpplppplplpppfflppppp",
     "training_step": "lllpppppf",
     "training_step_backward": "lllpppppppf",
     "convolve": "llpllpppllpp",
@@ -52,16 +55,27 @@ class NativeLibrary:
 
     Args:
         path: The shared library, from ``compiler.load_library``.
+        instructions: The instruction set that it was built for.
+
+    Attributes:
+        instructions: The same.
+        is_permitted: Whether the system lets this process use these instructions.
+        wide: Columns of a panel.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, instructions: str) -> None:
         library = ctypes.CDLL(str(path))
         functions = {name: getattr(library, f"elmokit_{name}") for name in _SIGNATURES}
         for name, function in functions.items():
             # A function that the file lacks raises AttributeError above; `compiler.py` then takes the file for damaged
             # and rebuilds.
             function.argtypes, function.restype = [_TYPES[code] for code in _SIGNATURES[name]], None
+        self.instructions = instructions
+        self.is_permitted = bool(library.elmokit_is_permitted())
         self.wide = int(library.elmokit_wide())
+        self._panel_lanes, self._rounded_row_bytes = library.elmokit_panel_lanes, library.elmokit_rounded_row_bytes
+        for function in (self._panel_lanes, self._rounded_row_bytes):
+            function.argtypes, function.restype = [ctypes.c_long] * 2, ctypes.c_long
         self._large_pages = functions["large_pages"]
         self._product = functions["product"]
         self._inference_step = functions["inference_step"]
@@ -80,24 +94,68 @@ class NativeLibrary:
         self._large_pages(panels.data_ptr(), panels.numel() * panels.element_size())
         return panels.copy_(padded.view(n_panels, self.wide, -1).transpose(1, 2))
 
-    def product(self, inputs: Tensor, panels: Tensor, bias: Tensor, n_outputs: int) -> Tensor:
+    def pack(self, weight: Tensor, precision: Precision) -> Tensor:
+        """Pack a weight matrix ``(outputs, inputs)`` in a precision, for ``run_layer``.
+
+        bfloat16 rounds every weight to 16 bits. int8 rounds it to one of 255 multiples of its output's scale, which is
+        chosen for the largest weight.
+
+        Returns:
+            For float32, as ``panels``. Else ``(panels, lanes)`` in int32: `packed_product.h` explains the layout.
+        """
+        if precision == "float32":
+            return self.panels(weight)
+        group = {"bfloat16": 2, "int8": 4}[precision]  # inputs that share 32 bits
+        n_panels, n_inputs = -(-len(weight) // self.wide), weight.shape[1]
+        inputs_of_tile = 16 * group
+        padded = torch.nn.functional.pad(weight, (0, -n_inputs % inputs_of_tile, 0, n_panels * self.wide - len(weight)))
+        header = weight.new_empty(n_panels, 0, dtype=torch.int32)
+        if precision == "int8":
+            # A column of zeros gets any scale but 0, which would divide 0 by 0.
+            scales = padded.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
+            rounded = (padded / scales).round().to(torch.int8)
+            sums = rounded.sum(dim=1, dtype=torch.int32)
+            header = torch.cat([part.view(n_panels, self.wide) for part in (scales.view(torch.int32), sums)], dim=1)
+        else:
+            rounded = padded.bfloat16()
+        by_group = rounded.view(n_panels, self.wide, -1, group).transpose(1, 2).contiguous()
+        panels = header.new_empty(n_panels, self._panel_lanes(PRECISIONS.index(precision), n_inputs))
+        self._large_pages(panels.data_ptr(), panels.numel() * panels.element_size())
+        return torch.cat([header, by_group.view(torch.int32).flatten(1)], dim=1, out=panels)
+
+    def widens(self, precision: Precision) -> bool:
+        """Return whether the weights of a precision are widened to float32 as they are loaded."""
+        return precision != "float32" and not self._rounded_row_bytes(PRECISIONS.index(precision), 1)
+
+    def product(
+        self, inputs: Tensor, panels: Tensor, bias: Tensor, n_outputs: int, precision: Precision = "float32"
+    ) -> Tensor:
         """Return ``inputs @ weight.T + bias``.
 
         Args:
             inputs: ``(rows, inputs)``.
-            panels: The weight, from ``panels``.
+            panels: The weight, from ``pack`` with the same precision.
             bias: ``(panels * wide,)``.
+            n_outputs: Rows of the weight.
+            precision: That of the weight.
 
         Returns:
             ``(rows, n_outputs)``
         """
         inputs = inputs.contiguous()
         outputs = inputs.new_empty(len(inputs), n_outputs)
+        rounded = self._rounded_rows(precision, *inputs.shape)  # a name keeps the memory until the call has returned
         self._product(
-            *(torch.get_num_threads(), len(inputs), inputs.data_ptr(), inputs.shape[1]),
+            *(torch.get_num_threads(), PRECISIONS.index(precision), len(inputs), inputs.data_ptr(), inputs.shape[1]),
             *(panels.data_ptr(), bias.data_ptr(), n_outputs, outputs.data_ptr()),
+            rounded.data_ptr(),
         )
         return outputs
+
+    def _rounded_rows(self, precision: Precision, n_rows: int, n_inputs: int) -> Tensor:
+        """Return memory for rows that C rounds to a precision; empty if it does not."""
+        n_bytes = self._rounded_row_bytes(PRECISIONS.index(precision), n_inputs)
+        return torch.empty(n_rows, n_bytes, dtype=torch.uint8)
 
     def inference_step(
         self, from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float
@@ -119,6 +177,7 @@ class NativeLibrary:
 
     def run_layer(
         self,
+        precision: Precision,
         batch_sizes: Tensor,
         inputs: Tensor,
         input_panels: Tensor,
@@ -133,6 +192,7 @@ class NativeLibrary:
         """Run one layer over all steps; the counterpart of ``lstm_inference.run_layer_torch``.
 
         Args:
+            precision: That of the packed weights; the bias is float32.
             batch_sizes: ``(steps,)`` int64, never rising: step t reads the first ``batch_sizes[t]`` rows.
             inputs: ``(tokens, input_dim)``: the rows of step 0, then those of step 1, and so on.
             input_panels: The input weights. Units come in blocks of ``wide``, in each block i, g, f, o.
@@ -155,12 +215,24 @@ class NativeLibrary:
         gates = inputs.new_empty(chunk_rows, GATES * hidden_dim)
         # For one step at a time: the projection reads it before the next step overwrites it.
         squashed = inputs.new_empty(n_rows, hidden_dim)
+        rounded_rows = (
+            self._rounded_rows(precision, chunk_rows, inputs.shape[1]),
+            self._rounded_rows(precision, n_rows, hidden.shape[1]),
+            self._rounded_rows(precision, n_rows, hidden_dim),
+        )
         self._run_layer(
-            *(torch.get_num_threads(), len(batch_sizes), batch_sizes.data_ptr(), inputs.data_ptr(), inputs.shape[1]),
+            *(
+                torch.get_num_threads(),
+                PRECISIONS.index(precision),
+                len(batch_sizes),
+                batch_sizes.data_ptr(),
+                inputs.data_ptr(),
+            ),
+            inputs.shape[1],
             *(input_panels.data_ptr(), bias.data_ptr(), recurrent_panels.data_ptr(), hidden.shape[1]),
             *(None if projection_panels is None else projection_panels.data_ptr(), hidden_dim, hidden.data_ptr()),
             *(cell.data_ptr(), outputs.data_ptr(), cell_clip, projection_clip, chunk_rows),
-            *(gates.data_ptr(), squashed.data_ptr()),
+            *(gates.data_ptr(), squashed.data_ptr(), *(rows.data_ptr() for rows in rounded_rows)),
         )
         return outputs
 

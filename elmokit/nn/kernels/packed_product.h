@@ -1,7 +1,12 @@
-/* The matrix product with packed weights.
+/* The matrix product with packed weights, in three precisions of the weights.
 
-   Weights come in panels: WIDE output columns side by side, (panels, inputs, WIDE). A tile of ROWS x WIDE sums stays in
-   registers while a panel streams past, so each weight is loaded once per ROWS rows and each sum is stored once.
+   Weights come in panels: WIDE output columns side by side. A tile of ROWS x WIDE sums stays in registers while a panel
+   streams past, so each weight is loaded once per ROWS rows and each sum is stored once.
+
+   A panel is a sequence of 32-bit lanes, (groups, WIDE): a lane has one input's weight in float32, those of two inputs
+   in bf16, or of four in int8, the first input in the lowest bits. This one layout serves all processors: plain C widens
+   the weights to floats with shifts, and the instructions for bf16 and bytes (`instructions.h`) want pairs and fours.
+   A panel of bytes begins with a header: the scale of each column, and the sum of its weights.
 
    Every sum runs over its inputs in the same order, whatever the number of rows: a sentence gets the same bits in any
    batch. Tiles of all shapes below keep that order; so must any new one. */
@@ -9,7 +14,11 @@
 #ifndef ELMOKIT_PACKED_PRODUCT_H
 #define ELMOKIT_PACKED_PRODUCT_H
 
+#include "instructions.h"
 #include "vectors.h"
+
+/* Precisions of packed weights; `native.py` has the same numbers. */
+enum { FLOAT32, BFLOAT16, INT8 };
 
 /* Rows of a tile: ROWS x 2 vectors of sums, 2 of weights and one broadcast input fill the processor's vector registers
    (32 of them with AVX-512 and NEON, 16 with AVX and SSE). */
@@ -24,26 +33,92 @@ enum { ROWS = 4 };
 #endif
 
 enum {
-    WIDE = 2 * LANES,    /* columns of a panel */
-    INPUT_CHUNK = 256 /* so many inputs of a panel (32 kB with AVX-512) stay in the L1 cache while all rows pass */
+    WIDE = 2 * LANES,  /* columns of a panel */
+    INPUT_CHUNK = 256, /* so many inputs of a panel (32 kB with AVX-512) stay in the L1 cache while all rows pass */
+    AHEAD = 512,       /* lanes from a weight to the one prefetched for it, for a single row */
+    WIDENING_ROWS = 4, /* up to so many rows, weights are widened for one tile of rows */
+    RAW_ROWS = 64,     /* rows whose sums of bytes are computed together */
+    ROW_HEADER = 64,   /* bytes before the numbers of a rounded row: see `rounded_rows.h` */
 };
+
+INLINE long at_most(long value, long bound) { return value < bound ? value : bound; }
+
+/* How many inputs' weights share a lane. */
+INLINE int group_size(int precision) { return precision == INT8 ? 4 : precision == BFLOAT16 ? 2 : 1; }
+
+/* The same for all rows of a product and all panels: inputs padded to whole rows of a tile (64 bytes). */
+INLINE long n_groups(int precision, long n_inputs) {
+    return precision == FLOAT32 ? n_inputs : (n_inputs * 4 / group_size(precision) + 63) / 64 * 16;
+}
+
+INLINE long panel_header(int precision) { return precision == INT8 ? 2 * WIDE : 0; }
+
+/* The distance between panels, in lanes. */
+INLINE long panel_lanes(int precision, long n_inputs) {
+    return panel_header(precision) + n_groups(precision, n_inputs) * WIDE;
+}
+
+/* Whether the inputs of a product must be rounded to the weights' precision. Otherwise they are read as floats. */
+INLINE int rounds_inputs(int precision) {
+    return (precision == INT8 && HAS_DOT) || (precision == BFLOAT16 && HAS_TILES);
+}
+
+INLINE long rounded_row_bytes(int precision, long n_inputs) { return ROW_HEADER + 4 * n_groups(precision, n_inputs); }
+
+/* The weights of one input in a group, as floats; those of int8 times RAISED. */
+INLINE vec widen(int precision, vec lanes, int part) {
+    const ivec bits = (ivec)lanes;
+    if (precision == FLOAT32) return lanes;
+    /* A bf16 number is the upper half of a float. */
+    if (precision == BFLOAT16) return (vec)(part ? bits & (int)0xffff0000 : bits << 16);
+    return __builtin_convertvector(raised_byte(bits, part), vec);
+}
 
 /* sums[rows][panels * WIDE] += inputs[rows][n_inputs] x panels.
 
-   `rows` and `panels` are constants wherever this is inlined, so the loops over them unroll completely and the array
-   `sum` lives in registers. That is what the unroll pragmas make sure of. */
-INLINE void tile(int rows, int panels, const float *inputs, long input_stride, const float *weights, long panel_stride,
-                 long n_inputs, float *sums, long sum_stride) {
+   `precision`, `rows` and `panels` are constants wherever this is inlined, so the loops over them unroll completely and
+   the array `sum` lives in registers. That is what the unroll pragmas make sure of. */
+INLINE void tile(int precision, int rows, int panels, const float *inputs, long input_stride, const float *weights,
+                 long panel_stride, long n_inputs, float *sums, long sum_stride, const float *next, long next_step) {
+    const int size = group_size(precision);
     vec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (vec){0};
-    for (long k = 0; k < n_inputs; k++) {
-        vec weight[2 * GATES];
-        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-            weight[v] = load(weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES);
-        _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                sum[r * 2 * panels + v] += inputs[r * input_stride + k] * weight[v];
+    long k = 0;
+    for (; k + size <= n_inputs; k += size) {
+        /* A panel would otherwise arrive from memory only when the first rows need it. */
+        if (rows > 1) __builtin_prefetch(next), next += next_step;
+        if (precision == FLOAT32) {
+            vec weight[2 * GATES];
+            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+                const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
+                weight[v] = load(from);
+                if (rows == 1) __builtin_prefetch(from + AHEAD);
+            }
+            _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
+                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
+                    sum[r * 2 * panels + v] += inputs[r * input_stride + k] * weight[v];
+            continue;
+        }
+        /* One vector of weights after the other: all at once, with the inputs of a group, need too many registers. */
+        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+            const float *from = weights + (v / 2) * panel_stride + k / size * WIDE + (v % 2) * LANES;
+            const vec lanes = load(from);
+            if (rows == 1) __builtin_prefetch(from + AHEAD);
+            _Pragma("GCC unroll 4") for (int part = 0; part < size; part++) {
+                const vec weight = widen(precision, lanes, part);
+                _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
+                    sum[r * 2 * panels + v] += inputs[r * input_stride + k + part] * weight;
+            }
+        }
     }
+    /* The last group may have fewer inputs: the row ends there, and what follows is not ours to read. */
+    for (int part = 0; k + part < n_inputs; part++)
+        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+            const vec weight =
+                widen(precision, load(weights + (v / 2) * panel_stride + k / size * WIDE + (v % 2) * LANES), part);
+            _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
+                sum[r * 2 * panels + v] += inputs[r * input_stride + k + part] * weight;
+        }
     _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             float *to = sums + r * sum_stride + v * LANES;
@@ -51,45 +126,225 @@ INLINE void tile(int rows, int panels, const float *inputs, long input_stride, c
         }
 }
 
+/* CASE(n) for every number of rows of a tile from 3 on. */
+#if defined(__AVX512F__)
+#define CASES_FROM_3(CASE) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#elif defined(__AVX__)
+#define CASES_FROM_3(CASE) CASE(3) CASE(4) CASE(5) CASE(6)
+#elif defined(__aarch64__)
+#define CASES_FROM_3(CASE) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#else
+#define CASES_FROM_3(CASE) CASE(3) CASE(4)
+#endif
+
+/* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: 8 independent sums at
+   least), so they take several panels at once. */
+INLINE int panels_at_once(long n_rows, int n_panels) {
+    return n_rows == 1 && n_panels == GATES ? GATES : n_rows == 2 && n_panels % 2 == 0 ? 2 : 1;
+}
+
 /* The same for any number of rows, and for 1 to GATES panels. Chunks of inputs are the outer loop, so that all rows
-   use a chunk of weights while it is in the cache; partial sums wait in `sums` in between. */
-static void multiply(long n_rows, int n_panels, const float *inputs, long input_stride, const float *weights,
-                     long n_inputs, float *sums, long sum_stride) {
-    const long panel_stride = n_inputs * WIDE;
-    /* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: 8 independent
-       sums at least), so they take several panels at once. */
-    const int at_once = n_rows == 1 && n_panels == GATES ? GATES : n_rows == 2 && n_panels % 2 == 0 ? 2 : 1;
+   use a chunk of weights while it is in the cache; partial sums wait in `sums` in between. `after`: the weights that
+   the caller needs next. */
+INLINE void multiply_floats(int precision, long n_rows, int n_panels, const float *inputs, long input_stride,
+                            const float *weights, long n_inputs, float *sums, long sum_stride, const float *after) {
+    const int size = group_size(precision), at_once = panels_at_once(n_rows, n_panels);
+    const long panel_stride = panel_lanes(precision, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
+    /* Few rows wait for memory anyway, so their weights are widened as they are loaded. For more, a chunk is widened once
+       for all tiles. */
+    const int is_widened = precision != FLOAT32 && n_rows > WIDENING_ROWS;
+    float widened[precision == FLOAT32 ? 1 : INPUT_CHUNK * WIDE];
+    /* Every tile prefetches its part of the next chunk: a step is so many lanes for each group of inputs. A single row
+       prefetches within its own chunk, because the processor's prefetching stops at the end of every page. */
+    const long step = ((is_widened ? WIDE / size : WIDE) + n_tiles - 1) / n_tiles;
     for (int panel = 0; panel < n_panels; panel += at_once) {
         for (long first = 0; first < n_inputs; first += INPUT_CHUNK) {
-            const long n = n_inputs - first < INPUT_CHUNK ? n_inputs - first : INPUT_CHUNK;
-            const float *part = weights + panel * panel_stride + first * WIDE;
-            for (long row = 0; row < n_rows; row += ROWS) {
-                const float *from = inputs + row * input_stride + first;
+            const long n = at_most(n_inputs - first, INPUT_CHUNK);
+            const float *part = weights + panel_header(precision) + panel * panel_stride + first / size * WIDE;
+            const int is_last = panel + at_once >= n_panels && first + n >= n_inputs;
+            const float *next = is_last ? after : part + n / size * WIDE, *from = part;
+            if (is_widened) {
+                for (long k = 0; k < n; k += size)
+                    for (int v = 0; v < 2; v++) {
+                        const vec lanes = load(part + k / size * WIDE + v * LANES);
+                        _Pragma("GCC unroll 4") for (int i = 0; i < size; i++)
+                            store(widened + (k + i) * WIDE + v * LANES, widen(precision, lanes, i));
+                    }
+                from = widened;
+            }
+            for (long t = 0; t < n_tiles; t++) {
+                /* Rows are divided evenly: a last tile of few rows would wait for memory and for its own sums. */
+                const long row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
+                const float *input = inputs + row * input_stride + first;
+                const float *ahead = next + t * n / (is_widened ? 1 : size) * step;
                 float *to = sums + row * sum_stride + panel * WIDE;
-#define TILE(rows, panels) tile(rows, panels, from, input_stride, part, panel_stride, n, to, sum_stride); break;
-                switch (n_rows - row) {
-                    case 1: if (at_once == GATES) { TILE(1, GATES) } TILE(1, 1)
-                    case 2: if (at_once == 2) { TILE(2, 2) } TILE(2, 1)
-                    case 3: TILE(3, 1)
-#if defined(__AVX__) || defined(__aarch64__)
-                    case 4: TILE(4, 1)
-                    case 5: TILE(5, 1)
-#endif
-#if defined(__AVX512F__) || defined(__aarch64__)
-                    case 6: TILE(6, 1)
-                    case 7: TILE(7, 1)
-#endif
-#if defined(__AVX512F__)
-                    case 8: TILE(8, 1)
-                    case 9: TILE(9, 1)
-                    case 10: TILE(10, 1)
-                    case 11: TILE(11, 1)
-#endif
-                    default: TILE(ROWS, 1)
+#define TILE(kind, rows, panels)                                                                                     \
+    tile(kind, rows, panels, input, input_stride, from, panel_stride, n, to, sum_stride, ahead, step);                \
+    break;
+#define CASE(rows)                                                                                                   \
+    case rows:                                                                                                       \
+        TILE(FLOAT32, rows, 1)
+                if (precision == FLOAT32 || is_widened) {
+                    switch (rows) {
+                        case 1: if (precision == FLOAT32 && at_once == GATES) { TILE(FLOAT32, 1, GATES) } TILE(FLOAT32, 1, 1)
+                        case 2: if (precision == FLOAT32 && at_once == 2) { TILE(FLOAT32, 2, 2) } TILE(FLOAT32, 2, 1)
+                        CASES_FROM_3(CASE)
+                    }
+                    continue;
                 }
+                switch (rows) {
+                    case 1: if (at_once == GATES) { TILE(precision, 1, GATES) } TILE(precision, 1, 1)
+                    case 2: if (at_once == 2) { TILE(precision, 2, 2) } TILE(precision, 2, 1)
+                    case 3: TILE(precision, 3, 1)
+                    case WIDENING_ROWS: TILE(precision, WIDENING_ROWS, 1)
+                }
+#undef TILE
+#undef CASE
             }
         }
     }
+}
+
+#if HAS_DOT
+/* As `tile`, for rounded rows and weights of int8: exact sums of integers. `input_stride` is in bytes. */
+INLINE void tile_bytes(int rows, int panels, const char *inputs, long input_stride, const float *weights,
+                       long panel_stride, long n, int32_t *sums, long sum_stride, const float *next, long next_step) {
+    ivec sum[ROWS * 2];
+    _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
+    for (long k = 0; k < n; k++) {
+        ivec weight[2 * GATES];
+        if (rows > 1) __builtin_prefetch(next), next += next_step;
+        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
+            weight[v] = (ivec)load(weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES);
+        _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, inputs + r * input_stride + 4 * k, 4);
+            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
+                sum[r * 2 * panels + v] = dot_bytes(sum[r * 2 * panels + v], four - (ivec){0}, weight[v]);
+        }
+    }
+    _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
+        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+            ivec *to = (ivec *)(sums + r * sum_stride + v * LANES);
+            *to += sum[r * 2 * panels + v];
+        }
+}
+
+static inline void multiply_bytes(long n_rows, int n_panels, const char *inputs, long input_stride, const float *weights,
+                           long n_inputs, int32_t *sums, long sum_stride, const float *after) {
+    const long panel_stride = panel_lanes(INT8, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
+    const long n_all = n_groups(INT8, n_inputs), step = (WIDE + n_tiles - 1) / n_tiles;
+    const int at_once = panels_at_once(n_rows, n_panels);
+    for (int panel = 0; panel < n_panels; panel += at_once) {
+        for (long first = 0; first < n_all; first += INPUT_CHUNK) {
+            const long n = at_most(n_all - first, INPUT_CHUNK);
+            const float *part = weights + panel_header(INT8) + panel * panel_stride + first * WIDE;
+            const int is_last = panel + at_once >= n_panels && first + n >= n_all;
+            const float *next = is_last ? after : part + n * WIDE;
+            for (long t = 0; t < n_tiles; t++) {
+                const long row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
+                const char *input = inputs + row * input_stride + 4 * first;
+                const float *ahead = next + t * n * step;
+                int32_t *to = sums + row * sum_stride + panel * WIDE;
+#define TILE(rows, panels)                                                                                           \
+    tile_bytes(rows, panels, input, input_stride, part, panel_stride, n, to, sum_stride, ahead, step);                \
+    break;
+#define CASE(rows)                                                                                                   \
+    case rows:                                                                                                       \
+        TILE(rows, 1)
+                switch (rows) {
+                    case 1: if (at_once == GATES) { TILE(1, GATES) } TILE(1, 1)
+                    case 2: if (at_once == 2) { TILE(2, 2) } TILE(2, 1)
+                    CASES_FROM_3(CASE)
+                }
+#undef TILE
+#undef CASE
+            }
+        }
+    }
+}
+#endif
+
+#if HAS_TILES
+/* Configure the tiles for one or two tiles of rows. */
+static void configure_tiles(int first_rows, int second_rows) {
+    tile_config config = {.palette = 1};
+    const int rows[8] = {first_rows, first_rows, second_rows, second_rows, first_rows, second_rows, 16, 16};
+    for (int i = 0; i < 8; i++)
+        /* A tile of 0 rows may not be used, but it must have a valid shape. */
+        if (rows[i]) config.rows[i] = (uint8_t)rows[i], config.row_bytes[i] = TILE_BYTES;
+    TILE_CONFIGURE(&config);
+}
+
+/* Every function that used tiles calls this before it returns: the system would otherwise save 8 kB of tiles at each
+   switch between threads. */
+static inline void release_tiles(void) { TILE_RELEASE(); }
+
+/* sums[rows][n_panels * WIDE] += inputs x panels with tiles, for rounded rows. Sums are int32 or float. Two tiles of rows
+   and two of columns are computed at once, so that each tile of inputs and of weights is loaded for two products. */
+INLINE void multiply_tiles(int precision, long n_rows, int n_panels, const char *inputs, long input_stride,
+                           const float *weights, long n_inputs, void *sums, long sum_stride, const float *after) {
+    const long panel_stride = panel_lanes(precision, n_inputs), n_blocks = n_groups(precision, n_inputs) / 16;
+    const long n_passes = (n_rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS);
+    const long line_step = (16 + n_passes - 1) / n_passes, stride = 4 * sum_stride;
+    int configured = -1;
+    for (int panel = 0; panel < n_panels; panel++) {
+        const char *panel_weights = (const char *)(weights + panel_header(precision) + panel * panel_stride);
+        const char *next = (const char *)(panel + 1 < n_panels ? weights + (panel + 1) * panel_stride : after);
+        for (long pass = 0; pass < n_passes; pass++) {
+            const long row = pass * 2 * TILE_ROWS, rows = at_most(n_rows - row, 2 * TILE_ROWS);
+            const int first_rows = (int)at_most(rows, TILE_ROWS), second_rows = (int)rows - first_rows;
+            if (configured != rows) configure_tiles(first_rows, second_rows), configured = (int)rows;
+            const char *x = inputs + row * input_stride, *y = x + TILE_ROWS * input_stride, *w = panel_weights;
+            float *left = (float *)sums + row * sum_stride + panel * WIDE, *right = left + 16;
+            float *lower_left = left + TILE_ROWS * sum_stride, *lower_right = right + TILE_ROWS * sum_stride;
+            TILE_LOAD(0, left, stride);
+            TILE_LOAD(1, right, stride);
+            if (second_rows) {
+                TILE_LOAD(2, lower_left, stride);
+                TILE_LOAD(3, lower_right, stride);
+            }
+            const char *ahead = next + pass * n_blocks * line_step * 2 * 64;
+            for (long block = 0; block < n_blocks; block++, x += TILE_BYTES, y += TILE_BYTES, w += 16 * 4 * WIDE) {
+                TILE_LOAD(4, x, input_stride);
+                TILE_LOAD(6, w, 4 * WIDE);
+                TILE_LOAD(7, w + TILE_BYTES, 4 * WIDE);
+                for (long line = 0; line < line_step; line++, ahead += 2 * 64)
+                    __builtin_prefetch(ahead), __builtin_prefetch(ahead + 64);
+                if (precision == INT8) {
+                    TILE_DOT_BYTES(0, 4, 6);
+                    TILE_DOT_BYTES(1, 4, 7);
+                } else {
+                    TILE_DOT_BFLOAT16(0, 4, 6);
+                    TILE_DOT_BFLOAT16(1, 4, 7);
+                }
+                if (!second_rows) continue;
+                TILE_LOAD(5, y, input_stride);
+                if (precision == INT8) {
+                    TILE_DOT_BYTES(2, 5, 6);
+                    TILE_DOT_BYTES(3, 5, 7);
+                } else {
+                    TILE_DOT_BFLOAT16(2, 5, 6);
+                    TILE_DOT_BFLOAT16(3, 5, 7);
+                }
+            }
+            TILE_STORE(0, left, stride);
+            TILE_STORE(1, right, stride);
+            if (second_rows) {
+                TILE_STORE(2, lower_left, stride);
+                TILE_STORE(3, lower_right, stride);
+            }
+        }
+    }
+}
+#else
+static inline void release_tiles(void) {}
+#endif
+
+/* One function per precision, so that every tile exists once. */
+static void multiply(long n_rows, int n_panels, const float *inputs, long input_stride, const float *weights,
+                     long n_inputs, float *sums, long sum_stride, const float *after) {
+    multiply_floats(FLOAT32, n_rows, n_panels, inputs, input_stride, weights, n_inputs, sums, sum_stride, after);
 }
 
 #endif

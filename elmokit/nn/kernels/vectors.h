@@ -14,7 +14,7 @@
 #include <omp.h>
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(EMULATE) /* tiles need panels of 32 columns */
 enum { LANES = 16 };
 #elif defined(__AVX__)
 enum { LANES = 8 };

@@ -1,0 +1,155 @@
+/* The few operations that C's vector extensions cannot express: one macro layer per instruction set, and the same
+   operations in plain C on the same memory layout.
+
+   Which of them exist is decided by the compiler's flags (`compiler.py` lists the variants that are built):
+
+   - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product);
+   - HAS_TILES: products of whole tiles (AMX).
+
+   With -DEMULATE both exist in plain C, so that everything around them is tested on machines without them. */
+
+#ifndef ELMOKIT_INSTRUCTIONS_H
+#define ELMOKIT_INSTRUCTIONS_H
+
+#include <stdint.h>
+
+#include "vectors.h"
+
+#if defined(EMULATE)
+#define HAS_DOT 1
+#define HAS_TILES 1
+#elif defined(AMX)
+#define HAS_DOT 1
+#define HAS_TILES 1
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define HAS_DOT 1
+#define HAS_TILES 0
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define HAS_DOT 1
+#define HAS_TILES 0
+#include <arm_neon.h>
+#else
+#define HAS_DOT 0
+#define HAS_TILES 0
+#endif
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+/* x86 multiplies unsigned by signed bytes, Arm signed by signed. Inputs, which are signed, are stored with this offset;
+   the sum of the weights times the offset is subtracted again. All of this is exact, so every machine gets the same
+   sums. */
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(EMULATE)
+enum { INPUT_OFFSET = 0 };
+#else
+enum { INPUT_OFFSET = 128 };
+#endif
+
+/* A byte of every lane as its highest byte, and zeros below it: the signed number times RAISED, which needs no shift back
+   to extend the sign. */
+enum { RAISED = 1 << 24 };
+
+INLINE ivec raised_byte(ivec lanes, int part) {
+#if (defined(__AVX512BW__) || defined(__AVX2__)) && !defined(EMULATE)
+    /* One instruction instead of two: each byte of the result names the byte of its 128 bits that it gets; 0x80 is 0. */
+    ivec select;
+    for (int lane = 0; lane < LANES; lane++) select[lane] = 0x808080 | (4 * (lane % 4) + part) << 24;
+#if defined(__AVX512BW__)
+    return (ivec)_mm512_shuffle_epi8((__m512i)lanes, (__m512i)select);
+#else
+    return (ivec)_mm256_shuffle_epi8((__m256i)lanes, (__m256i)select);
+#endif
+#else
+    return (lanes << (24 - 8 * part)) & (int)0xff000000;
+#endif
+}
+
+#if HAS_DOT
+/* sum += the products of the four bytes in every lane */
+INLINE ivec dot_bytes(ivec sum, ivec inputs, ivec weights) {
+#if defined(EMULATE)
+    const unsigned char *input = (const unsigned char *)&inputs;
+    const signed char *weight = (const signed char *)&weights;
+    for (int at = 0; at < 4 * LANES; at++) sum[at / 4] += input[at] * weight[at];
+    return sum;
+#elif defined(__AVX512VNNI__)
+    return (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)inputs, (__m512i)weights);
+#elif defined(__AVXVNNI__)
+    return (ivec)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)inputs, (__m256i)weights);
+#else
+    return (ivec)vdotq_s32((int32x4_t)sum, (int8x16_t)inputs, (int8x16_t)weights);
+#endif
+}
+#endif
+
+#if HAS_TILES
+/* A tile has up to 16 rows of 64 bytes. Tiles 0 to 3 hold sums: rows of inputs by 16 columns of weights. Tiles 4 and 5
+   hold inputs, 6 and 7 weights: a row of these has the 64 bytes of four (int8) or two (bf16) inputs of 16 columns. */
+enum { TILE_ROWS = 16, TILE_BYTES = 64 };
+
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+#if defined(EMULATE)
+static _Thread_local tile_config tile_shape;
+static _Thread_local char tile_data[8][TILE_ROWS][TILE_BYTES];
+
+#define TILE_CONFIGURE(config) (tile_shape = *(config))
+#define TILE_LOAD(tile, from, stride)                                                                                \
+    for (int row_ = 0; row_ < tile_shape.rows[tile]; row_++)                                                         \
+    memcpy(tile_data[tile][row_], (const char *)(from) + row_ * (stride), TILE_BYTES)
+#define TILE_STORE(tile, to, stride)                                                                                 \
+    for (int row_ = 0; row_ < tile_shape.rows[tile]; row_++)                                                         \
+    memcpy((char *)(to) + row_ * (stride), tile_data[tile][row_], TILE_BYTES)
+#define TILE_RELEASE()
+#define TILE_DOT_BYTES(sums, inputs, weights) emulated_dot(0, sums, inputs, weights)
+#define TILE_DOT_BFLOAT16(sums, inputs, weights) emulated_dot(1, sums, inputs, weights)
+
+INLINE float from_bfloat16(uint16_t bits) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+/* In the order of the processor: first and second inputs of the pairs are summed apart, then together. */
+static void emulated_dot(int is_bfloat16, int sums, int inputs, int weights) {
+    for (int row = 0; row < tile_shape.rows[sums]; row++)
+        for (int column = 0; column < 16; column++) {
+            if (is_bfloat16) {
+                const uint16_t *x = (const uint16_t *)tile_data[inputs][row];
+                float *sum = (float *)tile_data[sums][row] + column, partial[2] = {0};
+                for (int k = 0; k < 32; k++)
+                    partial[k % 2] = fmaf(
+                        from_bfloat16(x[k]),
+                        from_bfloat16(((const uint16_t *)tile_data[weights][k / 2])[2 * column + k % 2]), partial[k % 2]);
+                *sum += partial[0] + partial[1];
+            } else {
+                const uint8_t *x = (const uint8_t *)tile_data[inputs][row];
+                int32_t *sum = (int32_t *)tile_data[sums][row] + column;
+                for (int k = 0; k < 64; k++)
+                    *sum += x[k] * ((const int8_t *)tile_data[weights][k / 4])[4 * column + k % 4];
+            }
+        }
+}
+#else
+/* Not the compiler's intrinsics: those of GCC 12 do not say that they read and write memory, so that stores before a
+   load of a tile may be dropped or moved behind it. */
+#define TILE_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(*(config)) : "memory")
+#define TILE_LOAD(tile, from, stride)                                                                                \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((long)(stride)) : "memory")
+#define TILE_STORE(tile, to, stride)                                                                                 \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((long)(stride)) : "memory")
+#define TILE_RELEASE() __asm__ volatile("tilerelease" ::: "memory")
+#define TILE_DOT_BYTES(sums, inputs, weights)                                                                        \
+    __asm__ volatile("tdpbusd %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums ::: "memory")
+#define TILE_DOT_BFLOAT16(sums, inputs, weights)                                                                     \
+    __asm__ volatile("tdpbf16ps %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums ::: "memory")
+#endif
+#endif
+
+#endif

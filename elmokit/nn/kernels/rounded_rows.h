@@ -1,0 +1,56 @@
+/* Inputs of products in a lower precision: rows rounded to bf16 or to bytes.
+
+   Some products read their inputs as floats (weights are widened as they are loaded), others need them in the weights'
+   own precision: VNNI and AMX. A rounded row is a header of 64 bytes, whose first number is the row's scale, and then
+   its numbers, padded with zeros to a multiple of 64 bytes. The header also keeps the rows of one tile in different sets
+   of the L1 cache: without it, rows of 4,096 bytes would evict each other. */
+
+#ifndef ELMOKIT_ROUNDED_ROWS_H
+#define ELMOKIT_ROUNDED_ROWS_H
+
+#include "packed_product.h"
+
+/* Round rows of n numbers, `from` to `to`. */
+static void round_rows(int precision, long n_rows, const float *from, long n, char *to) {
+    const long row_bytes = rounded_row_bytes(precision, n);
+    typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
+    typedef signed char byte_vec __attribute__((vector_size(LANES), aligned(1)));
+    for (long row = 0; row < n_rows; row++, from += n, to += row_bytes) {
+        char *numbers = to + ROW_HEADER;
+        /* The padding: at most LANES numbers of it are overwritten below. */
+        memset(to + row_bytes - 64, 0, 64);
+        if (precision == BFLOAT16) {
+            for (long at = 0; at < n; at += LANES) {
+                const vec value = load_some(from + at, n - at);
+                const ivec bits = (ivec)value;
+                /* To the nearest, ties to even. A NaN keeps its upper bits, of which one is made sure to be set: the
+                   addition could turn it into a zero. */
+                const ivec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+                const ivec is_nan = value != value;
+                const half_vec half =
+                    __builtin_convertvector((is_nan & ((bits >> 16) | 0x40)) | (~is_nan & rounded), half_vec);
+                memcpy(numbers + 2 * at, &half, 2 * (n - at < LANES ? n - at : LANES));
+            }
+            continue;
+        }
+        vec largest = {0};
+        for (long at = 0; at < n; at += LANES) {
+            const vec value = load_some(from + at, n - at), size = choose(value < (vec){0}, -value, value);
+            largest = choose((size > largest) | (size != size), size, largest); /* a NaN wins, and stays */
+        }
+        float bound = largest[0];
+        for (int lane = 1; lane < LANES; lane++)
+            if (largest[lane] > bound || largest[lane] != largest[lane]) bound = largest[lane];
+        *(float *)to = bound / 127.0f;
+        const vec factor = all(bound > 0 ? 127.0f / bound : 0.0f);
+        for (long at = 0; at < n; at += LANES) {
+            /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper
+               ones do not matter. */
+            const vec shifted = load_some(from + at, n - at) * factor + 12582912.0f;
+            const byte_vec bytes = __builtin_convertvector((ivec)shifted + INPUT_OFFSET, byte_vec);
+            memcpy(numbers + at, &bytes, n - at < LANES ? n - at : LANES);
+        }
+    }
+}
+
+#endif

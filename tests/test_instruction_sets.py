@@ -1,0 +1,185 @@
+"""The kernels of every instruction set and precision: products, layers, and rows that do not depend on each other.
+
+Sets that this processor lacks are skipped by name. ``emulated`` has plain C in place of the special instructions and
+runs everywhere.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.errors import ConfigError
+from elmokit.nn.kernels import compiler, instruction_sets, lstm_inference
+from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, pack_native_layer, run_native_layer
+from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
+
+ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
+WITH_DOT = ("amx", "avx512-vnni", "avx2-vnni", "neon-dotprod", "emulated")
+WITH_TILES = ("amx", "emulated")
+
+
+def one_per_set() -> list[object]:
+    # The library of the best set exists in most caches; each other one takes seconds to compile.
+    best = instruction_sets.available_sets()[0]
+    return [pytest.param(name, marks=[] if name == best else pytest.mark.slow) for name in ALL_SETS]
+
+
+@pytest.fixture(params=one_per_set())
+def library(request: pytest.FixtureRequest) -> NativeLibrary:
+    if request.param not in (*instruction_sets.available_sets(), "emulated"):
+        pytest.skip(f"this processor lacks {request.param}")
+    return build(request.param)
+
+
+def build(name: str) -> NativeLibrary:
+    if compiler.load_library() is None:
+        pytest.skip(compiler.why_unavailable())
+    try:
+        return compiler.build(name, ALL_SETS[name])
+    except compiler.InstructionsError as error:
+        pytest.skip(str(error))
+
+
+def rounded_weight(weight: torch.Tensor, precision: Precision) -> torch.Tensor:
+    if precision == "int8":
+        scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
+        return (weight / scales).round() * scales
+    return weight.bfloat16().float() if precision == "bfloat16" else weight
+
+
+def rounds_inputs(library: NativeLibrary, precision: Precision) -> bool:
+    return library.instructions in {"float32": (), "bfloat16": WITH_TILES, "int8": WITH_DOT}[precision]
+
+
+def product(library: NativeLibrary, inputs: torch.Tensor, weight: torch.Tensor, precision: Precision) -> torch.Tensor:
+    panels = library.pack(weight, precision)
+    return library.product(inputs, panels, torch.zeros(len(panels) * library.wide), len(weight), precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_product_equals_that_of_the_rounded_weights(library: NativeLibrary, precision: Precision) -> None:
+    @settings(max_examples=20)
+    @given(n_rows=st.integers(1, 130), n_inputs=st.integers(1, 600), n_outputs=st.integers(1, 150))
+    def check(n_rows: int, n_inputs: int, n_outputs: int) -> None:
+        torch.manual_seed(n_inputs)
+        inputs, weight = torch.randn(n_rows, n_inputs), torch.randn(n_outputs, n_inputs) / n_inputs**0.5
+        expected = inputs.double() @ rounded_weight(weight, precision).double().T
+        difference = (product(library, inputs, weight, precision).double() - expected).abs().max()
+        # Rounded inputs: half of 1/127 of a row's largest number, or half of 2^-8 of each, in a sum of random signs.
+        assert difference < (0.1 if rounds_inputs(library, precision) else 1e-5)
+
+    check()
+
+
+def test_sums_of_bytes_are_exact(library: NativeLibrary) -> None:
+    if not rounds_inputs(library, "int8"):
+        pytest.skip(f"{library.instructions} does not round inputs")
+    torch.manual_seed(0)
+    for n_rows, n_inputs, n_outputs in ((1, 64, 32), (2, 70, 40), (5, 1, 3), (33, 300, 130), (70, 1300, 33)):
+        inputs, weight = torch.randint(-127, 128, (n_rows, n_inputs)), torch.randint(-127, 128, (n_outputs, n_inputs))
+        inputs[:, 0] = weight[:, 0] = -127  # so that all scales are 1
+        result = product(library, inputs.float(), weight.float(), "int8")
+        assert torch.equal(result, (inputs @ weight.T).float())
+
+
+@pytest.mark.slow
+def test_tiles_of_bfloat16_equal_their_emulation() -> None:
+    if "amx" not in instruction_sets.available_sets():
+        pytest.skip("this processor lacks amx")
+    torch.manual_seed(0)
+    inputs, weight = torch.randn(45, 200), torch.randn(70, 200) / 200**0.5
+    first, second = (product(build(name), inputs, weight, "bfloat16") for name in WITH_TILES)
+    torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-6)
+
+
+def run(
+    library: NativeLibrary, layer: NativeLayer, inputs: torch.Tensor, cell: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run ``inputs`` (rows, steps, dim) from a state of ones and ``cell``."""
+    n_rows, n_steps, _ = inputs.shape
+    outputs, cell = run_native_layer(
+        library,
+        layer,
+        torch.full((n_steps,), n_rows),
+        inputs.transpose(0, 1).flatten(0, 1).contiguous(),
+        torch.ones(n_rows, 45),
+        cell.clone(),
+    )
+    return outputs.view(n_steps, n_rows, -1).transpose(0, 1), cell
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("projected", [True, False])
+def test_a_row_of_a_layer_does_not_depend_on_the_others(
+    library: NativeLibrary, precision: Precision, projected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    hidden = 150 if projected else 45
+    layer = LayerWeights(
+        *(torch.randn(4 * hidden, 90) / 8, torch.randn(4 * hidden), torch.randn(45, hidden) / 9 if projected else None),
+        *(3.0, 3.0),
+    )
+    monkeypatch.setattr(lstm_inference, "MIN_WIDENED", 0)
+    packed = pack_native_layer(library, precision, layer, 45)
+    inputs, cells = torch.randn(70, 3, 45) * torch.arange(1, 71).view(-1, 1, 1) / 20, torch.randn(70, hidden)
+    together, cells_together = run(library, packed, inputs, cells)
+    for n_rows in (1, 2, 3, 7, 13, 17, 33, 64):
+        first = 70 - n_rows
+        outputs, cells_after = run(library, packed, inputs[first:], cells[first:])
+        assert torch.equal(outputs, together[first:])
+        assert torch.equal(cells_after, cells_together[first:])
+
+
+def test_a_small_layer_is_not_widened(library: NativeLibrary) -> None:
+    layer = LayerWeights(torch.randn(60, 90), torch.randn(60), None, 3.0, 3.0)
+    for precision in PRECISIONS:
+        packed = pack_native_layer(library, precision, layer, 75)
+        assert packed.precision == (precision if rounds_inputs(library, precision) else "float32")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_threads_do_not_change_a_bit(
+    library: NativeLibrary, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = LayerWeights(torch.randn(600, 90) / 8, torch.randn(600), torch.randn(45, 150) / 9, 3.0, 3.0)
+    monkeypatch.setattr(lstm_inference, "MIN_WIDENED", 0)
+    packed = pack_native_layer(library, precision, layer, 45)
+    inputs, cells = torch.randn(5, 3, 45), torch.randn(5, 150)
+    n_threads = torch.get_num_threads()
+    results = []
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            results.append(run(library, packed, inputs, cells)[0])
+    finally:
+        torch.set_num_threads(n_threads)
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_stays_in_its_row(library: NativeLibrary, precision: Precision) -> None:
+    inputs = torch.ones(40, 100)
+    inputs[3, 97] = torch.nan
+    is_nan = product(library, inputs, torch.ones(5, 100), precision).isnan()
+    assert is_nan[3].all()
+    assert is_nan.sum() == 5
+
+
+def test_the_environment_variable_chooses_an_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = instruction_sets.available_sets()
+    assert available[-1] == "portable"
+    monkeypatch.delenv(instruction_sets.VARIABLE, raising=False)
+    assert instruction_sets.requested_sets() == available
+    monkeypatch.setenv(instruction_sets.VARIABLE, "portable")
+    assert instruction_sets.requested_sets() == ["portable"]
+    monkeypatch.setenv(instruction_sets.VARIABLE, "sse9")
+    with pytest.raises(ConfigError, match="ELMOKIT_INSTRUCTIONS is 'sse9'"):
+        instruction_sets.requested_sets()
+    monkeypatch.setattr(instruction_sets, "_features", lambda: frozenset({"avx2"}))
+    monkeypatch.setenv(instruction_sets.VARIABLE, "amx")
+    with pytest.raises(ConfigError, match="this processor has only portable"):
+        instruction_sets.requested_sets()
