@@ -180,8 +180,8 @@ def test_open_describes_an_archive_and_writes_a_run(shell: Shell) -> None:
     assert "no predicate is given" in ran.err
 
 
-def unpack(kind: str, folder: Path) -> Path:
-    with tarfile.open(archive_of(kind)) as archive:
+def unpack(kind: str, folder: Path, version: str = "2.10.1") -> Path:
+    with tarfile.open(archive_of(kind, version)) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
@@ -205,6 +205,20 @@ def test_archives_of_0_9_bring_their_options_and_old_character_features() -> Non
     assert opened.archive.version is None
     config = opened.setup.config
     assert (config.chars.windows, config.chars.min_chars, config.train.batch_size) == ("batch", 3, 4)
+
+
+def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:
+    folder = unpack("srl", tmp_path / "srl", "0.9.0")
+    (path,) = folder.glob("fta/*options_file")
+    options = json.loads(path.read_text())
+    del options["bidirectional"]
+    path.write_text(json.dumps(options))
+    run, before = open_run(folder), open_run(archive_of("srl", "0.9.0"))
+    examples = run.read(str(TEXTS["srl"]))
+    assert torch.equal(scores_of(run, examples), scores_of(before, examples))
+    path.write_text('{"lstm": 1}')
+    with pytest.raises(FormatError, match="no table 'lstm'"):
+        open_run(folder)
 
 
 def test_character_features_include_padding_before_version_1_3(tmp_path: Path) -> None:

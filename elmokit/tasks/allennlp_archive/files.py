@@ -27,6 +27,7 @@ from elmokit.config import read_json
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TextError
 from elmokit.io.text_files import expand_user, read_lines
 from elmokit.weights.archives import is_archive, unpacked
+from elmokit.weights.bilm_tf import read_options
 from elmokit.weights.pickles import read_state_dict
 
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
@@ -104,7 +105,7 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
         config,
         tensors,
         _read_vocabulary(folder / VOCABULARY),
-        read_json(options[0], max_bytes=MAX_CONFIG_BYTES) if options else None,
+        read_options(options[0]) if options else None,
         version,
     )
 

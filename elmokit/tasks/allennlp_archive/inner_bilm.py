@@ -36,7 +36,8 @@ def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | N
         TensorMismatchError: The sizes do not follow from the tensors, because some are missing or have a wrong shape.
     """
     if options is not None:
-        return config_from_options(options, {}, where)
+        # AllenNLP's ELMo has two directions, and the options of the published models do not say so.
+        return config_from_options({**options, "bidirectional": True}, {}, where)
     filters: list[tuple[int, int]] = []
     while (name := f"{ENCODER}char_conv_{len(filters)}.weight") in tensors:
         count, _, width = _shape(tensors, name, 3, where)
