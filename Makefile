@@ -1,6 +1,7 @@
 # make demo   set up, then embed examples/sentences.txt
 # make test   run all tests      make quick   skip the slow ones
 # make check  lint and type-check
+# make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BENCH ?= bench
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick check bench clean
+.PHONY: demo test quick check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -26,6 +27,9 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+integrations: $(VENV)/installed-dev
+	$(BIN)/nox
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/inference.py $(SENTENCES) --work $(BENCH) $(PEER)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,9 @@ from elmokit.errors import ConfigError
 from elmokit.nn.sentence_pooling import SentencePooling, Whitening
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
+
+PoolingName = Literal["mean", "sif", "whitened"]
+"""See :meth:`SentenceEmbedder.by_name`."""
 
 FIT_SENTENCES = 1024
 """Sentences whose vectors are in memory at a time while a whitening is fitted."""
@@ -57,12 +62,42 @@ class SentenceEmbedder:
         self, elmo: Elmo, pooling: SentencePooling | None = None, word_counts: Mapping[str, int] | None = None
     ) -> None:
         stored = elmo.model.whitening if pooling is None else None
-        self.elmo = elmo
+        self.elmo, self._word_counts = elmo, word_counts
         self.pooling = pooling or (SentencePooling() if stored is None else stored.pooling)
         self.whitening = stored
         elmo.embed([], layers=self.pooling.layers)  # checks the layers
         self._mean_dim = self.pooling.dim(elmo.n_layers, elmo.output_dim)
         self._probability = word_probability(elmo.model, word_counts) if self.pooling.weighting == "sif" else None
+
+    @classmethod
+    def by_name(
+        cls,
+        elmo: Elmo,
+        pooling: PoolingName,
+        layers: Literal["all", "top", "average"] | int | tuple[int, ...] | None = None,
+    ) -> SentenceEmbedder:
+        """Create an embedder by the name of its pooling.
+
+        Args:
+            elmo: The model.
+            pooling: "mean" or "sif" for that weighting, without whitening; "whitened" for the whitening that is stored
+                with the model.
+            layers: As in :class:`SentencePooling`; None for layer 0. "whitened" has its own.
+
+        Raises:
+            ConfigError: The name is another one; "whitened" is given with ``layers``, or the model stores no whitening;
+                or as in :class:`SentenceEmbedder`.
+        """
+        if pooling == "whitened":
+            if layers is not None:
+                raise ConfigError(f"layers is {layers!r}, but the stored whitening has its own. Leave it out.")
+            if elmo.model.whitening is None:
+                raise ConfigError(
+                    "The model stores no whitening. Fit one with: elmokit convert MODEL OUT --whiten TEXT. Or choose "
+                    "'sif'."
+                )
+            return cls(elmo)
+        return cls(elmo, SentencePooling(pooling) if layers is None else SentencePooling(pooling, layers))
 
     @classmethod
     def from_pretrained(
@@ -127,9 +162,42 @@ class SentenceEmbedder:
         Returns:
             ``(dim,)``.
         """
+        return self._pool_chunks(tokens, [vectors])
+
+    def pool_planned_batch(
+        self, sentences: Sequence[Sequence[str]], batches: Iterable[Sequence[Vectors]]
+    ) -> list[NDArray[np.float32]]:
+        """Combine the vectors of :meth:`Elmo.embed_planned_batch` as they come.
+
+        Args:
+            sentences: The sentences of the batch.
+            batches: What that method yields: one list with the vectors of all sentences; or lists of one array, the
+                chunks of a single long sentence.
+
+        Returns:
+            One vector ``(dim,)`` per sentence.
+        """
+        if len(sentences) == 1:
+            return [self._pool_chunks(sentences[0], (vectors for (vectors,) in batches))]
+        return [
+            self.pool(tokens, array) for vectors in batches for tokens, array in zip(sentences, vectors, strict=True)
+        ]
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything but the model's layers that a sentence vector depends on."""
+        parts = [repr(self.pooling).encode()]
+        if self._probability is not None:
+            vocabulary = self.elmo.model.vocabulary
+            words = [] if vocabulary is None else vocabulary.words
+            parts.append(json.dumps(self._word_counts or words, sort_keys=True).encode("utf-8", "surrogatepass"))
+        if self.whitening is not None:
+            parts += [self.whitening.mean.tobytes(), self.whitening.projection.tobytes()]
+        return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+
+    def _pool_chunks(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
+        pooled = self._weighted_mean(tokens, chunks)
         if not len(tokens):
             return np.zeros(self.dim, np.float32)
-        pooled = self._weighted_mean(tokens, vectors)
         return pooled if self.whitening is None else self.whitening.apply(pooled[None])[0]
 
     def fit(self, sentences: Iterable[Sequence[str]], n_components: int | None = None) -> SentenceEmbedder:
@@ -149,21 +217,26 @@ class SentenceEmbedder:
             ConfigError: There are fewer directions than ``n_components``.
         """
         for_elmo, for_weights = itertools.tee(tokens for tokens in sentences if len(tokens))
-        means = map(self._weighted_mean, for_weights, self.elmo.embed(for_elmo, layers=self.pooling.layers))
+        vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
+        means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
         batches = map(np.stack, iter(lambda: list(itertools.islice(means, FIT_SENTENCES)), []))
         self.whitening = Whitening.fit(batches, self.pooling, n_components)
         self.elmo.model.whitening = self.whitening
         return self
 
-    def _weighted_mean(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
+    def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
         weights = np.ones(len(tokens), np.float32)
         if self._probability is not None:
             a = self.pooling.smoothing
             weights = np.array([a / (a + self._probability(token)) for token in tokens], np.float32)
+        weights /= weights.sum()
+        mean, first = np.zeros((), np.float32), 0
+        for vectors in chunks:
+            stop = first + vectors.shape[-2]
+            mean, first = mean + weights[first:stop] @ vectors, stop
         # (layers, dim) for several layers, which are concatenated.
-        mean: NDArray[np.float32] = ((weights / weights.sum()) @ vectors).reshape(-1)
-        return mean
+        return mean.reshape(-1)
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:

@@ -16,7 +16,7 @@ import pytest
 
 from elmokit.bilm import BiLMConfig
 from elmokit.corpus.embed import _settings, embed_file
-from elmokit.corpus.hdf5 import DatasetNames
+from elmokit.corpus.layout import DatasetNames
 from elmokit.corpus.writer import ResumableWriter, partial_folder
 from elmokit.embedder import Elmo, Start
 from elmokit.errors import OutputError, TextError

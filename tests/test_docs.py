@@ -16,11 +16,16 @@ from elmokit.cli.main import main
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
+from tests.helpers.hosts import need_host
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS
 
 ROOT = Path(__file__).parents[1]
 SLOW_PAGES = {"train.md", "understand.md", "tasks-how-to.md"}  # they train
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "integrations").glob("*.md")),
+]
 NAMED = re.compile(r"# (\S+\.toml)\n")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.toml)\n")
@@ -58,6 +63,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in SLOW_PAGES)) for page in PAGES],
 )
 def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.parent.name == "integrations":
+        need_host(page.stem)
     for code in blocks(page, "toml"):
         if name := NAMED.match(code):
             Path(name[1]).write_text(code, encoding="utf-8")

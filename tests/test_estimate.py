@@ -9,7 +9,8 @@ import pytest
 
 from elmokit.corpus.embed import embed_file
 from elmokit.corpus.estimate import check_disk_space, describe_work, format_bytes
-from elmokit.corpus.hdf5 import VectorFileLayout
+from elmokit.corpus.hdf5 import hdf5_bytes
+from elmokit.corpus.layout import VectorFileLayout
 from elmokit.corpus.reading import CorpusSentence, SentenceCounts, count_sentences
 from elmokit.corpus.writer import WriteProgress
 from elmokit.embedder import Elmo
@@ -34,10 +35,10 @@ def test_the_estimated_size_is_the_size_written(elmo: Elmo, tmp_path: Path, laye
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the cat {'sat ' * (number % 7)}{number} .\n" for number in range(300)))
     embed_file(elmo, text, tmp_path / "out.hdf5", layers=layers, dtype=dtype)  # type: ignore[arg-type]
-    n_layers = {"all": 3, "top": None}.get(str(layers), 2)
+    numbers = {"all": (0, 1, 2), "top": None}.get(str(layers), (0, 2))
     counts = count_sentences(text)
-    layout = VectorFileLayout(n_layers, elmo.output_dim, dtype)  # type: ignore[arg-type]
-    said = layout.file_bytes(counts.n_sentences, counts.n_tokens, counts.n_text_bytes)
+    layout = VectorFileLayout(numbers, elmo.output_dim, dtype)  # type: ignore[arg-type]
+    said = hdf5_bytes(layout, counts)
     assert said == pytest.approx((tmp_path / "out.hdf5").stat().st_size, rel=0.01)
 
 

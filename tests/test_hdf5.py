@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.corpus.hdf5 import (
-    DatasetNames,
-    VectorFileLayout,
     check_key,
+    hdf5_bytes,
     read_sentence_map,
     sentence_key,
     sentence_map,
@@ -21,6 +20,8 @@ from elmokit.corpus.hdf5 import (
     write_index,
 )
 from elmokit.corpus.hdf5_format import DATA_START
+from elmokit.corpus.layout import DatasetNames, VectorFileLayout
+from elmokit.corpus.reading import SentenceCounts
 from elmokit.corpus.writer import WriteProgress, open_resumable
 from elmokit.errors import FormatError, TextError
 from tests.reference.hdf5_h5py import VectorWriter
@@ -42,7 +43,7 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
             place += array.nbytes
         done = WriteProgress(len(sentences), int(lengths.sum()), int((lengths == 0).sum()), place)
         writer.end_pool(done, lengths, names)
-        write_index(writer, VectorFileLayout(3, DIM, dtype, **switches))  # type: ignore[arg-type]
+        write_index(writer, VectorFileLayout((0, 1, 2), DIM, dtype, **switches))  # type: ignore[arg-type]
     return arrays
 
 
@@ -123,8 +124,8 @@ def test_the_size_is_foretold(tmp_path: Path, n: int) -> None:
     write(tmp_path / "numbers.hdf5", sentences)
     write(tmp_path / "keys.hdf5", sentences, keys="sentences")
     for name, keys, n_maps in (("numbers", "numbers", 1), ("keys", "sentences", 0)):
-        layout = VectorFileLayout(3, DIM, keys=keys, n_maps=n_maps)  # type: ignore[arg-type]
-        foretold = layout.file_bytes(n, n_bytes, n_bytes)
+        layout = VectorFileLayout((0, 1, 2), DIM, keys=keys, n_maps=n_maps)  # type: ignore[arg-type]
+        foretold = hdf5_bytes(layout, SentenceCounts(n, n_bytes, 0, n_bytes))
         assert foretold == pytest.approx((tmp_path / f"{name}.hdf5").stat().st_size, rel=0.02, abs=50)
 
 

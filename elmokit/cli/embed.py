@@ -22,7 +22,7 @@ def _option(group: str, *names: str, **settings: Any) -> Callable[[Command], Com
 
 _vectors = partial(_option, "Vectors")
 _text = partial(_option, "Text")
-_names = partial(_option, "Names of the datasets")
+_names = partial(_option, "Sentences and their names")
 _speed = partial(_option, "Speed and memory")
 _run = partial(_option, "Interrupted runs and existing files")
 
@@ -38,6 +38,12 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_vectors("--top", is_flag=True, help="The top layer: (tokens, dim).")
 @_vectors("--average", is_flag=True, help="The mean of all layers: (tokens, dim).")
 @_vectors("--layers", metavar="N[,N...]", help="The given layers, where 0 is context-free: (layers, tokens, dim).")
+@_vectors(
+    "--pool",
+    type=click.Choice(["mean", "sif", "whitened"]),
+    help="One vector per sentence: the mean of layer 0 or of the chosen layers, the mean with less weight for frequent "
+    "words (sif), or as the whitening stored with the model says.",
+)
 @_vectors(
     "--dtype",
     type=click.Choice(["float32", "float16"]),
@@ -57,12 +63,14 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_text(
     "--fasta",
     is_flag=True,
-    help="TEXT is a FASTA file: each residue is a token, datasets are named by sequence identifier.",
+    help="TEXT is a FASTA file: each residue is a token, sequences are named by identifier.",
 )
-@_text("--strict", is_flag=True, help="Refuse blank lines. By default they become empty datasets.")
-@_names("--forget-sentences", is_flag=True, help="Do not store the map from sentences to line numbers.")
-@_names("--use-sentence-keys", is_flag=True, help="Name datasets by their sentences.")
-@_names("--include-sentence-indices", is_flag=True, help="Store the map under its old name, sentence_indices, too.")
+@_text("--strict", is_flag=True, help="Refuse blank lines. By default they become empty rows.")
+@_names("--forget-sentences", is_flag=True, help="Do not store the sentences (in HDF5, their map to line numbers).")
+@_names("--use-sentence-keys", is_flag=True, help="HDF5: name datasets by their sentences.")
+@_names(
+    "--include-sentence-indices", is_flag=True, help="HDF5: store the map under its old name, sentence_indices, too."
+)
 @_speed("--batch-tokens", default=2048, show_default=True, help="Positions per batch (--state warm or zero).")
 @_speed("--batch-size", default=64, show_default=True, help="Sentences per batch (--state stateful).")
 @_speed("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
@@ -86,6 +94,7 @@ def embed(
     top: bool,
     average: bool,
     layers: str | None,
+    pool: Any,
     dtype: Any,
     state: Any,
     batch_tokens: int,
@@ -103,32 +112,35 @@ def embed(
     force: bool,
     overwrite: bool,
 ) -> None:
-    """Compute ELMo vectors for TEXT and store them in the HDF5 file OUT.
+    """Compute ELMo vectors for TEXT and store them in OUT.
 
     TEXT has one sentence per line with space-separated tokens. It may be compressed (.gz, .xz, .zst), or - for standard
-    input. OUT has one dataset per line, named by the line number from 0. Until it is complete, it grows in the
-    directory OUT.partial, from which --resume continues.
+    input. The extension of OUT chooses the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by the
+    line number from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Until OUT is complete, it
+    grows in the directory OUT.partial, from which --resume continues.
 
     \b
     Examples:
       elmokit embed corpus.txt vectors.hdf5 --dtype float16
       elmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume
       elmokit embed reviews.txt.gz top.hdf5 --tokenize --top --model original
+      elmokit embed corpus.txt sentences.parquet --pool whitened
     """
     from elmokit.corpus.embed import embed_file
+    from elmokit.corpus.formats import output_format
     from elmokit.corpus.writer import partial_folder
     from elmokit.embedder import Elmo
-    from elmokit.io.atomic import check_extension, check_output_path
-    from elmokit.io.hdf5 import HDF5_SUFFIXES
+    from elmokit.io.atomic import check_output_path
     from elmokit.io.progress import ProgressBar
     from elmokit.io.text_files import check_input_file, split_tokens
+    from elmokit.sentence_vectors import SentenceEmbedder
     from elmokit.text.tokenize import treebank_tokenizer
 
     check_output_path(output, overwrite)  # before a model is downloaded
     check_input_file(source, output)
-    check_extension(output, HDF5_SUFFIXES)
+    output_format(output)
     flags = {"layers": layers is not None, "all": all_layers, "top": top, "average": average}
-    chosen = [name for name, is_given in flags.items() if is_given] or ["all"]
+    chosen = [name for name, is_given in flags.items() if is_given]
     if len(chosen) > 1:
         raise ConfigError(f"--{chosen[0]} and --{chosen[1]} both choose layers. Pass one of them.")
     if forget_sentences and include_sentence_indices:
@@ -150,15 +162,18 @@ def embed(
         device=device,
         precision=precision,
     )
-    selected: Any = chosen[0] if layers is None else _parse_layers(layers)
+    selected: Any = (chosen[0] if chosen else None) if layers is None else _parse_layers(layers)
+    embedder: Elmo | SentenceEmbedder = elmo
+    if pool is not None:
+        embedder = SentenceEmbedder.by_name(elmo, pool, tuple(selected) if layers is not None else selected)
     command = this_command("--resume")
     is_partial = partial_folder(output).exists
     with resumable_command(lambda: command if is_partial() else None), ProgressBar("tokens") as progress:
         summary = embed_file(
-            elmo,
+            embedder,
             source,
             output,
-            layers=selected,
+            layers="all" if selected is None or pool is not None else selected,
             dtype=dtype,
             keys="sentences" if use_sentence_keys else "numbers",
             with_map=not forget_sentences,

@@ -1,4 +1,4 @@
-"""Embed a file of sentences into an HDF5 file.
+"""Embed a file of sentences into a file of vectors: HDF5, Parquet, Arrow or NumPy.
 
 Three threads share the work: one reads the text and plans ahead, the calling one computes, one writes. The offset of a
 sentence in the output follows from the lengths of the sentences before it, so batches are written in the order in which
@@ -8,6 +8,7 @@ they are computed (by length), and memory holds a few batches and the text of a 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -20,18 +21,21 @@ import torch
 
 from elmokit.bilm import BiLMState
 from elmokit.corpus.estimate import check_disk_space, describe_work
-from elmokit.corpus.hdf5 import DatasetNames, StoredDtype, VectorFileLayout, check_key, write_index
+from elmokit.corpus.formats import OutputFormat, output_format
+from elmokit.corpus.hdf5 import check_key
+from elmokit.corpus.layout import DatasetNames, StoredDtype, VectorFileLayout
 from elmokit.corpus.reading import SentencePool, count_sentences, read_corpus_sentences, read_pools
 from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.writer import ResumableWriter, open_resumable
 from elmokit.embedder import Elmo, Vectors
+from elmokit.errors import ConfigError
 from elmokit.fingerprint import fingerprint
-from elmokit.io.atomic import check_extension, check_output_path
-from elmokit.io.hdf5 import HDF5_SUFFIXES
+from elmokit.io.atomic import check_output_path
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import STDIN, check_input_file, split_tokens
 from elmokit.nn.kernels.backends import requested_backend
 from elmokit.nn.layer_selection import Layers
+from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 
 # A few items even out pools and writes of different speed; each one more costs memory.
@@ -58,7 +62,7 @@ class EmbedSummary:
 
 
 def embed_file(
-    elmo: Elmo,
+    elmo: Elmo | SentenceEmbedder,
     source: str | Path,
     output: str | Path,
     *,
@@ -78,24 +82,29 @@ def embed_file(
     report: Callable[[str], None] | None = None,
     progress: ProgressCallback | None = None,
 ) -> EmbedSummary:
-    """Embed a text file of one sentence per line into an HDF5 file.
+    """Embed a text file of one sentence per line into a file of vectors.
 
-    The file has one dataset per line. A blank line becomes an empty dataset, so that dataset numbers are line numbers.
+    The output has one row per line: in HDF5 a dataset, in Parquet and Arrow a row of the table. A blank line becomes an
+    empty row, so that the numbers of rows are line numbers. docs/embed.md describes each format.
+
     If the process is interrupted, call the function again with ``resume=True``: computed batches are kept in the
     directory ``OUTPUT.partial``.
 
     Args:
-        elmo: The model.
+        elmo: The model. With an :class:`Elmo`, each token gets its vectors; with a
+            :class:`~elmokit.SentenceEmbedder`, each sentence gets one vector.
         source: A text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
-        output: The HDF5 file, with the extension ``.hdf5`` or ``.h5``, or without one. It appears when it is complete.
-        layers: The layers to store, as in :meth:`Elmo.embed`.
+        output: The output. Its extension chooses the format: ``.hdf5``, ``.h5`` or none for HDF5, ``.parquet``,
+            ``.arrow`` or ``.npz``. It appears when it is complete.
+        layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
         dtype: The type of the stored numbers. "float16" halves the file.
-        keys: Name the datasets by line number ("numbers") or by the text of the sentence ("sentences").
-        with_map: Also store ``sentence_to_index``, which maps each sentence to its number. A sentence that occurs on
-            several lines is mapped to the last, as in AllenNLP. Datasets named by sentences need no map.
-        with_old_map: Also store that map as ``sentence_indices``, its name in early tutorials.
+        keys: In HDF5, name the datasets by line number ("numbers") or by the text of the sentence ("sentences").
+        with_map: Also store the sentences. In HDF5 this is ``sentence_to_index``, which maps each sentence to its
+            number. A sentence that occurs on several lines is mapped to the last, as in AllenNLP. Datasets named by
+            sentences need no map. In other formats this is ``tokens``.
+        with_old_map: In HDF5, also store that map as ``sentence_indices``, its name in early tutorials.
         strict: Raise an error if a line is blank.
-        fasta: The source holds proteins in FASTA format: each residue is a token, and datasets are named by identifier.
+        fasta: The source holds proteins in FASTA format: each residue is a token, and proteins are named by identifier.
         tokenize: Splits a line into tokens.
         batch_tokens: Positions per batch, as in :meth:`Elmo.embed`.
         batch_size: Sentences per batch if ``elmo.start`` is "stateful".
@@ -115,7 +124,8 @@ def embed_file(
         OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
             there is a partial output and neither ``resume`` nor ``overwrite`` is set, or it was written with other
             settings.
-        ConfigError: A layer does not exist, or a batch size is below 1.
+        ConfigError: A layer does not exist, a batch size is below 1, or the format has no such names.
+        MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed.
 
     Example:
         >>> from elmokit import Elmo
@@ -126,44 +136,68 @@ def embed_file(
     started = time.monotonic()
     check_output_path(output, overwrite)
     check_input_file(source, output)
-    check_extension(output, HDF5_SUFFIXES)
+    format_ = output_format(output)
+    pooler: SentenceEmbedder | None = None
+    if isinstance(elmo, SentenceEmbedder):
+        if layers != "all":
+            raise ConfigError(f"layers is {layers!r}, but a SentenceEmbedder has its own. Choose them in its pooling.")
+        pooler = elmo
+        elmo, layers = pooler.elmo, pooler.pooling.layers
     # An empty call checks the arguments before the output is created.
     elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
-    if fasta:
-        keys = "sentences"
-    n_maps = 0 if keys == "sentences" else with_map * (1 + with_old_map)
-    layout = VectorFileLayout(_n_stored_layers(elmo, layers), elmo.output_dim, dtype, keys, n_maps)
+    _check_names(format_, pooler is not None, keys, with_old_map)
+    layout = VectorFileLayout(
+        _stored_layers(elmo, layers) if pooler is None else None,
+        elmo.output_dim if pooler is None else pooler.dim,
+        dtype,
+        # The sentence vectors of HDF5 are rows of one dataset, which have no names.
+        "sentences" if fasta and not (format_.is_hdf5 and pooler) else keys,
+        0 if keys == "sentences" or (fasta and pooler is None) else with_map * (1 + with_old_map),
+        pooler is not None,
+        with_map,
+    )
+    format_.check(layout)
     stateful = elmo.start == "stateful"
     settings = _settings(elmo, layers, dtype, fasta, tokenize, batch_size if stateful else batch_tokens)
+    if pooler is not None:
+        settings["pooling"] = pooler.fingerprint()
+    if not format_.is_hdf5:
+        settings["sentences"] = with_map  # kept from the beginning, unlike the names of HDF5
     # A pipe can be read only once, so it is not counted first.
     counted = count_sentences(source, fasta, strict, tokenize, progress) if Path(source).is_file() else None
     # The arguments were checked above, so that a mistake leaves no partial output behind.
     with open_resumable(output, settings, resume, overwrite) as writer:
         before = writer.progress
         if counted is not None:
-            n_bytes = layout.file_bytes(counted.n_sentences, counted.n_tokens, counted.n_text_bytes)
+            n_bytes = format_.file_bytes(layout, counted)
+            n_temporary_bytes = 0 if format_.is_hdf5 else layout.vector_bytes(counted)
             if check_space:
-                check_disk_space(output, n_bytes, before)
+                check_disk_space(output, n_bytes, before, n_temporary_bytes)
             if report is not None:
                 sentences = read_corpus_sentences(source, fasta, strict, tokenize)
-                report(describe_work(elmo, output, counted, before, n_bytes, sentences, layers, batch_tokens))
+                report(
+                    describe_work(
+                        elmo, output, counted, before, n_bytes, sentences, layers, batch_tokens, n_temporary_bytes
+                    )
+                )
         count = _TokenCounter(progress, before.n_tokens, None if counted is None else counted.n_tokens)
         pools = read_pools(
             read_corpus_sentences(source, fasta, strict, tokenize),
             before,
-            layout.token_bytes,
+            layout.row_bytes,
             # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
             # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on
             # time or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
             max_tokens=None if stateful else READ_AHEAD_BATCHES * batch_tokens,
             max_sentences=batch_size if stateful else None,
+            n_rows=layout.n_rows,
         )
-        embedding = _Embedding(elmo, layers, batch_tokens, writer.state)
+        embedding = _Embedding(elmo, layers, batch_tokens, writer.state, pooler)
         # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
         prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
         with prefetched as pools_ahead:
-            n_skipped = _embed_pools(embedding, pools_ahead, writer, layout, count)
-        write_index(writer, layout)
+            n_skipped = _embed_pools(embedding, pools_ahead, writer, layout, format_, count)
+        format_.finish(writer, layout)
         done = writer.progress
     return EmbedSummary(
         done.n_sentences, done.n_tokens, done.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
@@ -175,6 +209,7 @@ def _embed_pools(
     pools: Iterable[SentencePool],
     writer: ResumableWriter,
     layout: VectorFileLayout,
+    format_: OutputFormat,
     count: Callable[[int], None],
 ) -> int:
     """Compute and write all pools that are left.
@@ -186,7 +221,7 @@ def _embed_pools(
     n_to_skip, n_skipped_tokens = before.n_batches, 0
     with BackgroundWriter(_call, WRITES_BEHIND) as background:
         for pool in pools:
-            if layout.keys == "sentences":
+            if format_.is_hdf5 and layout.keys == "sentences":
                 # Checked pool by pool, so that a name that HDF5 cannot hold is reported before its vectors are
                 # computed.
                 for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
@@ -207,11 +242,14 @@ def _embed_pools(
                     # Writes and counts go through one queue: a batch is counted only after its vectors were written.
                     background.put(partial(_write_chunks, writer, chunks, layout.dtype))
                     for chunk in chunks:
-                        count(chunk.vectors.shape[-2])
+                        count(chunk.n_tokens)
                 if embedding.state is None:  # else a batch is a pool, and counts together with the state after it
                     background.put(partial(writer.end_batch, pool.progress.checksum))
             names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
-            background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state))
+            tokens = b""
+            if layout.with_tokens and not format_.is_hdf5:
+                tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences).encode("ascii")
+            background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state, tokens))
     if n_to_skip:  # the text has become shorter and ends before the incomplete pool
         writer.discard_batches()
     return n_skipped_tokens
@@ -237,17 +275,27 @@ class _VectorChunk(NamedTuple):
     offset: int
     """Where the vectors of the sentence begin in the file."""
     n_tokens: int
-    """The length of the whole sentence."""
-    first_token: int
-    """The position of the chunk's first token in the sentence."""
+    """The number of tokens of the chunk."""
+    n_rows: int
+    """The number of vectors of the whole sentence, per layer: its tokens, or 1 for a sentence vector."""
+    first_row: int
+    """The position of the chunk's first vector in the sentence."""
     vectors: Vectors
+    """``(rows, dim)`` or ``(layers, rows, dim)``."""
 
 
 class _Embedding:
     """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
 
-    def __init__(self, elmo: Elmo, layers: Layers, batch_tokens: int, state: BiLMState | None) -> None:
-        self.elmo, self.layers, self.batch_tokens = elmo, layers, batch_tokens
+    def __init__(
+        self,
+        elmo: Elmo,
+        layers: Layers,
+        batch_tokens: int,
+        state: BiLMState | None,
+        pooler: SentenceEmbedder | None = None,
+    ) -> None:
+        self.elmo, self.layers, self.batch_tokens, self.pooler = elmo, layers, batch_tokens, pooler
         self.state: BiLMState | None = None
         if elmo.start == "stateful":
             self.state = elmo.bilm.zero_state(0) if state is None else state.to(elmo.bilm.device)
@@ -264,21 +312,23 @@ class _Embedding:
         if self.state is not None:
             vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
             self.state = self.state.with_first_rows(after)
-            yield self._chunks(pool, batch, vectors)
+            computed: Iterable[list[Vectors]] = [vectors]
+        else:
+            computed = self.elmo.embed_planned_batch(sentences, self.layers)
+        if self.pooler is not None:
+            pooled = self.pooler.pool_planned_batch(sentences, computed)
+            yield [
+                _VectorChunk(pool.offsets[row], len(pool.sentences[row]), 1, 0, vector[None])
+                for row, vector in zip(batch, pooled, strict=True)
+            ]
             return
-        first_token = 0
-        for vectors in self.elmo.embed_planned_batch(sentences, self.layers):
-            yield self._chunks(pool, batch, vectors, first_token)
-            first_token += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
-
-    @staticmethod
-    def _chunks(
-        pool: SentencePool, rows: list[int], vectors: list[Vectors], first_token: int = 0
-    ) -> list[_VectorChunk]:
-        return [
-            _VectorChunk(pool.offsets[row], len(pool.sentences[row]), first_token, array)
-            for row, array in zip(rows, vectors, strict=True)
-        ]
+        first_row = 0
+        for vectors in computed:
+            yield [
+                _VectorChunk(pool.offsets[row], array.shape[-2], len(pool.sentences[row]), first_row, array)
+                for row, array in zip(batch, vectors, strict=True)
+            ]
+            first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
 
 
 def _call(write: Callable[[], None]) -> None:
@@ -291,21 +341,37 @@ def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: St
         vectors: Any = chunk.vectors
         if dtype == "float16":
             vectors = torch.from_numpy(vectors).half().numpy()  # eight times as fast as numpy
-        if vectors.shape[-2] == chunk.n_tokens:
+        if vectors.shape[-2] == chunk.n_rows:
             writer.write_vectors(chunk.offset, vectors)
             continue
         # A dataset is stored layer by layer, so the tokens of a chunk are in one range per layer.
         layers = vectors.reshape(-1, *vectors.shape[-2:])
         token_bytes = layers.shape[-1] * layers.itemsize
         for number, layer in enumerate(layers):
-            writer.write_vectors(chunk.offset + (number * chunk.n_tokens + chunk.first_token) * token_bytes, layer)
+            writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
 
 
-def _n_stored_layers(elmo: Elmo, layers: Layers) -> int | None:
-    """Return the number of layers of a dataset; None if it is ``(tokens, dim)``."""
+def _stored_layers(elmo: Elmo, layers: Layers) -> tuple[int, ...] | None:
+    """Return the numbers of the layers of an output; None if a token has one vector ``(dim,)``."""
     if layers == "all":
-        return elmo.n_layers
-    return None if isinstance(layers, (str, int)) else len(layers)
+        return tuple(range(elmo.n_layers))
+    return None if isinstance(layers, (str, int)) else tuple(layers)
+
+
+def _check_names(format_: OutputFormat, is_pooled: bool, keys: DatasetNames, with_old_map: bool) -> None:
+    """Check that the output can have the requested names.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if keys == "sentences" and (is_pooled or not format_.is_hdf5):
+        what = "Sentence vectors are rows of one table" if is_pooled else f"A {format_.name} output has no datasets"
+        raise ConfigError(f"{what}, so keys='sentences' (--use-sentence-keys) has nothing to name. Leave it out.")
+    if with_old_map and not format_.is_hdf5:
+        raise ConfigError(
+            f"A {format_.name} output has no map of sentences, so with_old_map (--include-sentence-indices) cannot be "
+            "used. Leave it out."
+        )
 
 
 def _settings(

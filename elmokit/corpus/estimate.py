@@ -18,23 +18,29 @@ TRIAL_TOKENS = 1000
 MIN_TOKENS_FOR_TRIAL = 20 * TRIAL_TOKENS  # shorter texts take seconds
 
 
-def check_disk_space(output: str | Path, n_bytes: int, done: WriteProgress) -> None:
+def check_disk_space(output: str | Path, n_bytes: int, done: WriteProgress, n_temporary_bytes: int = 0) -> None:
     """Check that an output fits on its disk.
 
     Args:
         output: The output file.
         n_bytes: Its final size.
         done: How much of it an interrupted run has already written.
+        n_temporary_bytes: What is needed besides until the output is complete.
 
     Raises:
         OutputError: It does not fit.
     """
     free = shutil.disk_usage(partial_folder(output)).free
-    if n_bytes - done.data_end > free:
+    if n_bytes + n_temporary_bytes - done.data_end > free:
         raise OutputError(
-            f"{output} will take {format_bytes(n_bytes)}, but its disk has {format_bytes(free)} left. Free some space, "
-            "store less (--dtype float16, --top or --average), or pass --force to start anyway."
+            f"{output} will take {_size(n_bytes, n_temporary_bytes)}, but its disk has {format_bytes(free)} left. Free "
+            "some space, store less (--dtype float16, --top or --average), or pass --force to start anyway."
         )
+
+
+def _size(n_bytes: int, n_temporary_bytes: int) -> str:
+    temporary = f" (and {format_bytes(n_temporary_bytes)} more until it is complete)" if n_temporary_bytes else ""
+    return format_bytes(n_bytes) + temporary
 
 
 def describe_work(
@@ -46,6 +52,7 @@ def describe_work(
     sentences: Iterable[CorpusSentence],
     layers: Layers,
     batch_tokens: int,
+    n_temporary_bytes: int = 0,
 ) -> str:
     """Return one line that says how much there is to do, how large the output will be, and how long it will take.
 
@@ -58,12 +65,13 @@ def describe_work(
         sentences: The input. The first thousand tokens are embedded to measure the speed, unless there is little to do.
         layers: As in :meth:`Elmo.embed`.
         batch_tokens: As in :meth:`Elmo.embed`.
+        n_temporary_bytes: As in :func:`check_disk_space`.
     """
     n_left = counts.n_tokens - done.n_tokens
     line = f"{counts.n_sentences:,} sentences, {counts.n_tokens:,} tokens"
     if done.n_tokens:
         line += f", {done.n_tokens:,} already done"
-    line += f"; {output} will take {format_bytes(n_bytes)}"
+    line += f"; {output} will take {_size(n_bytes, n_temporary_bytes)}"
     if n_left >= MIN_TOKENS_FOR_TRIAL:
         seconds = _seconds_per_token(elmo, _first_tokens(sentences), layers, batch_tokens)
         line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"

@@ -1,7 +1,9 @@
 """Store vectors in HDF5, in the format of ``allennlp elmo``.
 
 There is one dataset per sentence, named by its line number from 0 (or by its text), of shape ``(layers, tokens, dim)``
-or ``(tokens, dim)``. ``sentence_to_index`` is one JSON text that maps each sentence to its number as a string.
+or ``(tokens, dim)``. With one vector per sentence there is a single dataset ``vectors`` of shape ``(sentences, dim)``
+instead, because thousands of tiny datasets are slow to read. ``sentence_to_index`` is one JSON text that maps each
+sentence to its number as a string.
 """
 
 from __future__ import annotations
@@ -10,10 +12,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import h5py
 import numpy as np
@@ -29,16 +29,16 @@ from elmokit.corpus.hdf5_format import (
     write_group,
     write_text_dataset,
 )
+from elmokit.corpus.layout import VectorFileLayout
+from elmokit.corpus.reading import SentenceCounts
 from elmokit.corpus.writer import ResumableWriter
 from elmokit.errors import FormatError, TextError
 
 MAPS = ["sentence_to_index", "sentence_indices"]
 """The name of the map, and the name that it has in early tutorials."""
+POOLED = "vectors"
+"""The dataset of sentence vectors. It sorts after the maps, as ``write_index`` needs."""
 MAX_KEY_BYTES = 60_000  # HDF5 stores the name of a dataset in one 64 KiB header
-
-DatasetNames = Literal["numbers", "sentences"]
-"""How datasets are named: by line number, or by the text of the sentence."""
-StoredDtype = Literal["float32", "float16"]
 
 _ESCAPES = {"%2F": "/", "%2E": ".", "%00": "\0", "%25": "%"}
 _ESCAPED = re.compile("|".join(_ESCAPES))
@@ -46,29 +46,16 @@ _LOOKS_ESCAPED = re.compile("%(?=2F|2E|00|25|#)")
 _OCCURRENCE = re.compile(r"%#\d+$")
 
 
-@dataclass(frozen=True)
-class VectorFileLayout:
-    """What the datasets of an output look like."""
-
-    n_layers: int | None
-    """Datasets are ``(n_layers, tokens, dim)``; with None, ``(tokens, dim)``."""
-    dim: int
-    dtype: StoredDtype = "float32"
-    keys: DatasetNames = "numbers"
-    n_maps: int = 1
-    """How many of the names in ``MAPS`` to write; 0 with ``keys="sentences"``, which need no map."""
-
-    @property
-    def token_bytes(self) -> int:
-        """The size of the vectors of one token."""
-        return (self.n_layers or 1) * self.dim * np.dtype(self.dtype).itemsize
-
-    def file_bytes(self, n_sentences: int, n_tokens: int, n_text_bytes: int) -> int:
-        """Return the size of the file: exact for the vectors, within a few percent for the rest."""
-        n_name_bytes = number_name_bytes(n_sentences) if self.keys == "numbers" else n_text_bytes + 5 * n_sentences
-        map_bytes = 160 + max(4096, n_text_bytes + (len(str(n_sentences)) + 8) * n_sentences)
-        index = n_sentences * header_bytes(self.n_layers) + group_bytes(n_sentences + self.n_maps, n_name_bytes)
-        return DATA_START + n_tokens * self.token_bytes + index + self.n_maps * map_bytes
+def hdf5_bytes(layout: VectorFileLayout, counts: SentenceCounts) -> int:
+    """Return the size of the output: exact for the vectors, within a few percent for the rest."""
+    n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
+    map_bytes = 160 + max(4096, n_text_bytes + (len(str(n)) + 8) * n)
+    n_name_bytes = number_name_bytes(n) if layout.keys == "numbers" else n_text_bytes + 5 * n
+    n_datasets = n
+    if layout.pooled:
+        n_datasets, n_name_bytes = 1, name_bytes(POOLED.encode("ascii"))
+    index = n_datasets * header_bytes(layout.n_layers) + group_bytes(n_datasets + layout.n_maps, n_name_bytes)
+    return layout.vector_bytes(counts) + index + layout.n_maps * map_bytes
 
 
 def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
@@ -88,7 +75,8 @@ def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
         first_header = position = -(-done.data_end // 8) * 8
         file.seek(position)
         data_end = DATA_START
-        for lengths in writer.read_lengths():
+        # With one vector per sentence, all sentences are the rows of one dataset.
+        for lengths in [np.array([done.n_sentences])] if layout.pooled else writer.read_lengths():
             headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
             position += file.write(headers)
         size = header_bytes(layout.n_layers)
@@ -102,6 +90,10 @@ def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
         for name in MAPS[: layout.n_maps]:
             address, position = write_text_dataset(file, position, sentence_map(writer.read_names))
             maps.append((name.encode("ascii"), address))
+        if layout.pooled:
+            entries = [*sorted(maps), (POOLED.encode("ascii"), first_header)]
+            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries))
+            return
         # Every digit sorts before "s", so the maps follow the numbers.
         numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(done.n_sentences))
         n_name_bytes = number_name_bytes(done.n_sentences) + sum(name_bytes(name) for name, _ in maps)

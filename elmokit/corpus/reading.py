@@ -104,18 +104,21 @@ def read_corpus_sentences(
 def read_pools(
     sentences: Iterator[CorpusSentence],
     done: WriteProgress,
-    token_bytes: int,
+    row_bytes: int,
     max_tokens: int | None = None,
     max_sentences: int | None = None,
+    n_rows: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda lengths: lengths,
 ) -> Iterator[SentencePool]:
     """Yield the sentences that are not yet embedded, pool by pool.
 
     Args:
         sentences: The whole corpus, including what is done.
         done: The progress of the output.
-        token_bytes: The size of the vectors of one token.
+        row_bytes: The size of the vectors of one token, or of one sentence.
         max_tokens: The size of a pool in tokens, as in :func:`~elmokit.text.batching.read_ahead`.
         max_sentences: The size of a pool in sentences.
+        n_rows: Returns how many times ``row_bytes`` sentences of given lengths take, as in
+            :class:`~elmokit.corpus.layout.VectorFileLayout`. By default one for each token.
 
     Raises:
         TextError: The text does not begin with the sentences that are done.
@@ -124,7 +127,7 @@ def read_pools(
     for taken in read_ahead(
         sentences, max_tokens=max_tokens, max_items=max_sentences, length=lambda sentence: len(sentence.tokens)
     ):
-        yield (pool := _make_pool(taken, done, token_bytes))
+        yield (pool := _make_pool(taken, done, row_bytes, n_rows))
         done = pool.progress
 
 
@@ -142,16 +145,22 @@ def _skip(sentences: Iterator[CorpusSentence], done: WriteProgress) -> None:
         )
 
 
-def _make_pool(sentences: list[CorpusSentence], done: WriteProgress, token_bytes: int) -> SentencePool:
+def _make_pool(
+    sentences: list[CorpusSentence],
+    done: WriteProgress,
+    row_bytes: int,
+    n_rows: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+) -> SentencePool:
     lengths = np.array([len(sentence.tokens) for sentence in sentences], dtype="<i8")
-    ends = done.data_end + np.cumsum(lengths) * token_bytes
+    n_bytes = n_rows(lengths) * row_bytes
+    ends = done.data_end + np.cumsum(n_bytes)
     checksum = done.checksum
     for sentence in sentences:
         checksum = _checksum(sentence, checksum)
     return SentencePool(
         [sentence.tokens for sentence in sentences],
         [sentence.name for sentence in sentences],
-        (ends - lengths * token_bytes).tolist(),
+        (ends - n_bytes).tolist(),
         lengths,
         replace(
             done,

@@ -3,20 +3,24 @@
 Until ``OUT`` is complete, it grows in the directory ``OUT.partial``, a :class:`~elmokit.io.resumable.ResumableStore`:
 
 =================  =====================================================================================
-``vectors.hdf5``   becomes ``OUT``: the vectors of one sentence after another; at the end their index
+``vectors.hdf5``   the vectors of one sentence after another. An HDF5 ``OUT`` is this file, with an index at its end
 ``lengths``        the number of tokens of each sentence, int64
 ``names``          each sentence as a line of UTF-8, or each identifier
+``tokens``         for formats that store tokens: those of each sentence, as a line of JSON
+``output``         in formats other than HDF5: becomes ``OUT``, written from the others when they are complete
 ``state-N``        with ``start="stateful"``: the LSTM state after the sentences so far (safetensors)
 ``journal.json``   how much of these files is complete, and the settings of the run
 =================  =====================================================================================
 
 Why not write HDF5 directly? h5py needs 0.3 ms to create a small dataset, and an HDF5 file whose process dies while it
-is open cannot be read again. So the index is written once, at the end, behind the data (``hdf5_format.py``).
+is open cannot be read again. So the index is written once, at the end, behind the data (``hdf5_format.py``). Other
+formats cannot be appended to after a crash either, so they too are written at the end (``formats.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -31,7 +35,7 @@ from elmokit.corpus.hdf5_format import DATA_START
 from elmokit.io.atomic import check_output_path
 from elmokit.io.resumable import ResumableStore
 
-VECTORS, LENGTHS, NAMES = "vectors.hdf5", "lengths", "names"
+VECTORS, LENGTHS, NAMES, TOKENS, OUTPUT = "vectors.hdf5", "lengths", "names", "tokens", "output"
 
 
 @dataclass(frozen=True)
@@ -72,14 +76,33 @@ class ResumableWriter:
         self._store = store
         for name in (VECTORS, LENGTHS, NAMES):
             store.size(name)  # creates the file: an empty text has an output, too
+        self._published = VECTORS
         self.progress = store.committed.progress_as(WriteProgress)
         content = store.committed.read_state()
         self.state = None if content is None else _load_state(content)
 
     @property
     def vectors_path(self) -> Path:
-        """The growing HDF5 file."""
+        """The growing file of vectors."""
         return self._store.folder / VECTORS
+
+    def create_output(self) -> Path:
+        """Create an empty file that will become the output, instead of the file of vectors.
+
+        Raises:
+            OSError: It cannot be created.
+        """
+        self._published = OUTPUT
+        self._store.size(OUTPUT)  # creates the file, or empties one that an interrupted run left
+        return self._store.folder / OUTPUT
+
+    def publish(self, target: Path) -> None:
+        """Move the output to its final place, and delete everything else.
+
+        Raises:
+            OSError: It cannot be moved.
+        """
+        self._store.publish(self._published, target)
 
     def write_vectors(self, offset: int, vectors: NDArray[Any]) -> None:
         """Write vectors at an offset of the file.
@@ -113,7 +136,12 @@ class ResumableWriter:
         self.end_data()
 
     def end_pool(
-        self, progress: WriteProgress, lengths: NDArray[np.int64], names: bytes, state: BiLMState | None = None
+        self,
+        progress: WriteProgress,
+        lengths: NDArray[np.int64],
+        names: bytes,
+        state: BiLMState | None = None,
+        tokens: bytes = b"",
     ) -> None:
         """Count all vectors up to ``progress`` as written, and commit if it is time to.
 
@@ -122,6 +150,7 @@ class ResumableWriter:
             lengths: The number of tokens of each sentence of the pool.
             names: The pool's lines for the file of names.
             state: The LSTM state after the pool, where it matters.
+            tokens: The pool's lines for the file of tokens, if they are stored.
 
         Raises:
             OSError: It cannot be written.
@@ -129,6 +158,8 @@ class ResumableWriter:
         # Fixed byte order: the file is read back with "<i8" on any machine.
         self._store.append(LENGTHS, lengths.astype("<i8"))
         self._store.append(NAMES, names)
+        if tokens:
+            self._store.append(TOKENS, tokens)
         self.state = state
         self._advance(progress)
 
@@ -162,7 +193,15 @@ class ResumableWriter:
 
     def read_names(self) -> Iterator[str]:
         """Yield the names of the sentences in order."""
-        with (self._store.folder / NAMES).open(encoding="utf-8", newline="\n") as file:
+        return self._read_lines(NAMES)
+
+    def read_tokens(self) -> Iterator[list[str]]:
+        """Yield the tokens of the sentences in order; nothing if they are not stored."""
+        self._store.size(TOKENS)  # creates the file, in case there is no sentence
+        return map(json.loads, self._read_lines(TOKENS))
+
+    def _read_lines(self, name: str) -> Iterator[str]:
+        with (self._store.folder / name).open(encoding="utf-8", newline="\n") as file:
             # newline="\n": by default, a carriage return inside a sentence would end its line.
             for line in islice(file, self.progress.n_sentences):
                 yield line.removesuffix("\n")
@@ -179,12 +218,12 @@ class ResumableWriter:
 def open_resumable(
     output: str | Path, settings: dict[str, Any], resume: bool = False, overwrite: bool = False
 ) -> Iterator[ResumableWriter]:
-    """Start an output or resume a partial one; at the end of the block, move the file of vectors to ``output``.
+    """Start an output or resume a partial one; at the end of the block, move the finished file to ``output``.
 
     If the block raises an error, what was committed is kept for the next run. If nothing was, nothing is left behind.
 
     Args:
-        output: Final location of the HDF5 file.
+        output: Final location of the file.
         settings: JSON values that the vectors depend on. Only a run with the same ones can be resumed.
         resume: Continue a partial output, if there is one.
         overwrite: Replace an existing output; and, without ``resume``, discard a partial one.
@@ -206,9 +245,10 @@ def open_resumable(
         locked_message=f"{output} is being written by another process. Wait for it, or choose another name.",
     )
     with store:
-        yield ResumableWriter(store)
+        writer = ResumableWriter(store)
+        yield writer
         # Reached only if the block raised nothing: an exception leaves through `yield`.
-        store.publish(VECTORS, output)
+        writer.publish(output)
 
 
 def partial_folder(output: str | Path) -> Path:

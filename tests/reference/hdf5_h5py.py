@@ -9,7 +9,8 @@ from typing import Any, Literal
 import h5py
 from numpy.typing import NDArray
 
-from elmokit.corpus.hdf5 import DatasetNames, sentence_key
+from elmokit.corpus.hdf5 import sentence_key
+from elmokit.corpus.layout import DatasetNames
 
 Vectors = NDArray[Any]
 

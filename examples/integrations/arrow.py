@@ -1,0 +1,31 @@
+"""Embed a text into Parquet, find the nearest sentences with DuckDB, and read one layer with Polars.
+
+Run it in a directory with ``sentences.txt``: one tokenized sentence per line.
+"""
+
+from __future__ import annotations
+
+import duckdb
+import polars
+
+from elmokit import Elmo, SentenceEmbedder, embed_file
+
+elmo = Elmo.from_pretrained()
+
+# One vector per sentence: a column `vector` of fixed-size lists.
+embed_file(SentenceEmbedder(elmo), "sentences.txt", "sentences.parquet", overwrite=True)
+nearest = duckdb.sql(
+    """
+    select array_to_string(b.tokens, ' ') as sentence, list_cosine_similarity(a.vector, b.vector) as similarity
+    from 'sentences.parquet' a, 'sentences.parquet' b
+    where a.id = 0 and b.id != a.id and len(b.tokens) > 0
+    order by similarity desc
+    limit 3
+    """
+)
+print(nearest)
+
+# One vector per token and layer: a column for each layer. Only the columns that you name are read.
+embed_file(elmo, "sentences.txt", "tokens.parquet", dtype="float16", overwrite=True)
+table = polars.scan_parquet("tokens.parquet").select("tokens", "layer_1").explode("tokens", "layer_1").collect()
+print(table.drop_nulls().with_columns(polars.col("layer_1").arr.get(0).alias("first number")).head())

@@ -1,0 +1,29 @@
+"""Test the integrations, each with its own libraries in its own environment.
+
+Run ``make integrations`` for all of them, or ``nox -s arrow`` for one.
+
+Libraries of different hosts need different versions of the same packages, so one environment cannot have them all.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import nox
+
+HOSTS = {
+    "arrow": ["pandas", "polars", "duckdb"],
+}
+"""What the tests of an integration need besides its extra."""
+
+TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100"]
+
+
+def test_host(session: nox.Session, host: str) -> None:
+    """Install elmokit with the extra of a host, and run the host's tests, example and how-to page."""
+    session.install("--constraint", "constraints.txt", f".[{host},tokenize]", *TEST_TOOLS, *HOSTS[host])
+    session.run("pytest", "tests/integrations", "tests/test_docs.py", "-k", host, *session.posargs)
+
+
+for host in HOSTS:
+    nox.session(name=host)(partial(test_host, host=host))

@@ -1,0 +1,16 @@
+"""The libraries that each integration is tested with."""
+
+from __future__ import annotations
+
+import pytest
+
+MODULES = {
+    "arrow": ["pyarrow", "pandas", "polars", "duckdb"],
+}
+"""The modules that the tests, the example and the how-to page of an integration import."""
+
+
+def need_host(host: str) -> None:
+    """Skip the test if a library of the integration is not installed."""
+    for module in MODULES[host]:
+        pytest.importorskip(module)

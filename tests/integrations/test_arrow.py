@@ -1,0 +1,80 @@
+"""Parquet and Arrow files of vectors, read by the libraries that people use for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.corpus.embed import embed_file
+from elmokit.embedder import Elmo
+from tests.conftest import random_model
+
+pytest.importorskip("pyarrow")
+LINES = ["the cat sat .", "", "the dog ran ."]
+SENTENCES = [line.split() for line in LINES]
+
+
+@pytest.fixture(scope="module", params=["float32", "float16"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs of a tiny model: ``tokens`` and ``sentences``, in both formats."""
+    folder = tmp_path_factory.mktemp("vectors")
+    (folder / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
+    elmo = Elmo(random_model())
+    for suffix in (".parquet", ".arrow"):
+        embed_file(elmo, folder / "text.txt", folder / f"tokens{suffix}", dtype=request.param)
+        embedder = SentenceEmbedder(elmo, SentencePooling("mean"))
+        embed_file(embedder, folder / "text.txt", folder / f"sentences{suffix}", dtype=request.param)
+    return folder
+
+
+def assert_holds_the_vectors(ids: Any, tokens: Any, vectors: Any, layer: int | None) -> None:
+    """Compare columns with vectors that are computed again; ``layer`` is None for sentence vectors."""
+    elmo = Elmo(random_model())
+    if layer is None:
+        expected: Any = SentenceEmbedder(elmo, SentencePooling("mean")).embed(SENTENCES)
+    else:
+        expected = elmo.embed(SENTENCES, layers=layer)
+    assert list(ids) == [0, 1, 2]
+    assert [list(row) for row in tokens] == SENTENCES
+    for row, array in zip(vectors, expected, strict=True):
+        given = np.array([np.asarray(part, np.float64) for part in row]).reshape(array.shape)
+        np.testing.assert_allclose(given, array, atol=3e-3)
+
+
+COLUMNS = [("tokens", "layer_1", 1), ("tokens", "layer_2", 2), ("sentences", "vector", None)]
+
+
+@pytest.mark.parametrize(("name", "column", "layer"), COLUMNS)
+def test_pyarrow_reads_it(folder: Path, name: str, column: str, layer: int | None) -> None:
+    from pyarrow import feather, parquet
+
+    for table in (parquet.read_table(folder / f"{name}.parquet"), feather.read_table(folder / f"{name}.arrow")):
+        assert_holds_the_vectors(*(table[key].to_pylist() for key in ("id", "tokens", column)), layer)
+        vector = table.schema.field(column).type if layer is None else table.schema.field(column).type.value_type
+        assert vector.list_size == 64
+
+
+@pytest.mark.parametrize(("name", "column", "layer"), COLUMNS)
+def test_pandas_reads_it(folder: Path, name: str, column: str, layer: int | None) -> None:
+    pandas = pytest.importorskip("pandas")
+    for frame in (pandas.read_parquet(folder / f"{name}.parquet"), pandas.read_feather(folder / f"{name}.arrow")):
+        assert_holds_the_vectors(frame["id"], frame["tokens"], frame[column], layer)
+
+
+@pytest.mark.parametrize(("name", "column", "layer"), COLUMNS)
+def test_polars_reads_it(folder: Path, name: str, column: str, layer: int | None) -> None:
+    polars = pytest.importorskip("polars")
+    for frame in (polars.read_parquet(folder / f"{name}.parquet"), polars.read_ipc(folder / f"{name}.arrow")):
+        assert_holds_the_vectors(frame["id"], frame["tokens"], frame[column].to_list(), layer)
+
+
+@pytest.mark.parametrize(("name", "column", "layer"), COLUMNS)
+def test_duckdb_reads_it(folder: Path, name: str, column: str, layer: int | None) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = folder / f"{name}.parquet"
+    rows = duckdb.sql(f"select id, tokens, {column} from '{path}' order by id").fetchall()
+    assert_holds_the_vectors(*zip(*rows, strict=True), layer)
