@@ -250,7 +250,7 @@ def test_no_command_creates_the_directory_of_its_output(shell, call: list[str]) 
 def test_vectors_are_not_written_under_the_extension_of_another_format(shell, name: str) -> None:  # type: ignore[no-untyped-def]
     ran = shell("embed", "text.txt", name, "--model", "model")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "Use .hdf5 or .h5." in ran.err
+    assert "Use .hdf5, .h5, .parquet, .arrow or .npz." in ran.err
     assert {path.name for path in Path().iterdir()} == {"model", "text.txt"}
 
 

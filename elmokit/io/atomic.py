@@ -171,7 +171,7 @@ def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str 
     """
     suffix = Path(path).suffix
     if suffix not in extensions and re.match(r"\.[A-Za-z]{2}", suffix):
-        known = " or ".join(extensions)
+        known = " or ".join(filter(None, [", ".join(extensions[:-1]), extensions[-1]]))
         raise OutputError(
             f"{path} ends in {suffix}, but files of that format are not written here. Use {known}"
             f"{', ' + otherwise if otherwise else ''}."
