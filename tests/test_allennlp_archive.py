@@ -16,11 +16,13 @@ from torch import Tensor
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.tasks.allennlp_archive.as_run import save_as_run
-from elmokit.tasks.allennlp_archive.opened import open_task_archive
+from elmokit.tasks.allennlp_archive.files import TaskArchive
+from elmokit.tasks.allennlp_archive.opened import convert_archive, open_task_archive
 from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
 from elmokit.weights.open import open_model, save_model
+from tests.helpers import allennlp_configs
 from tests.helpers.shell import Shell, command_runner
 
 DATA = Path(__file__).parent / "data" / "allennlp-tasks"
@@ -205,6 +207,14 @@ def test_archives_of_0_9_bring_their_options_and_old_character_features() -> Non
     assert opened.archive.version is None
     config = opened.setup.config
     assert (config.chars.windows, config.chars.min_chars, config.train.batch_size) == ("batch", 3, 4)
+
+
+@pytest.mark.parametrize("kind", ["ner", "sst", "nli", "srl", "coref", "qa"])
+def test_every_setting_of_the_published_configs_can_be_opened(kind: str) -> None:
+    config = getattr(allennlp_configs, kind)()
+    tables, notes = convert_archive(TaskArchive(Path("model.tar.gz"), config, {}, {}, None, None))
+    assert tables["task"] == kind
+    assert all(note.startswith("dataset_reader.tokenizer") for note in notes)
 
 
 def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:

@@ -38,8 +38,10 @@ ArchiveStart = Literal["allennlp", "zero", "warm"]
 SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
 KINDS = {"embedding": "words", "character_encoding": "chars", "elmo_token_embedder": "elmo"}
 READ_FROM_CONFIG = ("model", "dataset_reader", "vocabulary", "iterator", "data_loader")
-# Settings of a model that only matter in training.
-TRAINING_ONLY = re.compile(r"dropout|label_smoothing|initializer|regularizer|verbose|metric|requires_grad")
+# Settings of a model that only matter in training, and files whose content is in the archive.
+TRAINING_ONLY = re.compile(
+    r"dropout|label_smoothing|initializer|regularizer|verbose|metric|requires_grad|pretrained_file|options_file"
+)
 # Tensors without a counterpart: what follows from others, or cancels out in a softmax.
 DERIVED = ("crf._constraint_mask", *(f"{module}_bias" for module in ATTENTIONS))
 
@@ -75,7 +77,7 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
     """
     archive = read_archive(source)
     tensors = split_joint(join_mixes(archive.tensors))
-    tables, notes = _convert(archive)
+    tables, notes = convert_archive(archive)
     embeddings, namespaces = _embeddings(archive)
     _complete_tables(tables, archive, embeddings, tensors)
     if "elmo" in tables:
@@ -126,7 +128,7 @@ def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: M
     fill(whole, rows, {name: tuple(tensor.shape) for name, tensor in kept.items()}, kept.__getitem__, what)
 
 
-def _convert(archive: TaskArchive) -> tuple[Tables, list[str]]:
+def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
     """Convert the config to our tables, without data and training. Returns them and what differs in reading text.
 
     Raises:
