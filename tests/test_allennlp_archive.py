@@ -341,6 +341,10 @@ def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> N
     changed(folder, model={**model, "encoder": {**model["encoder"], "type": "gru"}})
     with pytest.raises(ConfigError, match=r"cannot be opened: model.encoder.type = .gru.: always .lstm. here"):
         open_task_archive(folder)
+    reader = {"token_indexers": {"token_characters": {"type": "characters", "start_tokens": ["@"]}}}
+    changed(folder, model=model, dataset_reader=reader)
+    with pytest.raises(ConfigError, match=r"token_characters\.start_tokens = "):
+        open_task_archive(folder)
     changed(folder, model={**model, "feedforward": {"input_dim": 12, "num_layers": 1}})
     with pytest.raises(ConfigError, match=r"model\.feedforward\.input_dim = 12"):
         open_task_archive(folder)

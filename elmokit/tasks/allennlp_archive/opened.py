@@ -42,6 +42,8 @@ READ_FROM_CONFIG = ("model", "dataset_reader", "vocabulary", "iterator", "data_l
 TRAINING_ONLY = re.compile(
     r"dropout|label_smoothing|initializer|regularizer|verbose|metric|requires_grad|pretrained_file|options_file"
 )
+# Settings of the reader that change which ids a model gets.
+SPELLING = re.compile(r"dataset_reader\.token_indexers\.\w+\.(character_tokenizer|start_tokens|end_tokens)")
 # Tensors without a counterpart: what follows from others, or cancels out in a softmax.
 DERIVED = ("crf._constraint_mask", *(f"{module}_bias" for module in ATTENTIONS))
 
@@ -147,11 +149,14 @@ def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
     except ConfigError as error:
         raise ConfigError(f"{archive.source}: {error}") from None
     tables["train"] = {"batch_size": tables["train"]["batch_size"]} if "batch_size" in tables["train"] else {}
-    relevant = [line for line in report.unsupported if not line.startswith(("iterator", "data_loader", "trainer"))]
-    different = [line for line in relevant if line.startswith("model.") and not TRAINING_ONLY.search(line)]
+    different = [
+        line
+        for line in report.unsupported
+        if (line.startswith("model.") and not TRAINING_ONLY.search(line)) or SPELLING.match(line)
+    ]
     if different:
         raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(different)}.")
-    return tables, [line for line in relevant if not line.startswith("model.")]
+    return tables, [line for line in report.unsupported if line.startswith("dataset_reader.")]
 
 
 def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
