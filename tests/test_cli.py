@@ -235,6 +235,9 @@ WRITING_CALLS = [
     ["probe", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],
     ["task", "train", "config.toml", "--run", "OUT"],
     ["task", "sweep", "config.toml", "--over", "layers", "--run", "OUT"],
+    ["task", "open", "model.tar.gz", "--run", "OUT"],
+    ["bilm-tf", "train_elmo", "--save_dir", "OUT", "--vocab_file", "vocab.txt", "--train_prefix", "text.txt"],
+    ["bilm-tf", "dump_weights", "--save_dir", "run", "--outfile", "OUT.hdf5"],
 ]
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from elmokit.cli.options import OutputPath
+from elmokit.cli.train import resumable_run
+
 N_GPUS_HELP = "A step reads n_gpus times batch_size rows. To use several GPUs, start with torchrun, which divides them."
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -43,7 +46,7 @@ def bilm_tf() -> None:
 
 
 @bilm_tf.command("train_elmo")
-@save_dir_option
+@_option("save_dir", type=OutputPath(), help="Directory of the checkpoints.")
 @vocab_file_option
 @train_prefix_option
 @_path_option(
@@ -90,9 +93,10 @@ def train_elmo(
     else:
         options = read_options(options_file)
     data = _dataset(options, vocab_file, train_prefix)
-    result = bilm_training.train(
-        _with(options, numbers), data, n_gpus, save_dir, held_out=heldout_prefix or (), device=device
-    )
+    with resumable_run(save_dir):
+        result = bilm_training.train(
+            _with(options, numbers), data, n_gpus, save_dir, held_out=heldout_prefix or (), device=device
+        )
     if result.is_main_process:
         click.echo(str(result))
 
@@ -125,15 +129,16 @@ def restart(
 
     options, checkpoint = bilm_training.load_options_latest_checkpoint(save_dir)
     data = _dataset(options, vocab_file, train_prefix)
-    result = bilm_training.train(
-        _with(options, numbers),
-        data,
-        n_gpus,
-        save_dir,
-        restart_ckpt_file=checkpoint,
-        held_out=heldout_prefix or (),
-        device=device,
-    )
+    with resumable_run(bilm_training.next_restart(save_dir)):
+        result = bilm_training.train(
+            _with(options, numbers),
+            data,
+            n_gpus,
+            save_dir,
+            restart_ckpt_file=checkpoint,
+            held_out=heldout_prefix or (),
+            device=device,
+        )
     if result.is_main_process:
         click.echo(str(result))
 
@@ -155,7 +160,7 @@ def run_test(save_dir: Path, vocab_file: Path, test_prefix: str, batch_size: int
 
 @bilm_tf.command("dump_weights")
 @save_dir_option
-@_path_option("outfile", help="The HDF5 file to write.")
+@_option("outfile", type=OutputPath(), help="The HDF5 file to write.")
 def dump_weights(save_dir: Path, outfile: Path) -> None:
     """Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.
 

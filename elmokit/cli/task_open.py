@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import click
 
+from elmokit.cli.options import OutputPath
 from elmokit.cli.task import json_option, run_facts
 
 
 @click.command("open", short_help="Open a trained model of AllenNLP (model.tar.gz).")
 @click.argument("archive", type=click.Path(path_type=Path))
-@click.option("--run", type=click.Path(path_type=Path), help="Write the model as a run directory.")
+@click.option("--run", type=OutputPath(), help="Write the model as a run directory.")
 @click.option(
     "--start",
     type=click.Choice(["allennlp", "zero", "warm"]),

@@ -82,8 +82,10 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
 
 def resumable_run(run: Path) -> contextlib.AbstractContextManager[None]:
     """Print the command that resumes a training run if the user stops what runs in the block."""
+    from elmokit.training.run import SETTINGS
+
     command = shlex.join([PROGRAM, "train", "--resume", str(run)])
-    return resumable_command(lambda: command if run.exists() else None)
+    return resumable_command(lambda: command if (run / SETTINGS).exists() else None)
 
 
 def given_options(settings: dict[str, Any]) -> dict[str, Any]:

@@ -150,8 +150,7 @@ def train(
         if restart_ckpt_file is not None:
             model = _open(restart_ckpt_file, data)
             base = {name: value for name, value in table.items() if name not in ("data", "input")}
-            earlier = _restarts(save_dir)
-            out = save_dir / f"{RESTART}-{_number(earlier[-1]) + 1 if earlier else 1}"
+            out = next_restart(save_dir)
             return api.finetune(
                 model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
             )
@@ -205,6 +204,7 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
     """
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
     path = Path(outfile)
+    # Not `own_file`, which is `options.json` for `weights.hdf5`: in bilm-tf's directory, that is the training's.
     options = path.with_name(f"{path.stem.removesuffix('_weights')}_options.json")
     bilm_tf.save(open_model(checkpoint), options, path, overwrite=True)
 
@@ -252,6 +252,12 @@ def _sample(files: Sequence[Path], path: Path) -> Path:
     lines = [" ".join(tokens) + "\n" for file in chosen for tokens in islice(read_sentences(file), n_each)]
     path.write_text("".join(lines), encoding="utf-8", newline="\n")
     return path
+
+
+def next_restart(save_dir: str | Path) -> Path:
+    """Return the run directory that the next restart in ``save_dir`` creates."""
+    earlier = _restarts(Path(save_dir))
+    return Path(save_dir) / f"{RESTART}-{_number(earlier[-1]) + 1 if earlier else 1}"
 
 
 def _restarts(save_dir: Path) -> list[Path]:
