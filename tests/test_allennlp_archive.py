@@ -16,7 +16,7 @@ from torch import Tensor
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.tasks.allennlp_archive.as_run import save_as_run
-from elmokit.tasks.allennlp_archive.files import TaskArchive
+from elmokit.tasks.allennlp_archive.files import TaskArchive, read_archive
 from elmokit.tasks.allennlp_archive.opened import convert_archive, open_task_archive
 from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
@@ -253,6 +253,17 @@ def test_the_unknown_word_may_have_any_row(tmp_path: Path) -> None:
 
     with_tensors(folder, move)
     assert torch.equal(scores_of(open_run(folder), examples), scores_of(before, examples))
+
+
+def test_only_a_star_at_the_beginning_matches_several_namespaces(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    vocabulary = folder / "vocabulary"
+    for name in ("tag?", "tags", "old_tags"):
+        (vocabulary / f"{name}.txt").write_text("one\n")
+    (vocabulary / "non_padded_namespaces.txt").write_text("tag?\n*labels\n*d_tags\n")
+    namespaces = read_archive(folder).namespaces
+    lengths = {name: len(namespaces[name]) for name in ("tag?", "tags", "old_tags")}
+    assert lengths == {"tag?": 1, "tags": 2, "old_tags": 1}
 
 
 def test_tensors_that_do_not_fit_are_listed_together(tmp_path: Path) -> None:

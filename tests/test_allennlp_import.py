@@ -343,6 +343,8 @@ def test_files_next_to_each_other_are_one_model(tmp_path: Path) -> None:
     assert "options_file" not in unsupported(tmp_path, content)
     given.update(weight_file="my/weights.hdf5", options_file="my/options.json")
     assert "options_file" not in unsupported(tmp_path, content)
+    given.update(weight_file="my/pubmed.hdf5", options_file="my/pubmed_options.json")
+    assert "options_file" not in unsupported(tmp_path, content)
     given.update(options_file="elsewhere.json")
     assert "elsewhere.json" in unsupported(tmp_path, content)
 

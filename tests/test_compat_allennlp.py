@@ -523,6 +523,7 @@ def test_from_params_takes_the_words_of_a_namespace_of_the_vocabulary(files: Fil
     ("table", "message"),
     [
         ({"do_layernorm": True, "size": 3}, "ElmoTokenEmbedder has no parameters named do_layernorm, size"),
+        ({"namespace_to_cache": "tokens"}, "namespace_to_cache needs the words of a vocabulary. Pass vocab"),
         ({"type": "embedding"}, "type is 'embedding'; ElmoTokenEmbedder is registered as 'elmo_token_embedder'"),
     ],
 )

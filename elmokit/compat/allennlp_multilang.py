@@ -91,7 +91,7 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         """Embed character ids ``(batch, ..., time, chars)`` of one language as ``(batch, ..., time, output_dim)``.
 
         Raises:
-            ConfigurationError: There is no such language.
+            ConfigurationError: The language has no ELMo.
         """
         if not hasattr(self, f"elmo_{lang}"):
             raise ConfigurationError(f"There is no ELMo for the language {lang!r}.")
@@ -104,7 +104,7 @@ def _read_matrix(source: str | Path, dim: int) -> Tensor:
     """Read an alignment matrix without running code from its pickle.
 
     Raises:
-        ModelNotFoundError: There is no such file.
+        ModelNotFoundError: The file does not exist.
         FormatError: The file is not a matrix of the right size.
     """
     path = local_path(source)

@@ -33,12 +33,15 @@ class FromParams:
                 ``vocab_to_cache``.
 
         Raises:
-            ConfigurationError: The constructor has no argument of a name, or ``type`` is another class.
+            ConfigurationError: The constructor has no argument of a name, ``type`` is another class, or ``vocab`` is
+                missing.
         """
         arguments = {name: dict(value) if isinstance(value, Mapping) else value for name, value in params.items()}
         if (kind := arguments.pop("type", cls.registered_name)) != cls.registered_name:
             raise ConfigurationError(f"type is {kind!r}; {cls.__name__} is registered as {cls.registered_name!r}.")
         if (namespace := arguments.pop("namespace_to_cache", None)) is not None:
+            if vocab is None:
+                raise ConfigurationError("namespace_to_cache needs the words of a vocabulary. Pass vocab too.")
             arguments["vocab_to_cache"] = list(vocab.get_token_to_index_vocabulary(namespace))
         if unknown := arguments.keys() - inspect.signature(cls).parameters:
             raise ConfigurationError(f"{cls.__name__} has no parameters named {', '.join(sorted(unknown))}.")

@@ -205,16 +205,23 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
             on_bytes(_position(raw, n_bytes) - n_reported)
 
 
-def read_text(path: str | Path) -> str:
+def read_text(
+    path: str | Path, max_bytes: int = MAX_TEXT_BYTES, if_too_large: str = "Split it into several files"
+) -> str:
     """Read a text file as a whole, decompressed as in ``read_lines`` and without a byte order mark.
 
+    Args:
+        path: The file.
+        max_bytes: Limit on the size of the text.
+        if_too_large: The end of the error message about a larger file.
+
     Raises:
-        TextError, MissingExtraError: As in ``read_lines``, or the file is larger than ``MAX_TEXT_BYTES``.
+        TextError, MissingExtraError: As in ``read_lines``, or the text is larger than ``max_bytes``.
     """
     with open_binary(path) as file:
-        data = file.read(MAX_TEXT_BYTES + 1)
-    if len(data) > MAX_TEXT_BYTES:
-        raise TextError(f"{path} contains more than {MAX_TEXT_BYTES:,} bytes of text. Split it into several files.")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TextError(f"{path} is larger than {max_bytes:,} bytes. {if_too_large}.")
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:

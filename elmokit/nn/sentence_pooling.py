@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.config import check_choice, check_positive
 from elmokit.errors import ConfigError, TextError
 
 RANK_TOLERANCE = 1e-6
@@ -34,10 +35,8 @@ class SentencePooling:
     smoothing: float = 3e-4
 
     def __post_init__(self) -> None:
-        if self.weighting not in ("mean", "sif"):
-            raise ConfigError(f"weighting is {self.weighting!r}. Choose 'mean' or 'sif'.")
-        if not self.smoothing > 0:
-            raise ConfigError(f"smoothing is {self.smoothing}; it must be above 0.")
+        check_choice("weighting", self.weighting, ("mean", "sif"))
+        check_positive("smoothing", self.smoothing)
 
     def dim(self, n_layers: int, layer_dim: int) -> int:
         """Return the size of a pooled vector of a model with ``n_layers`` layers of ``layer_dim`` dimensions."""

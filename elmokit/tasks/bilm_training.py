@@ -174,7 +174,7 @@ def peak_memory_mib(device: torch.device) -> int | None:
         return torch.cuda.max_memory_allocated(device) >> 20
     try:
         import resource
-    except ImportError:  # Windows has no such module
+    except ImportError:  # Windows does not have this module
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak >> (20 if sys.platform == "darwin" else 10)  # macOS counts bytes, Linux KiB

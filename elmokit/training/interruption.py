@@ -17,7 +17,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Whether the process was asked to stop. Get it from :func:`stop_requests`, and look at it after each step."""
+    """Whether the process was asked to stop. Get it from :func:`stop_requests`, and check it after each step."""
 
     is_made = False
 

@@ -102,7 +102,7 @@ def find_published(name: str) -> PublishedModel | None:
 
 
 def tf_hub_elmo(version: int) -> PublishedModel | None:
-    """Return a version of ``google/elmo``, Google's module on TF-Hub, or None if there is no such version."""
+    """Return a version of ``google/elmo``, Google's module on TF-Hub, or None if it was not published."""
     hub = _content()["tf_hub"]
     if version not in hub["versions"]:
         return None

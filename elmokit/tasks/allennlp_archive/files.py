@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ NON_PADDED = "non_padded_namespaces.txt"
 PADDING_ROW, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
 NEWLINE = "@@NEWLINE@@"  # AllenNLP writes it for a line break inside an entry
 MAX_CONFIG_BYTES = 1 << 24
-NAMES = re.compile(r"\d+(?:\.\d+)+")
+VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def read_archive(source: str | Path) -> TaskArchive:
     if path.is_dir():
         return _read_folder(path, path)
     if not path.is_file():
-        raise ModelNotFoundError(f"No archive found at {path}: no such file or directory.")
+        raise ModelNotFoundError(f"No archive found at {path}: there is no file or directory of this name.")
     if not is_archive(path):
         raise FormatError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
     with unpacked(path, UNPACKED, (CONFIG,)) as archive:
@@ -99,7 +98,7 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
     version = None
     if (folder / "meta.json").is_file():
         found = read_json(folder / "meta.json").get("version")
-        version = found if isinstance(found, str) and NAMES.match(found) else None
+        version = found if isinstance(found, str) and VERSION.match(found) else None
     return TaskArchive(
         source,
         config,
@@ -126,8 +125,8 @@ def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
 
 
 def _matches(pattern: str, namespace: str) -> bool:
-    """Match like AllenNLP, where only a star at the begin of a pattern is special."""
-    return namespace.endswith(pattern[1:]) if pattern.startswith("*") else fnmatchcase(namespace, pattern)
+    """Match as AllenNLP does, where only a star at the beginning of a pattern is special."""
+    return namespace.endswith(pattern[1:]) if pattern.startswith("*") else namespace == pattern
 
 
 def _lines(file: Path) -> list[str]:

@@ -73,7 +73,7 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
             "warm" as in ``Elmo``.
 
     Raises:
-        ModelNotFoundError, FormatError: The archive does not exist, is damaged or unsafe, or has no such file.
+        ModelNotFoundError, FormatError: The archive does not exist, is damaged or unsafe, or lacks a file.
         ConfigError: It is not a model of one of the six tasks, or has settings without a counterpart.
         TensorMismatchError: Tensors are missing, unexpected, or have a wrong shape.
     """
@@ -279,7 +279,7 @@ def _inputs(
 
 
 def _take_inner_elmo(tensors: Mapping[str, Tensor], archive: TaskArchive) -> tuple[str, dict[str, Any] | None] | None:
-    """Return the prefix of the ELMo's tensors and its options, if they are known; None if there are no such tensors."""
+    """Return the prefix of the ELMo's tensors and its options, if they are known; None without these tensors."""
     name = next((name for name in tensors if "_elmo_lstm._token_embedder." in name), None)
     if name is None:
         return None

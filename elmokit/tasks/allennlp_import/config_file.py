@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elmokit.errors import ConfigError, MissingExtraError, TextError
-from elmokit.io.text_files import open_binary
+from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.io.text_files import read_text
 from elmokit.tasks.allennlp_import import jsonnet_process
 from elmokit.tasks.allennlp_import.simple_jsonnet import MAX_DEPTH, UNSET, NotSimpleError, parse_simple
 
@@ -32,16 +32,16 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
         variables: Values of the external variables that the file uses. A missing one becomes ``UNSET`` with its name.
 
     Raises:
-        ConfigError: The file is neither JSON nor Jsonnet, or too large, or its content is not a table; or a variable is
-            not UTF-8 text.
+        ConfigError: The file is neither JSON nor Jsonnet, or its content is not a table; or a variable is not UTF-8
+            text.
         MissingExtraError: The file computes values, and the package that evaluates Jsonnet is not installed.
-        TextError: The file cannot be read.
+        TextError: The file cannot be read, is not UTF-8, or is too large.
     """
     variables = variables or {}
     for name, value in variables.items():
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):  # how Python shows bytes that are not UTF-8
             raise ConfigError(f"The external variable {name!r} has the value {value!r}; expected UTF-8 text.")
-    text = _read_text(path)
+    text = read_text(path, MAX_BYTES, "Give a config of AllenNLP, which has a few KB")
     try:
         content = parse_simple(text, variables)
     except NotSimpleError as error:
@@ -55,17 +55,6 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
         raise ConfigError(f"{path}: expected a table of named values, found {str(content)[:60]}.")
     _check_size(content, path)
     return content
-
-
-def _read_text(path: str | Path) -> str:
-    with open_binary(path) as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_BYTES:,} bytes, so it is not a config of AllenNLP.")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TextError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from None
 
 
 def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str]) -> Any:

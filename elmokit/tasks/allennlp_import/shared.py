@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from elmokit.errors import ConfigError
 from elmokit.tasks.allennlp_import.config_table import ConfigTable, to_json
 from elmokit.tasks.allennlp_import.simple_jsonnet import unset_variable
 from elmokit.weights import published
+from elmokit.weights.sidecars import OPTIONS, own_file
 
 Tables = dict[str, Any]
 """A config of ours, or a part of one, as plain values."""
@@ -150,8 +152,9 @@ def _elmo_files(elmo: ConfigTable) -> Tables:
         for location in model.locations:
             if location.weights == weights and location.options in (options, None):
                 return {"model": model.name}
-    folder = weights[: weights.rfind("/") + 1]
-    expected = (weights.removesuffix("_weights.hdf5") + "_options.json", f"{folder}options.json")
+    # Split and joined as strings, because a path object would change a URL.
+    start = weights.rfind("/") + 1
+    expected = [weights[:start] + name for name in (own_file(Path("folder", weights[start:]), OPTIONS).name, OPTIONS)]
     if options and options not in expected:
         elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights")
     return {"model": weights}
