@@ -13,6 +13,8 @@ import nox
 
 HOSTS = {
     "arrow": ["pandas", "polars", "duckdb"],
+    "batch": ["datasets", "ray[data]"],
+    "sklearn": ["pandas"],
 }
 """What the tests of an integration need besides its extra."""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmokit.corpus.layout import VectorFileLayout
 from elmokit.corpus.reading import SentenceCounts
@@ -112,10 +113,21 @@ def _columns(group: RowGroup, layout: VectorFileLayout) -> list[Any]:
     columns = [pa.array(range(group.first, group.first + n) if layout.keys == "numbers" else group.names)]
     if layout.with_tokens:
         columns.append(pa.array(group.tokens, pa.list_(pa.string())))
+    lengths = None if layout.pooled else group.lengths
+    return columns + [vector_array(rows, lengths) for rows in group.vectors]
+
+
+def vector_array(rows: NDArray[Any], lengths: NDArray[np.int64] | None) -> Any:
+    """Return a column of vectors as an Arrow array, without copying them.
+
+    Args:
+        rows: ``(rows, dim)``: the vectors of all sentences.
+        lengths: How many of them each sentence has; None if it has one.
+    """
+    import pyarrow as pa
+
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+    if lengths is None:
+        return vectors
     # int32 offsets are enough: no group has two billion tokens.
-    offsets = pa.array(np.append(0, np.cumsum(group.lengths)).astype(np.int32))
-    for rows in group.vectors:
-        # No copies: Arrow uses the memory of the NumPy array.
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), layout.dim)
-        columns.append(vectors if layout.pooled else pa.ListArray.from_arrays(offsets, vectors))
-    return columns
+    return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32)), vectors)

@@ -6,6 +6,8 @@ import pytest
 
 MODULES = {
     "arrow": ["pyarrow", "pandas", "polars", "duckdb"],
+    "batch": ["pyarrow", "datasets"],
+    "sklearn": ["sklearn", "nltk", "pandas"],
 }
 """The modules that the tests, the example and the how-to page of an integration import."""
 

@@ -1,0 +1,112 @@
+"""Embed batches of a table: one callable for ``datasets.Dataset.map`` and ``ray.data.Dataset.map_batches``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from elmokit.corpus.arrow import vector_array
+from elmokit.corpus.layout import StoredDtype
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError
+from elmokit.io.text_files import split_tokens
+from elmokit.nn.kernels.native import Precision
+from elmokit.nn.layer_selection import Layers
+from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
+
+
+class Embed:
+    """A function from a batch of a table to the same batch with columns of vectors.
+
+    The columns are named as in the files of ``elmokit embed``: ``layer_0``, ``layer_1``, ... for several layers,
+    ``vectors`` for one vector per token, ``vector`` for one vector per sentence (``pooling``).
+
+    The model is opened when the first batch is computed, once per process, and is not part of a pickle. So this object
+    can be sent to other processes and machines, which need the model under the same path or name.
+
+    Args:
+        model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
+        column: The column of texts or of lists of tokens.
+        layers: As in :meth:`Elmo.embed`; with ``pooling``, as in :meth:`SentenceEmbedder.by_name`. None for all layers,
+            or with ``pooling`` for its own.
+        pooling: "mean", "sif" or "whitened" for one vector per sentence. None for the vectors of the tokens.
+        dtype: The type of the numbers.
+        tokenize: Splits a text into tokens. Lists of tokens are left as they are.
+        batch_tokens: As in :meth:`Elmo.embed`.
+        precision, device: As in :meth:`Elmo.from_pretrained`.
+
+    Example:
+        >>> import datasets
+        >>> table = datasets.Dataset.from_dict({"text": ["He sat on the bank .", "The bank lent money ."]})
+        >>> table.map(Embed(pooling="sif"), batched=True).column_names
+        ['text', 'vector']
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        column: str = "text",
+        layers: Layers | None = None,
+        pooling: PoolingName | None = None,
+        dtype: StoredDtype = "float32",
+        tokenize: Callable[[str], list[str]] = split_tokens,
+        batch_tokens: int = 2048,
+        precision: Precision | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.model, self.column, self.layers, self.pooling, self.dtype = model, column, layers, pooling, dtype
+        self.tokenize, self.batch_tokens, self.precision, self.device = tokenize, batch_tokens, precision, device
+        self._opened: Elmo | SentenceEmbedder | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+    def __call__(self, batch: Any) -> Any:
+        """Compute the vectors of a batch.
+
+        Args:
+            batch: A dict of columns, or a ``pyarrow.Table``.
+
+        Returns:
+            A dict or table with the columns of the batch and those of the vectors. In a dict, a column of token vectors
+            is a list of arrays ``(tokens, dim)``, and one of sentence vectors an array ``(sentences, dim)``. In a
+            table, vectors are fixed-size lists.
+
+        Raises:
+            ConfigError: The batch has no column ``column``.
+            TextError: A text is neither a string nor a list of strings.
+        """
+        is_table = not isinstance(batch, Mapping)
+        names = batch.column_names if is_table else list(batch)
+        if self.column not in names:
+            raise ConfigError(f"The batch has no column {self.column!r}, only {', '.join(names)}. Set column=...")
+        texts = batch[self.column].to_pylist() if is_table else batch[self.column]
+        sentences = [self.tokenize(text) if isinstance(text, str) else list(text) for text in texts]
+        columns = self._embed(sentences)
+        if not is_table:
+            return {**batch, **columns}
+        lengths = None if self.pooling is not None else np.array(list(map(len, sentences)), np.int64)
+        for name, rows in columns.items():
+            joined = rows if lengths is None else np.concatenate(rows)
+            batch = batch.append_column(name, vector_array(joined, lengths))
+        return batch
+
+    def _embed(self, sentences: list[list[str]]) -> dict[str, Any]:
+        if self._opened is None:
+            elmo = Elmo.from_pretrained(self.model, precision=self.precision, device=self.device)
+            layers: Any = tuple(self.layers) if isinstance(self.layers, list) else self.layers
+            self._opened = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, layers)
+        if isinstance(self._opened, SentenceEmbedder):
+            return {"vector": self._opened.embed(sentences).astype(self.dtype)}
+        layers = "all" if self.layers is None else self.layers
+        vectors = [
+            array.astype(self.dtype)
+            for array in self._opened.embed(sentences, layers=layers, batch_tokens=self.batch_tokens)
+        ]
+        if isinstance(layers, int) or layers in ("top", "average", "mix"):
+            return {"vectors": vectors}
+        numbers = range(self._opened.n_layers) if layers == "all" else layers
+        return {f"layer_{number}": [array[row] for array in vectors] for row, number in enumerate(numbers)}

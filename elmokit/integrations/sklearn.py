@@ -1,0 +1,139 @@
+"""ELMo sentence vectors in scikit-learn: :class:`ElmoVectorizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.embedder import Elmo
+from elmokit.errors import MissingExtraError, TextError
+from elmokit.nn.kernels.native import Precision
+from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.text.tokenize import treebank_tokenizer
+
+try:
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+except ImportError:
+    raise MissingExtraError("elmokit.integrations.sklearn", "sklearn") from None
+
+
+class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Transform texts to ELMo sentence vectors.
+
+    For classifiers, use all layers: ``ElmoVectorizer(pooling="mean", layers="all")``. For similarity and clustering,
+    use the defaults, or "whitened" if the model stores a whitening (docs/sentence-vectors.md).
+
+    Nothing is learned from the texts, so that ``transform`` works without ``fit``. To fit a whitening, add
+    ``sklearn.decomposition.PCA(whiten=True)`` to the pipeline.
+
+    Opened models are shared by all vectorizers of a process, and are not part of a pickle, which therefore needs the
+    same model where it is loaded.
+
+    Args:
+        model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
+        pooling: "mean", "sif" or "whitened", as in :meth:`SentenceEmbedder.by_name`.
+        layers: As there; None for layer 0.
+        tokenizer: Splits a text into tokens. None for the Penn Treebank's rules. Lists of tokens are left as they are.
+        precision, device: As in :meth:`Elmo.from_pretrained`.
+
+    Example:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.pipeline import make_pipeline
+        >>> classifier = make_pipeline(ElmoVectorizer(pooling="mean", layers="all"), LogisticRegression(max_iter=1000))
+        >>> classifier.fit(["A lovely film.", "I was bored."], [1, 0]).predict(["What a lovely story."])
+        array([1])
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        pooling: PoolingName = "sif",
+        layers: Any = None,
+        tokenizer: Callable[[str], list[str]] | None = None,
+        precision: Precision | None = None,
+        device: str | None = None,
+    ) -> None:
+        # Only stored here, as scikit-learn requires: clone and GridSearchCV change the parameters later.
+        self.model = model
+        self.pooling = pooling
+        self.layers = layers
+        self.tokenizer = tokenizer
+        self.precision = precision
+        self.device = device
+
+    def fit(self, X: Iterable[str | Sequence[str]], y: Any = None) -> ElmoVectorizer:
+        """Open the model and check the parameters.
+
+        Args:
+            X: Not used.
+            y: Not used.
+
+        Raises:
+            ModelError: The model cannot be opened.
+            ConfigError: A parameter is not valid.
+        """
+        self._embedder()
+        return self
+
+    def transform(self, X: Iterable[str | Sequence[str]]) -> NDArray[np.float32]:
+        """Compute one vector per text.
+
+        Args:
+            X: Texts, or lists of tokens.
+
+        Returns:
+            ``(texts, dim)``.
+
+        Raises:
+            TextError: A text is neither a string nor a list of strings.
+            MissingExtraError: There is no ``tokenizer``, and NLTK is not installed.
+        """
+        if isinstance(X, str):
+            raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
+        tokenize = self.tokenizer
+        sentences: list[Sequence[str]] = []
+        for text in X:
+            if isinstance(text, str):
+                tokenize = tokenize or treebank_tokenizer()
+                sentences.append(tokenize(text))
+            else:
+                sentences.append(list(text))
+        return self._embedder().embed(sentences)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._embedder().dim
+
+    def _embedder(self) -> SentenceEmbedder:
+        layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
+        return _open_embedder(self.model, self.pooling, layers, self.precision, self.device)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = []
+        tags.requires_fit = False
+        return tags
+
+
+# A grid search clones its estimators for every fold, and a model takes seconds to open.
+@lru_cache(maxsize=4)
+def _open_embedder(
+    model: str | None, pooling: PoolingName, layers: Any, precision: Precision | None, device: str | None
+) -> SentenceEmbedder:
+    return SentenceEmbedder.by_name(_open_elmo(model, precision, device), pooling, layers)
+
+
+@lru_cache(maxsize=1)
+def _open_elmo(model: str | None, precision: Precision | None, device: str | None) -> Elmo:
+    return Elmo.from_pretrained(model, precision=precision, device=device)

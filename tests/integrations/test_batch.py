@@ -1,0 +1,125 @@
+"""``Embed`` inside datasets and Ray Data themselves."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError
+from elmokit.integrations.batch import Embed
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+
+TEXTS = ["the cat sat .", "", "the dog ran", "the mat"] * 5
+SENTENCES = [text.split() for text in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "model"
+    save_model(random_model(), path)
+    return str(path)
+
+
+def assert_equal(rows: Any, expected: Any) -> None:
+    for row, array in zip(rows, expected, strict=True):
+        given = np.array([np.asarray(part, np.float64) for part in row]).reshape(array.shape)
+        np.testing.assert_allclose(given, array, atol=1e-5)
+
+
+def test_a_dict_of_columns_gets_columns_of_vectors(model: str) -> None:
+    batch = {"text": TEXTS, "tokens": SENTENCES}
+    for column in ("text", "tokens"):
+        columns = Embed(model, column=column)(batch)
+        assert list(columns) == ["text", "tokens", "layer_0", "layer_1", "layer_2"]
+        for layer in range(3):
+            assert_equal(columns[f"layer_{layer}"], Elmo(random_model()).embed(SENTENCES, layers=layer))
+    assert list(Embed(model, layers=[0, 2])(batch)) == ["text", "tokens", "layer_0", "layer_2"]
+    assert Embed(model, layers="top", dtype="float16")(batch)["vectors"][0].dtype == np.float16
+    pooled = Embed(model, pooling="mean", layers="all")(batch)["vector"]
+    assert_equal(pooled, SentenceEmbedder(Elmo(random_model()), SentencePooling("mean", "all")).embed(SENTENCES))
+
+
+def test_a_missing_column_is_an_error(model: str) -> None:
+    with pytest.raises(ConfigError, match=r"no column 'text', only a, b\. Set column="):
+        Embed(model)({"a": [], "b": []})
+
+
+def test_a_pickle_does_not_contain_the_model(model: str) -> None:
+    embed = Embed(model)
+    before = pickle.dumps(embed)
+    embed({"text": TEXTS})
+    assert pickle.dumps(embed) == before
+    assert len(before) < 2000
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_datasets_maps_it(model: str, is_table: bool) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    table = datasets.Dataset.from_dict({"text": TEXTS})
+    if is_table:
+        table = table.with_format("arrow")
+    mapped = table.map(Embed(model, layers="top"), batched=True, batch_size=7).with_format(None)
+    assert mapped.column_names == ["text", "vectors"]
+    assert_equal(mapped["vectors"], Elmo(random_model()).embed(SENTENCES, layers="top"))
+
+
+class KilledOnce(Embed):
+    """Kills its own process at the second batch of the whole job, as a machine that fails would."""
+
+    def __init__(self, model: str, folder: str) -> None:
+        super().__init__(model, layers="top")
+        self.folder = Path(folder)
+
+    def __call__(self, batch: Any) -> Any:
+        if len(list(self.folder.glob("batch-*"))) == 1 and not (self.folder / "killed").exists():
+            (self.folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (self.folder / f"batch-{os.getpid()}-{len(list(self.folder.iterdir()))}").touch()
+        return super().__call__(batch)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster on this machine with two CPUs."""
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("pyarrow")
+    root = str(Path(__file__).parents[2])
+    ray.init(
+        num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}}
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray's own
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_two_ray_workers_write_what_one_process_computes_even_if_one_is_killed(
+    cluster: Any, model: str, tmp_path: Path, is_killed: bool
+) -> None:
+    from pyarrow import parquet
+
+    table = cluster.data.from_items([{"id": n, "text": text} for n, text in enumerate(TEXTS)], override_num_blocks=5)
+    arguments = {"model": model, "folder": str(tmp_path)} if is_killed else {"model": model, "layers": "top"}
+    table.map_batches(
+        KilledOnce if is_killed else Embed,
+        fn_constructor_kwargs=arguments,
+        batch_format="pyarrow",
+        batch_size=4,
+        concurrency=2,
+    ).write_parquet(str(tmp_path / "vectors"))
+    assert (tmp_path / "killed").exists() == is_killed
+    written = parquet.read_table(tmp_path / "vectors").sort_by("id")
+    assert written["id"].to_pylist() == list(range(len(TEXTS)))
+    assert_equal(written["vectors"].to_pylist(), Elmo(random_model()).embed(SENTENCES, layers="top"))

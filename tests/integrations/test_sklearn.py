@@ -1,0 +1,115 @@
+"""``ElmoVectorizer`` inside scikit-learn itself."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("nltk")
+
+from sklearn.base import clone
+from sklearn.exceptions import SkipTestWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import estimator_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, TextError
+from elmokit.integrations.sklearn import ElmoVectorizer
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
+
+TEXTS = ["the cat sat.", "the dog ran!", "", "the mat"]
+TOKENS = [["the", "cat", "sat", "."], ["the", "dog", "ran", "!"], [], ["the", "mat"]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "model"
+    save_model(random_model(), path)
+    return str(path)
+
+
+with warnings.catch_warnings():
+    # Most checks use arrays of numbers. For an estimator of texts they are left out, with a warning.
+    warnings.simplefilter("ignore", SkipTestWarning)
+    all_that_fit = parametrize_with_checks([ElmoVectorizer()])
+
+
+@all_that_fit
+def test_scikit_learn_accepts_it(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "check_estimator_cloneable",
+        "check_estimator_repr",
+        "check_estimator_tags_renamed",
+        "check_valid_tag_types",
+        "check_no_attributes_set_in_init",
+        "check_parameters_default_constructible",
+        "check_do_not_raise_errors_in_init_or_set_params",
+        "check_get_params_invariance",
+        "check_set_params",
+        "check_mixin_order",
+    ],
+)
+def test_the_checks_that_need_no_numbers_pass(name: str) -> None:
+    getattr(estimator_checks, name)("ElmoVectorizer", ElmoVectorizer())
+
+
+def test_vectors_of_texts_and_tokens_are_those_of_the_sentence_embedder(model: str) -> None:
+    elmo = Elmo.from_pretrained(model)
+    expected = SentenceEmbedder(elmo, SentencePooling("mean", layers=(0, 2))).embed(TOKENS)
+    vectorizer = ElmoVectorizer(model, pooling="mean", layers=[0, 2])
+    for texts in (TEXTS, TOKENS, np.array(TEXTS), iter(TOKENS)):
+        np.testing.assert_allclose(vectorizer.fit_transform(texts), expected, atol=1e-5)
+
+
+def test_another_tokenizer_is_used(model: str) -> None:
+    vectorizer = ElmoVectorizer(model, tokenizer=str.split)
+    np.testing.assert_allclose(vectorizer.transform(["the cat."]), vectorizer.transform([["the", "cat."]]), atol=1e-6)
+
+
+def test_output_can_be_a_data_frame_with_named_columns(model: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = ElmoVectorizer(model).set_output(transform="pandas").fit_transform(pandas.Series(TEXTS))
+    assert list(frame.columns[:2]) == ["elmovectorizer0", "elmovectorizer1"]
+    assert frame.shape == (4, 64)
+
+
+def test_clones_and_pickles_compute_the_same(model: str) -> None:
+    vectorizer = ElmoVectorizer(model, layers="all").fit(TEXTS)
+    content = pickle.dumps(vectorizer)
+    assert len(content) < 2000  # the model is not in it
+    for copy in (clone(vectorizer), pickle.loads(content)):
+        assert np.array_equal(copy.transform(TEXTS), vectorizer.transform(TEXTS))
+
+
+def test_a_grid_search_chooses_pooling_and_layers(model: str) -> None:
+    pipeline = make_pipeline(ElmoVectorizer(model), LogisticRegression())
+    grid = {"elmovectorizer__pooling": ["mean", "sif"], "elmovectorizer__layers": [0, [0, 1], "all"]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(["the cat", "the dog", "a cat", "a dog"], [0, 1, 0, 1])
+    assert len(search.cv_results_["params"]) == 6
+    assert search.predict(["the cat"]) in ([0], [1])
+
+
+def test_mistakes_are_errors(model: str) -> None:
+    with pytest.raises(TextError, match="Wrap it in a list"):
+        ElmoVectorizer(model).transform("the cat")
+    with pytest.raises(TextError):
+        ElmoVectorizer(model).transform(np.zeros((2, 3)))
+    with pytest.raises(ConfigError, match="stores no whitening"):
+        ElmoVectorizer(model, pooling="whitened").fit(TEXTS)
+    with pytest.raises(ConfigError, match="Choose 'mean' or 'sif'"):
+        ElmoVectorizer(model, pooling="max").fit(TEXTS)  # type: ignore[arg-type]
