@@ -7,8 +7,6 @@ Libraries of different hosts need different versions of the same packages, so on
 
 from __future__ import annotations
 
-from functools import partial
-
 import nox
 
 HOSTS = {
@@ -21,11 +19,12 @@ HOSTS = {
 TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100"]
 
 
-def test_host(session: nox.Session, host: str) -> None:
+def test_host(session: nox.Session) -> None:
     """Install elmokit with the extra of a host, and run the host's tests, example and how-to page."""
+    host = session.name
     session.install("--constraint", "constraints.txt", f".[{host},tokenize]", *TEST_TOOLS, *HOSTS[host])
     session.run("pytest", "tests/integrations", "tests/test_docs.py", "-k", host, *session.posargs)
 
 
 for host in HOSTS:
-    nox.session(name=host)(partial(test_host, host=host))
+    nox.session(test_host, name=host)
