@@ -42,7 +42,7 @@ _run = partial(_option, "Interrupted runs and existing files")
     "--pool",
     type=click.Choice(["mean", "sif", "whitened"]),
     help="One vector per sentence: the mean of layer 0 or of the chosen layers, the mean with less weight for frequent "
-    "words (sif), or as the whitening stored with the model says.",
+    "words (sif), or the pooling and whitening that are stored with the model (whitened).",
 )
 @_vectors(
     "--dtype",
