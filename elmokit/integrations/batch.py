@@ -15,6 +15,7 @@ from elmokit.io.text_files import split_tokens
 from elmokit.nn.kernels.native import Precision
 from elmokit.nn.layer_selection import Layers
 from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.text.batching import tokens_of
 
 
 class Embed:
@@ -84,7 +85,7 @@ class Embed:
         if self.column not in names:
             raise ConfigError(f"The batch has no column {self.column!r}, only {', '.join(names)}. Set column=...")
         texts = batch[self.column].to_pylist() if is_table else batch[self.column]
-        sentences = [self.tokenize(text) if isinstance(text, str) else list(text) for text in texts]
+        sentences = [tokens_of(text, self.tokenize) for text in texts]
         columns = self._embed(sentences)
         if not is_table:
             return {**batch, **columns}

@@ -13,6 +13,7 @@ from elmokit.embedder import Elmo
 from elmokit.errors import MissingExtraError, TextError
 from elmokit.nn.kernels.native import Precision
 from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.text.batching import tokens_of
 from elmokit.text.tokenize import treebank_tokenizer
 
 try:
@@ -95,14 +96,10 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """
         if isinstance(X, str):
             raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
-        tokenize = self.tokenizer
-        sentences: list[Sequence[str]] = []
-        for text in X:
-            if isinstance(text, str):
-                tokenize = tokenize or treebank_tokenizer()
-                sentences.append(tokenize(text))
-            else:
-                sentences.append(list(text))
+        texts, tokenize = list(X), self.tokenizer
+        if tokenize is None:  # lists of tokens do not need NLTK
+            tokenize = treebank_tokenizer() if any(isinstance(text, str) for text in texts) else list
+        sentences = [tokens_of(text, tokenize) for text in texts]
         return self._embedder().embed(sentences)
 
     @property

@@ -242,6 +242,15 @@ def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
     return sentence
 
 
+def tokens_of(text: str | Sequence[str], tokenize: Callable[[str], list[str]]) -> list[str]:
+    """Return the tokens of a text; those of a list of tokens are its own.
+
+    Raises:
+        TextError: It is neither a string nor a list of strings, such as a missing value of a table.
+    """
+    return tokenize(text) if isinstance(text, str) else list(check_sentence(text))
+
+
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
     if isinstance(sentence, str):
         # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.

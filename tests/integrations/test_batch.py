@@ -14,7 +14,7 @@ import pytest
 
 from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.integrations.batch import Embed
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
@@ -49,9 +49,11 @@ def test_a_dict_of_columns_gets_columns_of_vectors(model: str) -> None:
     assert_equal(pooled, SentenceEmbedder(Elmo(random_model()), SentencePooling("mean", "all")).embed(SENTENCES))
 
 
-def test_a_missing_column_is_an_error(model: str) -> None:
+def test_a_missing_column_or_text_is_an_error(model: str) -> None:
     with pytest.raises(ConfigError, match=r"no column 'text', only a, b\. Set column="):
         Embed(model)({"a": [], "b": []})
+    with pytest.raises(TextError, match="got None of type NoneType"):
+        Embed(model)({"text": ["the cat", None]})
 
 
 def test_a_pickle_does_not_contain_the_model(model: str) -> None:

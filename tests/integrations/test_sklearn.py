@@ -111,5 +111,7 @@ def test_mistakes_are_errors(model: str) -> None:
         ElmoVectorizer(model).transform(np.zeros((2, 3)))
     with pytest.raises(ConfigError, match="stores no whitening"):
         ElmoVectorizer(model, pooling="whitened").fit(TEXTS)
-    with pytest.raises(ConfigError, match="Choose 'mean' or 'sif'"):
+    with pytest.raises(TextError, match="got None of type NoneType"):
+        ElmoVectorizer(model).transform(["the cat", None])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="it must be one of mean, sif"):
         ElmoVectorizer(model, pooling="max").fit(TEXTS)  # type: ignore[arg-type]
