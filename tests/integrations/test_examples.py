@@ -28,6 +28,5 @@ def test_example_runs_and_is_short(path: Path, tmp_path: Path, monkeypatch: pyte
 def test_every_host_has_an_example_a_page_and_a_test() -> None:
     assert {path.stem for path in EXAMPLES} == set(MODULES)
     assert {path.stem for path in PAGES.glob("*.md")} == set(MODULES)
-    assert {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")} - {"examples"} == set(
-        MODULES
-    )
+    tests = {path.stem.removeprefix("test_").replace("_", "-") for path in Path(__file__).parent.glob("test_*.py")}
+    assert tests - {"examples"} == set(MODULES)

@@ -1,0 +1,304 @@
+"""ELMo in sentence-transformers: :class:`ElmoEmbeddings` computes token vectors, :class:`ElmoPooling` a sentence's.
+
+Models that are saved with these modules are loaded with ``SentenceTransformer(path, trust_remote_code=True)``:
+sentence-transformers asks for that whenever a module is from another package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError, TextError
+from elmokit.nn.layer_selection import select_layers
+from elmokit.nn.scalar_mix import MixedLayers
+from elmokit.nn.sentence_pooling import SentencePooling
+from elmokit.sentence_vectors import SentenceEmbedder, word_probability
+from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model, save_model
+
+try:
+    from sentence_transformers.base.modules import InputModule, Module
+except ImportError:
+    raise MissingExtraError("elmokit.integrations.sentence_transformers", "sentence-transformers") from None
+
+MODEL = "model"
+"""The subfolder with the biLM, an elmokit model directory."""
+TENSORS = "parameters.safetensors"
+"""The other parameters of a module: the scalar mix, or the whitening."""
+
+
+class ElmoEmbeddings(InputModule):  # type: ignore[misc]
+    """The first module of a sentence-transformers model: raw text to ELMo's token vectors.
+
+    It adds to the features ``token_embeddings``, a learned scalar mix of the layers, ``(batch, time, dim)``;
+    ``all_layer_embeddings``, a list of all layers, layer 0 first, for ``WeightedLayerPooling``; and
+    ``attention_mask``, 1 on a token.
+    Put ``Pooling`` or :class:`ElmoPooling` after it.
+
+    Args:
+        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None: the small
+            English model in the package.
+        layers: The layers that the scalar mix combines, as in :class:`elmokit.Elmo`.
+        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
+        dropout: Dropout ratio on the mix during training.
+        trainable: Fine-tune the biLM. If False, only the scalar mix is trained.
+        tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
+            text that is tokenized already, with spaces between the tokens.
+        max_seq_length: Cut texts after this many tokens. None: read them whole.
+
+    Raises:
+        ModelError: No model was found, or it cannot be opened.
+        ConfigError: An argument is not valid.
+        MissingExtraError: The tokenization is "treebank", and NLTK is not installed.
+
+    Example:
+        >>> from sentence_transformers import SentenceTransformer
+        >>> elmo = ElmoEmbeddings()
+        >>> model = SentenceTransformer(modules=[elmo, ElmoPooling.from_elmo(elmo.elmo)])
+        >>> model.encode(["A man plays the guitar."]).shape
+        (1, 128)
+    """
+
+    config_keys = ("layers", "start", "dropout", "trainable", "tokenization", "max_seq_length")
+    # The model directory has a config.json of its own, and the root of a saved model may hold other files.
+    save_in_root = False
+    # sentence-transformers reads the attribute. There is no tokenizer of the transformers library behind it.
+    tokenizer = None
+
+    def __init__(
+        self,
+        model: str | Path | PretrainedBiLM | None = None,
+        *,
+        layers: MixedLayers = "all",
+        start: Literal["warm", "zero"] = "warm",
+        dropout: float = 0.0,
+        trainable: bool = False,
+        tokenization: Literal["treebank", "spaces"] = "treebank",
+        max_seq_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        if start not in ("warm", "zero"):
+            # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
+            raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+        if tokenization not in ("treebank", "spaces"):
+            raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
+        opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
+        self.elmo = Elmo(opened, start=start, dropout=dropout, layers=layers, trainable=trainable)
+        self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
+        self.tokenization, self.max_seq_length = tokenization, max_seq_length
+        self._split()  # raises if NLTK is missing
+        self._probability: Callable[[str], float] | None = None
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Tokenize and encode texts.
+
+        Args:
+            inputs: The texts.
+            prompt: A text to put before each of them.
+            **kwargs: Ignored, but for ``max_length``, which overrides ``max_seq_length``.
+
+        Returns:
+            ``input_ids``, those of :meth:`elmokit.Elmo.ids`, with boundaries; ``attention_mask`` ``(batch, time)``,
+            without them; ``token_probabilities`` ``(batch, time)`` if the model has a vocabulary.
+
+        Raises:
+            TextError: An input is not a string.
+        """
+        for text in inputs:
+            if not isinstance(text, str):
+                raise TextError(f"Expected texts as strings, but got {text!r} of type {type(text).__name__}.")
+        split, max_length = self._split(), kwargs.get("max_length") or self.max_seq_length
+        sentences = [split((prompt or "") + text)[:max_length] for text in inputs]
+        ids = self.elmo.ids(sentences)
+        # A batch of empty texts gets one position of padding: pooling modules fail on none.
+        if ids.shape[1] == 2:
+            ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], dim=1)
+        features: dict[str, Any] = {"input_ids": ids, "attention_mask": self._mask(ids)[:, 2:].long()}
+        if prompt:
+            features["prompt_length"] = len(split(prompt))
+        if self.elmo.model.vocabulary is not None:
+            # Losses that cut a batch into smaller ones keep only tensors, so the tokens themselves cannot be passed on.
+            self._probability = self._probability or word_probability(self.elmo.model)
+            probabilities = torch.zeros(features["attention_mask"].shape)
+            for row, tokens in zip(probabilities, sentences, strict=True):
+                row[: len(tokens)] = torch.tensor([self._probability(token) for token in tokens])
+            features["token_probabilities"] = probabilities.to(ids.device)
+        return features
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add the vectors of the tokens to the features."""
+        # Losses that cut a batch into smaller ones also cut trailing padding off what is as wide as the attention mask.
+        # The ids are wider, because they have boundaries.
+        ids = features["input_ids"][:, : features["attention_mask"].shape[1] + 2]
+        mask = self._mask(ids)
+        # As in Elmo.forward, which returns mixes only.
+        with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
+            layers, _ = self.elmo.bilm(ids, mask, self.elmo.start_state(len(ids)))
+        # Without the boundaries, every row has its tokens one position further left, and two fewer of them.
+        mask = mask[:, 2:]
+        layers = layers[:, :, 1:-1] * mask[..., None]
+        features["token_embeddings"] = self.elmo.dropout(self.elmo.mixes[0](layers))
+        features["all_layer_embeddings"] = list(layers)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Return the number of dimensions of a token vector."""
+        return self.elmo.output_dim
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Save the settings, the biLM as an elmokit model directory, and the scalar mix."""
+        self.save_config(output_path)
+        model = self.elmo.model
+        if self.start == "warm":
+            # A model that stores no initial state gets one from its weights when it is opened. Fine-tuned weights would
+            # give another state than the one that was trained with.
+            model = replace(model, initial_state=self.elmo.start_state(1))
+        save_model(model, Path(output_path) / MODEL, overwrite=True)
+        _save_tensors(self.elmo.mixes[0], output_path)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> ElmoEmbeddings:
+        """Load what :meth:`save` wrote, from a directory or the Hugging Face Hub.
+
+        Raises:
+            ModelNotFoundError: There is no such directory.
+        """
+        folder = _folder(cls, model_name_or_path, subfolder, kwargs)
+        module = cls(folder / MODEL, **cls.load_config(str(folder)))
+        module.elmo.mixes[0].load_state_dict(load_file(folder / TENSORS))
+        return module
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The function is not picklable and is made anew where it is needed; pools of processes pickle the module.
+        return {**self.__dict__, "_probability": None}
+
+    def _split(self) -> Callable[[str], list[str]]:
+        return treebank_tokenizer() if self.tokenization == "treebank" else str.split
+
+    def _mask(self, ids: Tensor) -> Tensor:
+        return ids > 0 if self.elmo.bilm.config.n_words is not None else (ids > 0).any(dim=-1)
+
+
+class ElmoPooling(Module):  # type: ignore[misc]
+    """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean, then the whitening.
+
+    :meth:`from_elmo` creates it with the pooling and whitening that a model stores. It reads ``all_layer_embeddings``
+    and adds ``sentence_embedding``. The whitening consists of parameters, which are trained;
+    ``requires_grad_(False)`` keeps them as they are.
+
+    Args:
+        weighting, layers, smoothing: As in :class:`elmokit.SentencePooling`.
+        input_dim: Number of dimensions of the weighted mean.
+        output_dim: Number of dimensions of the whitened vectors. None: no whitening.
+    """
+
+    config_keys = ("weighting", "layers", "smoothing", "input_dim", "output_dim")
+
+    def __init__(
+        self,
+        weighting: Literal["mean", "sif"],
+        layers: Literal["all", "top", "average"] | int | tuple[int, ...] | list[int],
+        smoothing: float,
+        input_dim: int,
+        output_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        # A loaded config has lists, since JSON has no tuples.
+        self.pooling = SentencePooling(weighting, tuple(layers) if isinstance(layers, list) else layers, smoothing)
+        self.input_dim, self.output_dim = input_dim, output_dim
+        if output_dim is not None:
+            self.mean = nn.Parameter(torch.zeros(input_dim))
+            self.projection = nn.Parameter(torch.zeros(input_dim, output_dim))
+
+    @classmethod
+    def from_elmo(cls, elmo: Elmo, pooling: SentencePooling | None = None) -> ElmoPooling:
+        """Create the pooling for a model.
+
+        Args:
+            elmo: The model, such as ``ElmoEmbeddings().elmo``.
+            pooling: The layers and weights, without whitening. None: those that are stored with the model, and its
+                whitening; or layer 0 with "sif" if it stores none.
+
+        Raises:
+            ConfigError: A layer does not exist; or the weighting is "sif" and the model has no vocabulary.
+        """
+        embedder = SentenceEmbedder(elmo, pooling)
+        used, whitening = embedder.pooling, embedder.whitening
+        input_dim = used.dim(elmo.n_layers, elmo.output_dim)
+        module = cls(
+            used.weighting, used.layers, used.smoothing, input_dim, None if whitening is None else embedder.dim
+        )
+        if whitening is not None:
+            with torch.no_grad():
+                module.mean.copy_(torch.from_numpy(whitening.mean))
+                module.projection.copy_(torch.from_numpy(whitening.projection))
+        return module
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add the vectors of the sentences to the features."""
+        layers = torch.stack(features["all_layer_embeddings"])
+        mask = features["attention_mask"].to(layers.dtype)
+        selected = select_layers(self.pooling.layers, len(layers), nn.ModuleList(), "the model").apply(layers)
+        weights = mask
+        if self.pooling.weighting == "sif":
+            a = self.pooling.smoothing
+            weights = mask * a / (a + features["token_probabilities"].to(layers.dtype))
+        # An empty sentence has no weights; its vector is zero, as in SentenceEmbedder.
+        weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        # "...": several layers are concatenated, one after the other.
+        mean = torch.einsum("bt,...btd->b...d", weights, selected).flatten(1)
+        if self.output_dim is not None:
+            mean = ((mean - self.mean) @ self.projection) * mask.any(dim=1, keepdim=True)
+        features["sentence_embedding"] = mean
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Return the number of dimensions of a sentence vector."""
+        return self.output_dim or self.input_dim
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return the arguments that create this module."""
+        used = self.pooling
+        settings = {"weighting": used.weighting, "layers": used.layers, "smoothing": used.smoothing}
+        return {**settings, "input_dim": self.input_dim, "output_dim": self.output_dim}
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Save the settings and the whitening."""
+        self.save_config(output_path)
+        _save_tensors(self, output_path)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> ElmoPooling:
+        """Load what :meth:`save` wrote, from a directory or the Hugging Face Hub.
+
+        Raises:
+            ModelNotFoundError: There is no such directory.
+        """
+        folder = _folder(cls, model_name_or_path, subfolder, kwargs)
+        module = cls(**cls.load_config(str(folder)))
+        module.load_state_dict(load_file(folder / TENSORS))
+        return module
+
+
+def _folder(module: type[Module], name: str, subfolder: str, kwargs: dict[str, Any]) -> Path:
+    """Return the local directory of a module, downloaded from the Hub if necessary."""
+    known = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+    folder = module.load_dir_path(name, subfolder=subfolder, **known)
+    if folder is None:
+        raise ModelNotFoundError(f"{name} has no directory {subfolder or '.'} with a module of elmokit.")
+    return Path(folder)
+
+
+def _save_tensors(module: nn.Module, output_path: str) -> None:
+    # Contiguous copies: safetensors refuses views.
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(tensors, Path(output_path) / TENSORS)

@@ -1,0 +1,220 @@
+"""ELMo in sentence-transformers, through that library's own classes."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
+from elmokit.errors import ConfigError, TextError
+from tests.conftest import random_model
+from tests.helpers.hosts import need_host
+
+need_host("sentence-transformers")
+pytestmark = pytest.mark.filterwarnings("default")  # its dependencies warn on import
+
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer  # noqa: E402
+from sentence_transformers.sentence_transformer.losses import (  # noqa: E402
+    CachedMultipleNegativesRankingLoss,
+    CosineSimilarityLoss,
+)
+from sentence_transformers.sentence_transformer.modules import (  # noqa: E402
+    Normalize,
+    Pooling,
+    WeightedLayerPooling,
+)
+
+from elmokit.integrations.sentence_transformers import ElmoEmbeddings, ElmoPooling  # noqa: E402
+
+TEXTS = ["the cat sat on the mat .", "the dog ran .", "", "a cat"]
+TOKENS = [text.split() for text in TEXTS]
+LOAD = """
+import sys
+import numpy as np
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], trust_remote_code=True, device="cpu")
+np.save(sys.argv[2], model.encode(["the cat sat on the mat .", "the dog ran .", "", "a cat"]))
+"""
+
+
+def whitened_model() -> PretrainedBiLM:
+    model = random_model()
+    SentenceEmbedder(Elmo(model), SentencePooling()).fit(TOKENS)
+    return model
+
+
+def transformer(*modules: torch.nn.Module) -> SentenceTransformer:
+    return SentenceTransformer(modules=list(modules), device="cpu")
+
+
+def encode_in_another_process(model: SentenceTransformer, folder: Path) -> np.ndarray:
+    model.save(str(folder / "saved"))
+    result = folder / "vectors.npy"
+    subprocess.run([sys.executable, "-c", LOAD, str(folder / "saved"), str(result)], check=True, cwd=folder)
+    vectors: np.ndarray = np.load(result)
+    return vectors
+
+
+def test_mean_pooling_gives_the_mean_of_the_mix(model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model)
+    vectors = transformer(elmo, Pooling(elmo.get_embedding_dimension())).encode(TEXTS)
+    expected = [mix.mean(axis=0) if len(mix) else 0 * vectors[0] for mix in elmo.elmo.embed(TOKENS, layers="mix")]
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        None,
+        SentencePooling(),
+        SentencePooling("mean", "all"),
+        SentencePooling("sif", (0, 2)),
+        SentencePooling("sif", "average"),
+        SentencePooling("mean", "top"),
+    ],
+    ids=str,
+)
+def test_elmo_pooling_equals_the_sentence_embedder(pooling: SentencePooling | None) -> None:
+    elmo = ElmoEmbeddings(whitened_model())
+    model = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo, pooling))
+    expected = SentenceEmbedder(elmo.elmo, pooling).embed(TOKENS)
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
+    assert model.get_embedding_dimension() == expected.shape[1]
+
+
+def test_weighted_layer_pooling_with_one_layer_left_gives_that_layer(model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model)
+    dim = elmo.get_embedding_dimension()
+    weighted = WeightedLayerPooling(dim, num_hidden_layers=elmo.elmo.n_layers - 1, layer_start=0)
+    with torch.no_grad():
+        weighted.layer_weights.copy_(torch.tensor([0.0] * (elmo.elmo.n_layers - 1) + [1.0]))
+    vectors = transformer(elmo, weighted, Pooling(dim), Normalize()).encode(TEXTS[:2])
+    expected = np.array([top.mean(axis=0) for top in elmo.elmo.embed(TOKENS[:2], layers="top")])
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_multi_vector_encoder_scores_documents_by_tokens(model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model)
+    encoder = MultiVectorEncoder(modules=[elmo, Normalize("token_embeddings")], device="cpu")
+    queries, documents = encoder.encode_query(TEXTS[:2]), encoder.encode_document(TEXTS[:2])
+    assert [len(vectors) for vectors in documents] == [7, 4]
+    scores = encoder.similarity(queries, documents)
+    # Every token of a query finds itself in the same text, with a cosine of 1.
+    np.testing.assert_allclose(np.diag(scores), [7, 4], atol=1e-4)
+    assert scores[0, 1] < 7
+
+
+@pytest.mark.slow
+def test_saved_model_encodes_equally_in_another_process(tmp_path: Path) -> None:
+    elmo = ElmoEmbeddings(whitened_model(), tokenization="spaces", layers=[0, 2], max_seq_length=5)
+    model = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo, SentencePooling("sif", (0, 1))))
+    np.testing.assert_array_equal(encode_in_another_process(model, tmp_path), model.encode(TEXTS))
+
+
+@pytest.mark.slow
+def test_trained_biLM_and_mix_are_saved(tmp_path: Path, model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model, trainable=True)
+    before = elmo.elmo.embed(TOKENS[:1], layers="mix")[0]
+    with torch.no_grad():
+        for parameter in elmo.parameters():
+            parameter.mul_(1.1).add_(0.01)
+    trained = transformer(elmo, Pooling(elmo.get_embedding_dimension()))
+    vectors = trained.encode(TEXTS)
+    assert not np.allclose(before.mean(axis=0), vectors[0])
+    np.testing.assert_array_equal(encode_in_another_process(trained, tmp_path), vectors)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_loss_has_gradients_for_what_is_trained(model: PretrainedBiLM, trainable: bool) -> None:
+    elmo = ElmoEmbeddings(model, trainable=trainable)
+    network = transformer(elmo, Pooling(elmo.get_embedding_dimension()))
+    features = [network.preprocess(TEXTS[:2]), network.preprocess(TEXTS[1::-1])]
+    CosineSimilarityLoss(network)(features, torch.tensor([0.0, 1.0])).backward()
+    assert elmo.elmo.mixes[0].weight.grad.abs().sum() > 0
+    assert all((parameter.grad is not None) == trainable for parameter in elmo.elmo.bilm.parameters())
+
+
+def test_losses_that_split_batches_work(model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model)
+    network = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo))
+    elmo.elmo.mixes[0].weight.requires_grad_(False)
+    whole = CachedMultipleNegativesRankingLoss(network, mini_batch_size=4)
+    split = CachedMultipleNegativesRankingLoss(network, mini_batch_size=1)
+    texts = [TEXTS[0], TEXTS[1]]
+    with torch.no_grad():
+        losses = [loss([network.preprocess(texts), network.preprocess(texts)], None) for loss in (whole, split)]
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_prompt_is_read_and_can_be_left_out_of_the_mean(model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model)
+    pooling = Pooling(elmo.get_embedding_dimension(), include_prompt=False)
+    vector = transformer(elmo, pooling).encode("the cat sat", prompt="the dog: ")
+    (mix,) = elmo.elmo.embed([["the", "dog", ":", "the", "cat", "sat"]], layers="mix")
+    np.testing.assert_allclose(vector, mix[3:].mean(axis=0), atol=1e-6)
+
+
+def test_texts_are_cut_after_max_seq_length(model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model)
+    network = transformer(elmo, Pooling(elmo.get_embedding_dimension()))
+    network.max_seq_length = 2
+    np.testing.assert_allclose(network.encode("the dog ran ."), network.encode("the dog"), atol=1e-6)
+
+
+def test_batch_of_empty_texts_has_zero_vectors() -> None:
+    elmo = ElmoEmbeddings(whitened_model())
+    for pooling in (ElmoPooling.from_elmo(elmo.elmo), Pooling(elmo.get_embedding_dimension())):
+        assert not transformer(elmo, pooling).encode(["", " "]).any()
+
+
+def test_module_is_picklable_after_use(model: PretrainedBiLM) -> None:
+    elmo = ElmoEmbeddings(model)
+    network = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo))
+    vectors = network.encode(TEXTS)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(network)).encode(TEXTS), vectors)
+
+
+def test_model_without_a_vocabulary_needs_the_plain_mean(model: PretrainedBiLM) -> None:
+    model.vocabulary = None
+    elmo = ElmoEmbeddings(model)
+    with pytest.raises(ConfigError, match="word frequencies"):
+        ElmoPooling.from_elmo(elmo.elmo)
+    pooling = ElmoPooling.from_elmo(elmo.elmo, SentencePooling("mean"))
+    assert transformer(elmo, pooling).encode(TEXTS).shape == (4, elmo.elmo.output_dim)
+
+
+def test_settings_that_do_not_exist_are_refused(model: PretrainedBiLM) -> None:
+    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
+        ElmoEmbeddings(model, start="stateful")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Choose 'treebank' or 'spaces'"):
+        ElmoEmbeddings(model, tokenization="bpe")  # type: ignore[arg-type]
+    with pytest.raises(TextError, match="Expected texts as strings"):
+        ElmoEmbeddings(model).preprocess([["the", "cat"]])  # type: ignore[list-item]
+
+
+@pytest.mark.slow
+def test_mteb_evaluates_the_model_on_local_data() -> None:
+    mteb = pytest.importorskip("mteb")
+    from datasets import Dataset, DatasetDict
+    from mteb.tasks.sts.eng.sts_benchmark_sts import STSBenchmarkSTSV2
+
+    class LocalPairs(STSBenchmarkSTSV2):  # type: ignore[misc]
+        metadata = STSBenchmarkSTSV2.metadata.model_copy(update={"eval_splits": ["test"]})
+
+        def load_data(self, *args: object, **kwargs: object) -> None:
+            pairs = {"sentence1": TEXTS[:2] * 2, "sentence2": TEXTS[:2] + TEXTS[1::-1], "score": [5.0, 5.0, 1.0, 1.0]}
+            self.dataset = DatasetDict(test=Dataset.from_dict(pairs))
+            self.data_loaded = True
+
+    elmo = ElmoEmbeddings(whitened_model())
+    network = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo))
+    results = mteb.evaluate(network, [LocalPairs()], cache=None)
+    (scores,) = results.task_results[0].scores["test"]
+    # Equal texts have the highest cosine, and the two others the same one.
+    assert scores["cosine_spearman"] == pytest.approx(1)
