@@ -2,8 +2,8 @@
 
     python benchmarks/sklearn_sst5.py train.txt dev.txt
 
-The files hold one tree in brackets per line, as published. Every third training sentence is used: the file is sorted by
-label.
+The files hold one tree in brackets per line, as published. Every third training sentence is used, because the
+file has the positive sentences first.
 """
 
 from __future__ import annotations

@@ -61,7 +61,13 @@ def test_pairs_are_read_from_csv_with_quotes(tmp_path: Path) -> None:
     assert pair == ScoredPair(["Yes", ",", "it", "is", "."], ["It", "is", "n't", "."], 2.5)
 
 
-@pytest.mark.parametrize("row", ["only one,field", "a,b,c", "a,b,1,more"])
+def test_a_line_end_within_quotes_separates_words(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text('"the\ncat",a dog,2.5\n', encoding="utf-8")
+    assert read_scored_pairs(path) == [ScoredPair(["the", "cat"], ["a", "dog"], 2.5)]
+
+
+@pytest.mark.parametrize("row", ["only one,field", "a,b,c", "a,b,1,more", "a,b,nan"])
 def test_a_row_of_another_layout_is_reported_with_its_number(row: str, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text(f"a,b,1\n{row}\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,10 +51,11 @@ def read_scored_pairs(path: str | Path, tokenize: Callable[[str], list[str]] = s
     """
     pairs = []
     try:
-        for number, row in enumerate(csv.reader(read_lines(path)), start=1):
+        # A quoted field may contain line ends, so the reader needs them.
+        for number, row in enumerate(csv.reader(f"{line}\n" for line in read_lines(path)), start=1):
             try:
-                first, second, score = row
-                pairs.append(ScoredPair(tokenize(first), tokenize(second), float(score)))
+                first, second, score = (field.replace("\n", " ") for field in row)
+                pairs.append(ScoredPair(tokenize(first), tokenize(second), _finite(score)))
             except ValueError:
                 raise TextError(
                     f"{path}, row {number}: expected two sentences and a number, separated by commas, but got {row}."
@@ -76,6 +78,13 @@ def score_similarity(embedder: SentenceEmbedder, pairs: Sequence[ScoredPair]) ->
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     cosines = (unit[0::2].astype(np.float64) * unit[1::2]).sum(axis=1)
     return SimilarityScores(cosines, _correlation(_ranks(cosines), _ranks(scores)), _correlation(cosines, scores))
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
