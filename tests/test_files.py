@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
-from elmokit.io import text_files
 from elmokit.io.atomic import atomic_write, check_output_path, is_unused
 from elmokit.io.lock import LOCK, file_lock
 from elmokit.io.text_files import (
@@ -134,17 +133,16 @@ def test_a_line_that_would_fill_the_memory_is_refused(
             list(read_lines(path))
 
 
-def test_a_whole_text_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_text_is_read_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "text.json"
     path.write_bytes(codecs.BOM_UTF8 + "größer\n".encode())
     assert read_text(path) == "größer\n"
     path.write_bytes(b"\xff")
     with pytest.raises(TextError, match="not UTF-8"):
         read_text(path)
-    monkeypatch.setattr(text_files, "MAX_TEXT_BYTES", 3)
     path.write_bytes(b"four")
-    with pytest.raises(TextError, match="more than 3 bytes"):
-        read_text(path)
+    with pytest.raises(TextError, match="larger than 3 bytes"):
+        read_text(path, max_bytes=3)
 
 
 @pytest.mark.parametrize("suffix", OPENERS)

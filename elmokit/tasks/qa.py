@@ -147,11 +147,14 @@ class QaModel(TaskModel[QaBatch, Answer]):
         max_answer: Longest predicted answer, in words; None for no limit.
     """
 
-    null_scores: nn.Parameter | None = None
+    null_scores: nn.Parameter | None
+    """The scores of "no answer" as the first and as the last token; None if every question has an answer."""
 
     def __init__(self, inputs: InputLayer, max_answer: int | None) -> None:
         super().__init__()
         self.inputs, self.max_answer = inputs, max_answer
+        # Not a class attribute: PyTorch refuses a parameter with the name of an existing attribute.
+        self.register_parameter("null_scores", None)
 
     @abstractmethod
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
@@ -237,7 +240,8 @@ class BiDafPlusPlus(QaModel):
         self.after_self_attention = _linear(self.self_attention.output_dim, both)
         self.start_encoder, self.start = _gru(both, hidden_dim), _linear(both, 1)
         self.end_encoder, self.end = _gru(2 * both, hidden_dim), _linear(both, 1)
-        self.null_scores = nn.Parameter(torch.zeros(2)) if no_answer else None
+        if no_answer:
+            self.null_scores = nn.Parameter(torch.zeros(2))
 
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
         passage, question = self._encode(batch.passage), self._encode(batch.question)
