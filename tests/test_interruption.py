@@ -140,7 +140,7 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
     assert shell("train", "--resume", "my run").code == 0
 
 
-def test_a_training_that_is_stopped_before_it_has_begun_says_so(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_is_stopped_before_its_first_step_says_so(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -170,7 +170,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         """Load what :meth:`save` wrote, from a directory or the Hugging Face Hub.
 
         Raises:
-            ModelNotFoundError: There is no such directory.
+            ModelNotFoundError: The directory does not exist.
         """
         folder = _folder(cls, model_name_or_path, subfolder, kwargs)
         module = cls(folder / MODEL, **cls.load_config(str(folder)))
@@ -281,7 +281,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
         """Load what :meth:`save` wrote, from a directory or the Hugging Face Hub.
 
         Raises:
-            ModelNotFoundError: There is no such directory.
+            ModelNotFoundError: The directory does not exist.
         """
         folder = _folder(cls, model_name_or_path, subfolder, kwargs)
         module = cls(**cls.load_config(str(folder)))

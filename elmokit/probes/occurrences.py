@@ -260,7 +260,7 @@ class OccurrenceIndex:
             min_count: Context-free neighbours occur at least this often in the corpus.
 
         Raises:
-            ConfigError: There is no such layer, or the index was built with another model.
+            ConfigError: The layer does not exist, or the index was built with another model.
         """
         if model_digest(elmo) != self.settings["model"]:
             raise ConfigError(

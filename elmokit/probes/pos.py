@@ -156,7 +156,7 @@ def probe_pos(
         progress: Called with the words embedded, then with the training steps of each classifier.
 
     Raises:
-        ConfigError: There is no such layer, or no seed.
+        ConfigError: The layer does not exist, or there is no seed.
         TextError: There are no tagged words to train on, or to test on.
         OutputError: ``folder`` contains something else or cannot be written.
 

@@ -33,7 +33,7 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
         words: The column of the words, from 1. Used for columns only.
 
     Raises:
-        ConfigError: There is no such column.
+        ConfigError: The column does not exist.
         TextError: The file cannot be read, or a line has a different number of columns.
     """
     if unpacked_name(path).endswith((".conllu", ".conllup")):

@@ -256,7 +256,7 @@ class InputLayer(nn.Module):
         return 0 if self.char_cnn is None else self.char_cnn.output_dim
 
     def word_dim(self, table: str = "words") -> int:
-        """Return the size of a table's vectors; 0 if there is no such table."""
+        """Return the size of a table's vectors; 0 if the table does not exist."""
         return self._table(table).embedding_dim if table in self.words else 0
 
     @property
@@ -297,7 +297,7 @@ class InputLayer(nn.Module):
         return hidden if mixed is None else torch.cat([hidden, mixed], dim=-1)
 
     def word_vectors(self, tokens: TokenBatch, table: str = "words") -> Tensor | None:
-        """Return the vectors of one table, ``(batch, time, dim)``; None if there is no such table."""
+        """Return the vectors of one table, ``(batch, time, dim)``; None if the table does not exist."""
         if table not in self.words:
             return None
         vectors: Tensor = self._table(table)(tokens.words[table])

@@ -220,7 +220,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         device: Where to compute.
 
     Raises:
-        ModelNotFoundError: There is no such run or seed, or its training is not finished.
+        ModelNotFoundError: The run or seed does not exist, or its training is not finished.
         FormatError: The run is damaged, or its biLM has changed.
         ConfigError: The device cannot be used.
         ModelError, ConfigError: An archive cannot be opened; see

@@ -256,7 +256,7 @@ def resume(
 
     Raises:
         ConfigError: A setting cannot change.
-        TrainingError: There is no such run, or its text has changed.
+        TrainingError: The run does not exist, or its text has changed.
         TextError: A text is missing.
 
     Example:

@@ -218,7 +218,7 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
     """Sort flat settings into the tables of ``TrainingConfig``.
 
     Raises:
-        ConfigError: There is no such setting.
+        ConfigError: The setting does not exist.
     """
     flat = {field.name for field in dataclasses.fields(TrainingConfig)} - {"model", "softmax"} | {"input"}
     table: Table = {}

@@ -303,7 +303,7 @@ def clip_from(value: Any) -> float | None:
 
 
 def n_rows(shapes: Mapping[str, Shape], name: str, default: int = 1) -> int:
-    """Return the number of rows of a table, or the default if there is no such table.
+    """Return the number of rows of a table, or the default if the table is missing.
 
     Raises:
         ConfigError: The tensor is a scalar.

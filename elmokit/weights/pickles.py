@@ -25,7 +25,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a state dict by name, onto the CPU.
 
     Raises:
-        ModelNotFoundError: There is no such file.
+        ModelNotFoundError: The file does not exist.
         FormatError: The file is damaged, holds anything but named tensors, or declares more numbers than it holds.
     """
     try:

@@ -151,7 +151,7 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
     """Read the table that bilm-tf's ``dump_token_embeddings`` writes: the dataset ``embedding``, ``(words, dim)``.
 
     Raises:
-        ModelNotFoundError: There is no such file.
+        ModelNotFoundError: The file does not exist.
         FormatError, TensorMismatchError: The file is damaged, holds no such table or one of another size, or only a
             link to another file.
     """
