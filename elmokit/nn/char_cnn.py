@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.nn.char_convolution import pooled_convolutions
+from elmokit.nn.elementwise import apply_by_row
 from elmokit.nn.kernels.native import PackedFilters
 from elmokit.nn.kernels.packed_linear import PackedLinear
 from elmokit.nn.kernels.packed_weights import PackedWeights
@@ -54,7 +55,7 @@ class Highway(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``(..., dim)`` to ``(..., dim)``."""
-        gate = torch.sigmoid(self.gate(inputs))
+        gate = apply_by_row(torch.sigmoid, self.gate(inputs))
         return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs
 
 
@@ -125,7 +126,7 @@ class CharCNN(nn.Module):
         """
         features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions, self._packed)
         # The bias was added inside the maximum; the activation comes after it.
-        features = F.relu(features) if self.activation == "relu" else torch.tanh(features)
+        features = F.relu(features) if self.activation == "relu" else apply_by_row(torch.tanh, features)
         for highway in self.highways:
             features = highway(features)
         return features if self.projection is None else self.projection(features)
