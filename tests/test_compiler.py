@@ -169,6 +169,7 @@ def test_a_changed_library_is_replaced_in_the_same_process(built: Path) -> None:
         assert built.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_truncated_library_does_not_kill_the_process(compiled: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(compiled.parent, tmp_path / "kernels") / compiled.name
     with copy.open("r+b") as file:  # a loaded ELF file that is too short for its segments ends in SIGBUS
@@ -213,6 +214,7 @@ def test_without_a_home_folder_the_layers_still_work(fresh: Path, monkeypatch: p
     assert "ELMOKIT_CACHE" in compiler.why_unavailable() or "Linux" in compiler.why_unavailable()
 
 
+@pytest.mark.slow
 def test_an_instruction_set_that_the_compiler_rejects_is_replaced_by_the_next(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,7 @@ def test_checksums_follow_data_that_is_written_out_of_order_and_cut(tmp_path: Pa
         contents.verify()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("if_exists", ["resume", "restart"])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_run_that_is_killed_at_any_write_can_be_resumed(tmp_path: Path, if_exists: IfExists) -> None:
