@@ -228,8 +228,7 @@ class SentenceEmbedder:
     def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
         weights = np.ones(len(tokens), np.float32)
         if self._probability is not None:
-            a = self.pooling.smoothing
-            weights = np.array([a / (a + self._probability(token)) for token in tokens], np.float32)
+            weights = np.array([self.pooling.sif_weight(self._probability(token)) for token in tokens], np.float32)
         weights /= weights.sum()
         mean, first = np.zeros((), np.float32), 0
         for vectors in chunks:

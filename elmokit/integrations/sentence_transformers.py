@@ -250,8 +250,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
         selected = select_layers(self.pooling.layers, len(layers), nn.ModuleList(), "the model").apply(layers)
         weights = mask
         if self.pooling.weighting == "sif":
-            a = self.pooling.smoothing
-            weights = mask * a / (a + features["token_probabilities"].to(layers.dtype))
+            weights = mask * self.pooling.sif_weight(features["token_probabilities"].to(layers.dtype))
         # An empty sentence has no weights; its vector is zero, as in SentenceEmbedder.
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
         # "...": several layers are concatenated, one after the other.

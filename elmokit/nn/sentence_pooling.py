@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from elmokit.config import check_choice, check_positive
 from elmokit.errors import ConfigError, TextError
 
+Numbers = TypeVar("Numbers")
+"""A number, an array or a tensor."""
 RANK_TOLERANCE = 1e-6
 """Directions with less than this ratio of the largest variance hold rounding errors only. Layer 0 has them: its two
 halves are equal."""
@@ -37,6 +39,10 @@ class SentencePooling:
     def __post_init__(self) -> None:
         check_choice("weighting", self.weighting, ("mean", "sif"))
         check_positive("smoothing", self.smoothing)
+
+    def sif_weight(self, probability: Numbers) -> Numbers:
+        """Return the weight of a word, or of many, by its probability in running text: a / (a + p)."""
+        return self.smoothing / (self.smoothing + probability)  # type: ignore[return-value, operator]
 
     def dim(self, n_layers: int, layer_dim: int) -> int:
         """Return the size of a pooled vector of a model with ``n_layers`` layers of ``layer_dim`` dimensions."""
