@@ -154,7 +154,7 @@ def embed_file(
         "sentences" if fasta and not (format_.is_hdf5 and pooler) else keys,
         0 if keys == "sentences" or (fasta and pooler is None) else with_map * (1 + with_old_map),
         pooler is not None,
-        with_map,
+        with_map and not format_.is_hdf5,
     )
     format_.check(layout)
     stateful = elmo.start == "stateful"
@@ -247,7 +247,7 @@ def _embed_pools(
                     background.put(partial(writer.end_batch, pool.progress.checksum))
             names = "".join(f"{name}\n" for name in pool.names).encode("utf-8")
             tokens = b""
-            if layout.with_tokens and not format_.is_hdf5:
+            if layout.with_tokens:
                 tokens = "".join(f"{json.dumps(sentence)}\n" for sentence in pool.sentences).encode("ascii")
             background.put(partial(writer.end_pool, pool.progress, pool.lengths, names, embedding.state, tokens))
     if n_to_skip:  # the text has become shorter and ends before the incomplete pool

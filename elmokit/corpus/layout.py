@@ -34,7 +34,7 @@ class VectorFileLayout:
     pooled: bool = False
     """Whether there is one vector per sentence instead of one per token."""
     with_tokens: bool = True
-    """Whether the tokens of the sentences are stored, in formats other than HDF5."""
+    """Whether the tokens of the sentences are stored, which HDF5 replaces by maps."""
 
     @property
     def n_layers(self) -> int | None:
