@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import _codecs
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from elmokit.compat.allennlp_layers import ConfigurationError, Source
 from elmokit.compat.allennlp_modules import Elmo
 from elmokit.compat.allennlp_params import FromParams
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.errors import FormatError
 from elmokit.weights.fetch import local_path
+from elmokit.weights.pickles import read_matrix
 
 
 class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
@@ -107,25 +105,7 @@ def _read_matrix(source: str | Path, dim: int) -> Tensor:
         ModelNotFoundError: The file does not exist.
         FormatError: The file is not a matrix of the right size.
     """
-    path = local_path(source)
-    try:
-        # The matrices that were published are NumPy arrays, which this mode of torch reads only if they are named.
-        with torch.serialization.safe_globals(_numpy_names()):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        matrix = torch.as_tensor(content, dtype=torch.float32)
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"The alignment matrix {source} is missing.") from None
-    except Exception as error:  # damaged bytes raise exceptions of any type
-        reason = (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
-        raise FormatError(f"{source} is not a matrix saved with torch.save ({reason}).") from None
+    matrix = read_matrix(local_path(source))
     if matrix.shape != (dim, dim):
         raise FormatError(f"The matrix in {source} has the shape {tuple(matrix.shape)}; expected ({dim}, {dim}).")
     return matrix
-
-
-def _numpy_names() -> list[Any]:
-    """Return what the pickle of a NumPy array of numbers asks for, under its names before and since NumPy 2."""
-    rebuild = np.zeros(1).__reduce__()[0]
-    names = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
-    kinds = [type(np.dtype(kind)) for kind in (np.float32, np.float64)]
-    return [*names, np.ndarray, np.dtype, *kinds, _codecs.encode]

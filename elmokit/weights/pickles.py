@@ -1,4 +1,4 @@
-"""Read tensors from a pickled PyTorch state dict without running code from the pickle.
+"""Read tensors that PyTorch pickled, a state dict or one matrix, without running code from the pickle.
 
 A pickle can run any code when it is loaded. Only torch's ``weights_only`` mode is used, which knows tensors and plain
 containers and refuses everything else. Tensors are always read onto the CPU, because old files were saved from a GPU.
@@ -7,12 +7,15 @@ Both containers of PyTorch are read: today's zip archive, and the bare pickle of
 
 from __future__ import annotations
 
+import _codecs
 import io
 import pickle
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,20 +40,68 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         raise FormatError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
+def read_matrix(path: Path) -> Tensor:
+    """Read one tensor or NumPy array of numbers, as float32 onto the CPU.
+
+    Raises:
+        ModelNotFoundError: The file does not exist.
+        FormatError: The file is damaged, holds anything else, or declares more numbers than it holds.
+    """
+    try:
+        with path.open("rb") as file, torch.serialization.safe_globals(_numpy_names()):
+            n_bytes = _n_bytes(file)
+            if _is_zip(file):
+                _check_size([torch.as_tensor(_load(file, "meta"))], n_bytes, path)
+            content = torch.as_tensor(_load(file, "cpu"))
+            _check_size([content], n_bytes, path)
+            return content.to(torch.float32)
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"The matrix {path} is missing.") from None
+    except FormatError:
+        raise
+    except Exception as error:  # damaged bytes raise exceptions of any type
+        raise FormatError(f"{path} is not a matrix saved with torch.save ({_reason(error)}).") from None
+
+
+def _numpy_names() -> list[Any]:
+    """Return what the pickle of a NumPy array of numbers asks for, under its names before and since NumPy 2."""
+    rebuild = np.zeros(1).__reduce__()[0]
+    names = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    kinds = [type(np.dtype(kind)) for kind in (np.float32, np.float64)]
+    return [*names, np.ndarray, np.dtype, *kinds, _codecs.encode]
+
+
 def _read(file: IO[bytes], path: Path) -> dict[str, Tensor]:
     # A pickle can declare a tensor of any size in a few bytes, and torch would allocate it.
-    n_bytes = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
+    n_bytes = _n_bytes(file)
+    if _is_zip(file):
         _checked(_loaded(file, "meta", path), n_bytes, path)  # check the sizes before anything is allocated
     # The old format has no sizes that can be read without the data, so it is checked afterwards only.
     return _checked(_loaded(file, "cpu", path), n_bytes, path)
 
 
-def _loaded(file: IO[bytes], device: str, path: Path) -> Any:
+def _n_bytes(file: IO[bytes]) -> int:
+    return file.seek(0, io.SEEK_END)
+
+
+def _is_zip(file: IO[bytes]) -> bool:
     file.seek(0)
+    return file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+
+
+def _load(file: IO[bytes], device: str) -> Any:
+    file.seek(0)
+    return torch.load(file, map_location=device, weights_only=True)
+
+
+def _reason(error: Exception) -> str:
+    """Return the first sentence of a message of torch, which can be a page long."""
+    return str(error).splitlines()[0].split(". ")[0] if str(error) else type(error).__name__
+
+
+def _loaded(file: IO[bytes], device: str, path: Path) -> Any:
     try:
-        return torch.load(file, map_location=device, weights_only=True)
+        return _load(file, device)
     except pickle.UnpicklingError as error:
         # torch names the class that it refused; that name tells the user what is in the file.
         if found := re.search(r"GLOBAL (\S+)", str(error)):
@@ -60,8 +111,7 @@ def _loaded(file: IO[bytes], device: str, path: Path) -> Any:
             ) from None
         raise FormatError(f"{path} is not a readable PyTorch state dict. {_ADVICE}") from None
     except Exception as error:  # damaged bytes raise exceptions of any type
-        reason = str(error).splitlines()[0].split(". ")[0] if str(error) else type(error).__name__
-        raise FormatError(f"{path} is not a readable PyTorch state dict ({reason}). {_ADVICE}") from None
+        raise FormatError(f"{path} is not a readable PyTorch state dict ({_reason(error)}). {_ADVICE}") from None
 
 
 _ADVICE = "It may be cut short: download or copy it again."
@@ -74,10 +124,14 @@ def _checked(content: Any, n_bytes: int, path: Path) -> dict[str, Tensor]:
         for name, tensor in content.items()
     ):
         raise FormatError(f"{path} is a pickle, but not a state dict: expected plain tensors by name.")
-    declared = sum(tensor.numel() * tensor.element_size() for tensor in content.values())
+    _check_size(content.values(), n_bytes, path)
+    return content
+
+
+def _check_size(tensors: Iterable[Tensor], n_bytes: int, path: Path) -> None:
+    declared = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if declared > n_bytes:
         raise FormatError(
             f"{path} declares tensors of {declared:,} bytes and is itself {n_bytes:,} bytes long. "
             "It is cut short or forged: download or copy it again."
         )
-    return content
