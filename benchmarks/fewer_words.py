@@ -4,7 +4,7 @@
 
 The perplexity can then be compared with that of a model trained with those N words. All other words count as unknown:
 their probabilities are added to that of <UNK>, which is exact. Each sentence starts from the model's fixed initial
-state, as in ``elmokit perplexity``. The script prints a Markdown table.
+state, as in ``elmokit evaluate perplexity``. The script prints a Markdown table.
 """
 
 from __future__ import annotations

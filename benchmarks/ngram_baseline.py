@@ -9,10 +9,10 @@ source package on PyPI::
     pip download --no-deps --no-binary :all: kenlm && tar xzf kenlm-*.tar.gz      # needs cmake, g++ and Boost
     cmake -S kenlm-* -B build -DCMAKE_BUILD_TYPE=Release && make -C build lmplz build_binary query
 
-Predictions are counted as in ``elmokit perplexity``: every token and the end of each sentence, so n + 1 for n tokens.
-The start of a sentence is given. Words outside the vocabulary are replaced with ``UNKNOWN_WORD`` in training and test
-text. With ``--backward``, a second model reads every sentence from its end. Models are kept in the working directory
-and reused.
+Predictions are counted as in ``elmokit evaluate perplexity``: every token and the end of each sentence, so n + 1 for n
+tokens. The start of a sentence is given. Words outside the vocabulary are replaced with ``UNKNOWN_WORD`` in training
+and test text. With ``--backward``, a second model reads every sentence from its end. Models are kept in the working
+directory and reused.
 
 The script prints a Markdown table.
 """

@@ -47,3 +47,18 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
         digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
         digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
+    """Return a hash of everything that the model's probabilities depend on: its layers, softmax and vocabulary.
+
+    Arguments and result as in :func:`fingerprint`. The hash of a model without a softmax is another one.
+    """
+    digest = hashlib.blake2b(fingerprint(model, start).encode(), digest_size=16)
+    words = None if model.vocabulary is None else model.vocabulary.words
+    digest.update(json.dumps(words).encode("utf-8", "surrogatepass"))
+    tensors = {} if model.softmax is None else model.softmax.state_dict()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
+        digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -121,10 +121,12 @@ def test_vocab_repairs_and_says_so(shell) -> None:  # type: ignore[no-untyped-de
 
 
 def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ignore[no-untyped-def]
-    ran = shell("perplexity", "model", "text.txt")
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model")
     assert ran.code == 0
     assert "tokens              8, 12.50% unknown" in ran.out
-    facts = json.loads(shell("perplexity", "model", "text.txt", "--json", "--batch-tokens", "1").out)
+    facts = json.loads(
+        shell("evaluate", "perplexity", "text.txt", "--model", "model", "--json", "--batch-tokens", "1").out
+    )
     assert (facts["n_sentences"], facts["n_tokens"], facts["n_predictions"], facts["state"]) == (2, 8, 10, "warm")
     values = facts["perplexity"]
     for name in ("forward", "backward"):
@@ -140,13 +142,16 @@ def test_perplexity_of_a_run_and_of_several_texts(shell) -> None:  # type: ignor
     Path("texts").mkdir()
     for number, line in enumerate(("the cat sat .", "the dog 's mat")):
         Path(f"texts/{number}.txt").write_text(f"{line}\n")
-    one, several = (json.loads(shell("perplexity", "run", text, "--json").out) for text in ("text.txt", "texts"))
+    one, several = (
+        json.loads(shell("evaluate", "perplexity", text, "--model", "run", "--json").out)
+        for text in ("text.txt", "texts")
+    )
     assert several["mean_nats"] == pytest.approx(one["mean_nats"])
     assert len(several["texts"]) == 2
 
 
 def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-untyped-def]
-    ran = shell("perplexity", "model", "text.txt", "--per-token", "table.tsv", "--json")
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "table.tsv", "--json")
     rows = [line.split("\t") for line in Path("table.tsv").read_text().splitlines()]
     assert rows[0] == ["sentence", "token", "forward_nats", "backward_nats"]
     assert [row[:2] for row in rows[1:7]] == [["1", word] for word in ("<S>", "the", "cat", "sat", ".", "</S>")]
@@ -155,22 +160,27 @@ def test_perplexity_writes_a_table_of_tokens(shell) -> None:  # type: ignore[no-
         nats = [float(row[column]) for row in rows[1:] if row[column]]
         assert len(nats) == facts["n_predictions"]
         assert sum(nats) / len(nats) == pytest.approx(facts["mean_nats"][name], abs=1e-5)
-    ran = shell("perplexity", "model", "text.txt", "--per-token", "-")
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "-")
     assert [line.split("\t") for line in ran.out.splitlines()] == rows
     assert "geometric mean" in ran.err
-    assert "table.tsv already exists" in shell("perplexity", "model", "text.txt", "--per-token", "table.tsv").err
+    assert (
+        "table.tsv already exists"
+        in shell("evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "table.tsv").err
+    )
 
 
 def test_perplexity_as_bilm_tf_says_what_is_lost(shell) -> None:  # type: ignore[no-untyped-def]
     Path("text.txt").write_text("the cat sat .\n\nthe dog\n")
-    ran = shell("perplexity", "model", "text.txt", "--as-bilm-tf", "2")
+    ran = shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "2")
     assert "predictions         8 of 9 per direction; bilm-tf does not count the other 1\n" in ran.out
-    facts = json.loads(shell("perplexity", "model", "text.txt", "--as-bilm-tf", "1", "--json").out)
+    facts = json.loads(
+        shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "1", "--json").out
+    )
     assert (facts["as_bilm_tf"], facts["n_predictions"], facts["n_lost"]) == (1, 9, 0)
     assert facts["perplexity"]["as_bilm_tf"] > 1
     assert (
         "do not fill a batch of 4, for which bilm-tf prints nan"
-        in shell("perplexity", "model", "text.txt", "--as-bilm-tf", "4").err
+        in shell("evaluate", "perplexity", "text.txt", "--model", "model", "--as-bilm-tf", "4").err
     )
 
 
@@ -178,7 +188,7 @@ def test_perplexity_reads_standard_input_and_any_state(shell, monkeypatch: pytes
     found = []
     for state in ("warm", "zero", "stateful"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("text.txt").read_bytes())))
-        ran = shell("perplexity", "model", "-", "--json", "--state", state)
+        ran = shell("evaluate", "perplexity", "-", "--model", "model", "--json", "--state", state)
         found.append(json.loads(ran.out)["perplexity"]["forward"])
     assert len(set(found)) == 3
 
@@ -213,12 +223,37 @@ BAD_CALLS = {
     "--repair takes one vocabulary file": ["vocab", "text.txt", "vocab.txt", "--repair", "--max-words", "10"],
     "text.txt is both the output and one of": ["vocab", ".", "text.txt", "--overwrite"],
     "text.txt already exists": ["vocab", "latin.txt", "text.txt"],
-    "weights.hdf5 has no softmax and vocabulary": ["perplexity", "lone/weights.hdf5", "text.txt"],
-    "prints one number": ["perplexity", "model", "text.txt", "--as-bilm-tf", "2", "--per-token", "table.tsv"],
-    "latin.txt, line 1: not": ["perplexity", "model", "text.txt", "latin.txt"],
-    "both write to standard output": ["perplexity", "model", "text.txt", "--per-token", "-", "--json"],
-    "device 'abacus'": ["perplexity", "model", "text.txt", "--device", "abacus"],
-    "--batch-tokens is 0": ["perplexity", "model", "text.txt", "--batch-tokens", "0"],
+    "weights.hdf5 has no softmax and vocabulary": [
+        "evaluate",
+        "perplexity",
+        "text.txt",
+        "--model",
+        "lone/weights.hdf5",
+    ],
+    "prints one number": [
+        "evaluate",
+        "perplexity",
+        "text.txt",
+        "--model",
+        "model",
+        "--as-bilm-tf",
+        "2",
+        "--per-token",
+        "table.tsv",
+    ],
+    "latin.txt, line 1: not": ["evaluate", "perplexity", "text.txt", "--model", "model", "latin.txt"],
+    "both write to standard output": [
+        "evaluate",
+        "perplexity",
+        "text.txt",
+        "--model",
+        "model",
+        "--per-token",
+        "-",
+        "--json",
+    ],
+    "device 'abacus'": ["evaluate", "perplexity", "text.txt", "--model", "model", "--device", "abacus"],
+    "--batch-tokens is 0": ["evaluate", "perplexity", "text.txt", "--model", "model", "--batch-tokens", "0"],
     "device": ["embed", "text.txt", "out.hdf5", "--model", "model", "--device", "abacus"],
 }
 
@@ -230,9 +265,9 @@ WRITING_CALLS = [
     ["vocab", "text.txt", "OUT.txt"],
     ["train", "text.txt", "--held-out", "text.txt", "--preset", "tiny", "--out", "OUT"],
     ["finetune", "model", "text.txt", "--held-out", "text.txt", "--out", "OUT"],
-    ["perplexity", "model", "text.txt", "--per-token", "OUT.tsv"],
+    ["evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "OUT.tsv"],
     ["neighbours", "index", "text.txt", "OUT", "--model", "model"],
-    ["probe", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],
+    ["evaluate", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],
     ["task", "train", "config.toml", "--run", "OUT"],
     ["task", "sweep", "config.toml", "--over", "layers", "--run", "OUT"],
     ["task", "open", "model.tar.gz", "--run", "OUT"],

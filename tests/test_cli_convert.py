@@ -52,7 +52,10 @@ def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) 
     assert after.vocabulary is not None
     assert before.vocabulary is not None
     assert after.vocabulary.words == before.vocabulary.words
-    facts = [json.loads(shell("perplexity", name, "text.txt", "--json").out) for name in ("run", "ours")]
+    facts = [
+        json.loads(shell("evaluate", "perplexity", "text.txt", "--model", name, "--json").out)
+        for name in ("run", "ours")
+    ]
     assert facts[0]["perplexity"]["forward"] == pytest.approx(facts[1]["perplexity"]["forward"], rel=1e-2)
     ran = shell("finetune", "ours", "text.txt", "--held-out", "text.txt", "--run", "more", "--tokens", "20", *SMALL)
     assert ran.code == 0, ran.err

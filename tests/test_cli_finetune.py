@@ -82,7 +82,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     for name, values in found.items():
         both = [" / ".join(f"{value:.2f}" for value in values[when]) for when in ("before", "after")]
         assert f"{name:<9} perplexity before {both[0]}, after {both[1]} (sentences scored independently)\n" in ran.out
-    facts = json.loads(shell("perplexity", "run", "held.txt", "--state", "zero", "--json").out)
+    facts = json.loads(shell("evaluate", "perplexity", "held.txt", "--model", "run", "--state", "zero", "--json").out)
     assert facts["perplexity"]["forward"] == pytest.approx(found["held-out"]["after"][0], rel=1e-4)
     card = tuned.card
     assert card["initial"] == {"source": "model", "card": {"note": "random"}}

@@ -1,4 +1,4 @@
-"""``elmokit probe`` and ``elmokit neighbours`` in the shell."""
+"""``elmokit evaluate pos``, ``evaluate wsd`` and ``elmokit neighbours`` in the shell."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-POS = ("probe", "pos", "tags.conllu", "tags.conllu", "--model", "model", "--epochs", "1")
-WSD = ("probe", "wsd", "train.data.xml", "one.data.xml", "two.data.xml", "--model", "model")
+POS = ("evaluate", "pos", "tags.conllu", "tags.conllu", "--model", "model", "--epochs", "1")
+WSD = ("evaluate", "wsd", "train.data.xml", "one.data.xml", "two.data.xml", "--model", "model")
 
 
 def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
@@ -113,8 +113,8 @@ def test_neighbours_are_found_in_an_index(shell: Shell) -> None:
 
 
 BAD_CALLS = {
-    "bad.conllu, line 1: 2 columns, expected 10": ["probe", "pos", "bad.conllu", "tags.conllu"],
-    "Cannot read nowhere.conllu": ["probe", "pos", "tags.conllu", "nowhere.conllu"],
+    "bad.conllu, line 1: 2 columns, expected 10": ["evaluate", "pos", "bad.conllu", "tags.conllu"],
+    "Cannot read nowhere.conllu": ["evaluate", "pos", "tags.conllu", "nowhere.conllu"],
     "no column 'xpso'": [*POS, "--tags", "xpso"],
     "--seeds is 0": [*POS, "--seeds", "0"],
     "--sentences is 0": [*POS, "--sentences", "0"],
@@ -122,8 +122,8 @@ BAD_CALLS = {
     "Layer 7 does not exist": [*POS, "--layers", "7"],
     "--layers is 'x'": [*POS, "--layers", "x"],
     "tags.txt": [*POS, "--vectors", "tags.txt"],
-    "text.txt is not a *.data.xml file": ["probe", "wsd", "text.txt", "one.data.xml"],
-    "Missing argument 'TEST...'": ["probe", "wsd", "train.data.xml"],
+    "text.txt is not a *.data.xml file": ["evaluate", "wsd", "text.txt", "one.data.xml"],
+    "Missing argument 'TEST...'": ["evaluate", "wsd", "train.data.xml"],
     "tags.txt, line 1: expected lemma": [*WSD, "--inventory", "tags.txt"],
     "model already exists": [*WSD, "--answers", "model"],
     "text.txt is not a file of sense means": [*WSD, "--senses", "text.txt"],
@@ -139,7 +139,7 @@ BAD_CALLS = {
     "model has no journal.json": ["neighbours", "find", "model", "dog", "a dog"],
     "occurs 0 times in 'a dog' (tokens: a | dog)": ["neighbours", "find", "index", "cat", "a dog"],
     "--occurrence asks for number 2": ["neighbours", "find", "index", "dog", "a dog", "--occurrence", "2"],
-    "No such command 'wsdd'": ["probe", "wsdd"],
+    "No such command 'wsdd'": ["evaluate", "wsdd"],
 }
 
 
@@ -155,6 +155,6 @@ def test_bad_input_is_one_line_and_exit_code_2(shell: Shell, message: str) -> No
 
 
 def test_help_says_what_each_command_takes(shell: Shell) -> None:
-    assert "pos" in shell("probe", "--help").out
-    for command in (("probe", "pos"), ("probe", "wsd"), ("neighbours", "index"), ("neighbours", "find")):
+    assert "pos" in shell("evaluate", "--help").out
+    for command in (("evaluate", "pos"), ("evaluate", "wsd"), ("neighbours", "index"), ("neighbours", "find")):
         assert "Usage: elmokit " + " ".join(command) in shell(*command, "--help").out

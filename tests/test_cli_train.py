@@ -103,9 +103,9 @@ def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell, co
     assert ran.code == 0, ran.err
     model = open_model("run/model")
     assert model.bilm.config.n_words == 8
-    assert shell("perplexity", "run", "corpus.txt").code == 0
+    assert shell("evaluate", "perplexity", "corpus.txt", "--model", "run").code == 0
     assert shell("convert", "run/model", "small", "--storage", "float16").code == 0
-    assert shell("perplexity", "small", "corpus.txt").code == 0
+    assert shell("evaluate", "perplexity", "corpus.txt", "--model", "small").code == 0
 
 
 def test_the_recipe_of_bilm_tf_trains(shell, corpus: Path) -> None:  # type: ignore[no-untyped-def]

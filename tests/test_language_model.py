@@ -42,14 +42,16 @@ def test_it_gives_what_the_command_prints(model: PretrainedBiLM, shell: Shell) -
     Path("text.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in TEXT))
     lm = LanguageModel.from_pretrained("lm")
     result = lm.perplexity("text.txt")
-    assert shell("perplexity", "lm", "text.txt").out == result.table() + "\n"
-    facts = json.loads(shell("perplexity", "lm", "text.txt", "--json").out)
+    assert shell("evaluate", "perplexity", "text.txt", "--model", "lm").out == result.table() + "\n"
+    facts = json.loads(shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--json").out)
     assert {name: facts[name] for name in result.to_dict()} == result.to_dict()
-    rows = shell("perplexity", "lm", "text.txt", "--per-token", "-").out.splitlines()[1:]
+    rows = shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--per-token", "-").out.splitlines()[1:]
     expected = [f"{nats[0]:.6f}" for sentence in lm.surprisal(TEXT) for nats in sentence.nats.T]
     assert [row.split("\t")[2] or "nan" for row in rows] == expected
     theirs = lm.bilm_tf_perplexity(["text.txt"], 2)
-    assert shell("perplexity", "lm", "text.txt", "--as-bilm-tf", "2").out == theirs.table() + "\n"
+    assert (
+        shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--as-bilm-tf", "2").out == theirs.table() + "\n"
+    )
 
 
 def test_a_text_is_files_or_sentences(model: PretrainedBiLM, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from elmokit.cli.options import OutputPath
+
 PROGRAM = "elmokit"
 
 # A model is a string here, because a Path would merge the slashes of a URL.
@@ -16,6 +18,9 @@ model_option = click.option(
     "--model", help="The model: a path, URL, published name or Hub id.  [default: en-mini, which is included]"
 )
 options_option = click.option("--options", help="The options file of an HDF5 file, if it is not next to the weights.")
+device_option = click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+figure_option = click.option("--figure", type=OutputPath(), help="Draw a figure (PNG and SVG).")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing output.")
 
 

@@ -24,9 +24,8 @@ COMMANDS = {
     "vocab": ("elmokit.cli.vocab", "Build a vocabulary from tokenized text."),
     "train": ("elmokit.cli.train", "Pre-train a biLM on tokenized text."),
     "finetune": ("elmokit.cli.finetune", "Fine-tune a biLM on your own text."),
-    "perplexity": ("elmokit.cli.perplexity", "Compute the perplexity of a text, and each token's surprisal."),
+    "evaluate": ("elmokit.cli.evaluate", "Measure how good a model is: perplexity, minimal pairs, probes and more."),
     "task": ("elmokit.cli.task", "Train, evaluate and apply task models (NER, SST, NLI, SRL, coreference, QA)."),
-    "probe": ("elmokit.cli.probe", "Measure what a model's layers encode."),
     "neighbours": ("elmokit.cli.neighbours", "Find the most similar word occurrences in a corpus."),
     "allennlp-elmo": ("elmokit.cli.allennlp_elmo", "Run `allennlp elmo` with the options of AllenNLP."),
     "allennlp-vocab": (
@@ -36,12 +35,20 @@ COMMANDS = {
     "bilm-tf": ("elmokit.cli.bilm_tf", "Run bilm-tf's train_elmo, restart, run_test and dump_weights."),
 }
 """Each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
-TASK_COMMANDS = {
-    "import": "elmokit.cli.task_import",
-    "open": "elmokit.cli.task_open",
-    "sweep": "elmokit.cli.task_sweep",
-    "weights": "elmokit.cli.task_sweep",
+SUBCOMMANDS = {
+    "evaluate": {
+        "perplexity": "elmokit.cli.evaluate_perplexity",
+        "pos": "elmokit.cli.evaluate_probes",
+        "wsd": "elmokit.cli.evaluate_probes",
+    },
+    "task": {
+        "import": "elmokit.cli.task_import",
+        "open": "elmokit.cli.task_open",
+        "sweep": "elmokit.cli.task_sweep",
+        "weights": "elmokit.cli.task_sweep",
+    },
 }
+"""Commands of groups that have modules of their own."""
 
 
 class _LazyGroup(click.Group):
@@ -54,9 +61,9 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command = _load(COMMANDS[cmd_name][0], cmd_name)
-        if cmd_name == "task" and isinstance(command, click.Group):
-            for name, module in TASK_COMMANDS.items():
-                command.add_command(_load(module, name))
+        if isinstance(command, click.Group):
+            for name, module in SUBCOMMANDS.get(cmd_name, {}).items():
+                command.add_command(_load(module, name), name)
         return command
 
     def resolve_command(

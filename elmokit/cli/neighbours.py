@@ -7,9 +7,15 @@ from pathlib import Path
 
 import click
 
-from elmokit.cli.common import model_option, options_option, resumable_command, this_command
-from elmokit.cli.options import OutputPath
-from elmokit.cli.probe import device_option, json_option, layer_numbers
+from elmokit.cli.common import (
+    device_option,
+    json_option,
+    model_option,
+    options_option,
+    resumable_command,
+    this_command,
+)
+from elmokit.cli.options import OutputPath, layer_numbers
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 

@@ -147,6 +147,20 @@ def name_flags(given: Collection[str]) -> Iterator[None]:
         raise ConfigError(f"--{error.setting.replace('_', '-')} {error.problem}") from None
 
 
+def layer_numbers(text: str | None) -> list[int] | None:
+    """Parse the value of --layers.
+
+    Raises:
+        ConfigError: It is not a list of numbers separated by commas.
+    """
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--layers is {text!r}; give layer numbers separated by commas, such as 0,2.") from None
+
+
 class CommaSeparated(click.ParamType[list[int]]):
     """Whole numbers separated by commas, such as ``0,1``."""
 

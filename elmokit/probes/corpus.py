@@ -68,9 +68,3 @@ def text_digest(sentences: Iterable[Iterable[str]]) -> str:
     for sentence in sentences:
         digest.update("\0".join(sentence).encode("utf-8", errors="surrogatepass") + b"\n")
     return digest.hexdigest()[:16]
-
-
-def file_digest(path: Path) -> str:
-    """Return a short text that is equal for equal files, and different for others."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

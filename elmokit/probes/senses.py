@@ -23,8 +23,9 @@ from safetensors.numpy import save_file
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
 from elmokit.io.atomic import atomic_write, check_output_path
+from elmokit.io.checksums import file_digest
 from elmokit.io.progress import ProgressCallback
-from elmokit.probes.corpus import file_digest, model_digest, read_chunks
+from elmokit.probes.corpus import model_digest, read_chunks
 from elmokit.probes.layer_figure import Series, draw_layers, row_title
 from elmokit.probes.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.probes.sense_score import SenseScore, score_senses

@@ -54,7 +54,7 @@ class BilmTfPerplexity:
         return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers by name, as ``elmokit perplexity --json`` prints them."""
+        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them."""
         return {
             "as_bilm_tf": self.batch_size,
             "n_predictions": self.n_predictions,
@@ -63,7 +63,7 @@ class BilmTfPerplexity:
         }
 
     def table(self) -> str:
-        """Format the numbers as a table, as ``elmokit perplexity`` prints it."""
+        """Format the numbers as a table, as ``elmokit evaluate perplexity`` prints it."""
         n_all = self.n_predictions + self.n_lost
         named = by_direction(self.per_direction, self.backward_only)
         lost = f"; bilm-tf does not count the other {self.n_lost:,}" if self.n_lost else ""
@@ -120,7 +120,7 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
     if not n_steps:
         raise TextError(
             f"{n_sentences} sentences do not fill a batch of {batch_size}, for which bilm-tf prints nan. "
-            f"Give a batch size of at most {n_sentences}. elmokit perplexity without --as-bilm-tf counts every token."
+            f"Give a batch size of at most {n_sentences}, or leave out --as-bilm-tf: then every token is counted."
         )
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())

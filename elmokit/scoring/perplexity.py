@@ -86,7 +86,7 @@ class Perplexity:
         return tuple(bits + spelled for bits in self.bits_per_character_unspelled)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers by name, as ``elmokit perplexity --json`` prints them."""
+        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them."""
         return {
             "n_sentences": self.n_sentences,
             "n_tokens": self.n_tokens,
@@ -104,7 +104,7 @@ class Perplexity:
         }
 
     def table(self) -> str:
-        """Format the numbers as a table, as ``elmokit perplexity`` prints it."""
+        """Format the numbers as a table, as ``elmokit evaluate perplexity`` prints it."""
         named = by_direction(self.per_direction, self.backward_only)
         lines = [
             f"sentences           {self.n_sentences:,}",

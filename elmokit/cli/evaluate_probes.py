@@ -1,4 +1,4 @@
-"""``elmokit probe``: measure what a model's layers encode."""
+"""``elmokit evaluate pos`` and ``evaluate wsd``: measure what a model's layers encode."""
 
 from __future__ import annotations
 
@@ -7,26 +7,20 @@ from pathlib import Path
 
 import click
 
-from elmokit.cli.common import model_option, options_option, overwrite_option
-from elmokit.cli.options import OutputPath
+from elmokit.cli.common import (
+    device_option,
+    figure_option,
+    json_option,
+    model_option,
+    options_option,
+    overwrite_option,
+)
+from elmokit.cli.options import OutputPath, layer_numbers
 from elmokit.config import check_at_least
-from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-device_option = click.option("--device", help="Device to compute vectors on: cpu, cuda, cuda:1, ...")
-figure_option = click.option("--figure", type=OutputPath(), help="Draw a figure (PNG and SVG).")
 
-
-@click.group()
-def probe() -> None:
-    """Measure what a model's layers encode.
-
-    For the nearest neighbours of a word in its sentence, see elmokit neighbours.
-    """
-
-
-@probe.command(short_help="Probe parts of speech with a linear classifier.")
+@click.command(short_help="Probe parts of speech with a linear classifier.")
 @click.argument("train", type=click.Path(path_type=Path))
 @click.argument("test", type=click.Path(path_type=Path))
 @model_option
@@ -97,7 +91,7 @@ def pos(
     click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.to_text())
 
 
-@probe.command(short_help="Probe word senses with a nearest-mean classifier.")
+@click.command(short_help="Probe word senses with a nearest-mean classifier.")
 @click.argument("train", type=click.Path(path_type=Path))
 @click.argument("tests", metavar="TEST...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @model_option
@@ -152,17 +146,3 @@ def wsd(
     if figure is not None:
         result.draw(figure, overwrite)
     click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.to_text())
-
-
-def layer_numbers(text: str | None) -> list[int] | None:
-    """Parse the value of --layers.
-
-    Raises:
-        ConfigError: It is not a list of numbers separated by commas.
-    """
-    if text is None:
-        return None
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--layers is {text!r}; give layer numbers separated by commas, such as 0,2.") from None

@@ -1,4 +1,4 @@
-"""``elmokit perplexity``: compute the perplexity and surprisal of a text."""
+"""``elmokit evaluate perplexity``: compute the perplexity and surprisal of a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import options_option, overwrite_option
+from elmokit.cli.common import device_option, json_option, model_option, options_option, overwrite_option
 from elmokit.cli.options import OutputPath
 from elmokit.errors import ConfigError
 from elmokit.io.atomic import atomic_write, check_output_path
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from elmokit.scoring.surprisal import Surprisal
 
 
-@click.command()
-@click.argument("model")
+@click.command(short_help="Compute the perplexity of a text, and each token's surprisal.")
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@model_option
 @options_option
 @click.option("--vocabulary", help="File with the words of the softmax, if it is not next to the weights.")
 @click.option(
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "sentence before (slow).  [default: warm]",
 )
 @click.option("--batch-tokens", default=2048, show_default=True, help="Positions per batch; does not change results.")
-@click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
+@device_option
 @click.option(
     "--per-token",
     type=OutputPath(allow_dash=True),
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     help="Write a table of sentence number, token, forward nats and backward nats (TSV; - for standard output).",
 )
 @click.option("--as-bilm-tf", type=int, metavar="B", help="Print what bilm-tf's run_test prints for batch size B.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @overwrite_option
 def perplexity(
-    model: str,
     texts: tuple[Path, ...],
+    model: str | None,
     options: str | None,
     vocabulary: str | None,
     state: Any,
@@ -60,7 +60,7 @@ def perplexity(
     as_json: bool,
     overwrite: bool,
 ) -> None:
-    """Compute the perplexity of MODEL on TEXT.
+    """Compute the perplexity of a model on TEXT.
 
     The full softmax is used, and every token and sentence end counts once, for each direction.
 
@@ -69,11 +69,12 @@ def perplexity(
 
     \b
     Examples:
-      elmokit perplexity my-run held-out.txt
-      elmokit perplexity en-mini essay.txt --per-token surprisal.tsv
+      elmokit evaluate perplexity held-out.txt --model my-run
+      elmokit evaluate perplexity essay.txt --per-token surprisal.tsv
     """
     from elmokit.io.text_files import find_text_files
     from elmokit.scoring.language_model import LanguageModel
+    from elmokit.weights.open import DEFAULT_MODEL
 
     if batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1.")
@@ -85,7 +86,7 @@ def perplexity(
         check_output_path(per_token, overwrite)
     found = find_text_files(texts)
     language_model = LanguageModel.from_pretrained(model, options=options, vocabulary=vocabulary, device=device)
-    facts: dict[str, Any] = {"model": model, "texts": [str(path) for path in found]}
+    facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in found]}
     result: Perplexity | BilmTfPerplexity
     with ProgressBar("tokens") as progress:
         if as_bilm_tf is not None:

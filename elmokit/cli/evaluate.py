@@ -1,0 +1,144 @@
+"""``elmokit evaluate``: measure how good a model is. This module holds the evaluations of ``elmokit.scoring``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from elmokit.cli.common import (
+    device_option,
+    figure_option,
+    json_option,
+    model_option,
+    options_option,
+    overwrite_option,
+    resumable_command,
+    this_command,
+)
+from elmokit.cli.options import OutputPath
+from elmokit.io.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from elmokit.io.part_results import PartResults
+    from elmokit.weights.model import PretrainedBiLM
+
+tokenizer_option = click.option(
+    "--tokenizer",
+    type=click.Choice(["treebank", "spaces"]),
+    default="treebank",
+    show_default=True,
+    help="How to split the sentences: into Penn Treebank tokens, or at spaces.",
+)
+keep_option = click.option(
+    "--keep",
+    type=OutputPath(),
+    metavar="DIR",
+    help="Keep finished parts in this directory. If the command is interrupted, run it again to resume.",
+)
+
+
+@click.group()
+def evaluate() -> None:
+    """Measure how good a model is.
+
+    For perplexity, minimal pairs and reading times, the model needs its softmax and vocabulary. `elmokit evaluate all`
+    writes a report with all evaluations.
+    """
+
+
+@evaluate.command("minimal-pairs", short_help="Does the model prefer the acceptable one of two sentences (BLiMP)?")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@model_option
+@options_option
+@click.option(
+    "--published",
+    type=click.Path(path_type=Path),
+    help="Accuracies of other models to show next to it: a table (TSV) with a column UID and a column for each model.",
+)
+@click.option("--by-paradigm", is_flag=True, help="Show a row for each paradigm instead of each phenomenon.")
+@tokenizer_option
+@keep_option
+@json_option
+@figure_option
+@device_option
+@overwrite_option
+def minimal_pairs(
+    files: tuple[str, ...],
+    model: str | None,
+    options: str | None,
+    published: Path | None,
+    by_paradigm: bool,
+    tokenizer: str,
+    keep: Path | None,
+    as_json: bool,
+    figure: Path | None,
+    device: str | None,
+    overwrite: bool,
+) -> None:
+    """Compare the probabilities of an acceptable and an unacceptable sentence, as BLiMP does.
+
+    FILE has a JSON object on each line, with the keys sentence_good and sentence_bad (raw text), UID (the paradigm) and
+    linguistics_term (the phenomenon). It can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl files.
+
+    A sentence is more probable if the sum of its log probabilities, sentence end included, is higher: in the forward
+    direction, the backward direction, or both added. Ties count as wrong. Accuracies are means over paradigms.
+    """
+    from elmokit.io.checksums import file_digest
+    from elmokit.io.figures import check_figure_path
+    from elmokit.io.text_files import find_text_files
+    from elmokit.scoring.language_model import LanguageModel
+    from elmokit.scoring.minimal_pairs import (
+        evaluate_minimal_pairs,
+        read_minimal_pairs,
+        read_published_accuracies,
+    )
+
+    if figure is not None:
+        check_figure_path(figure, overwrite)
+    paths = find_text_files(files, reread=True, pattern="*.jsonl*")
+    known = None if published is None else read_published_accuracies(published)
+    paradigms = read_minimal_pairs(paths)
+    tokenize = choose_tokenizer(tokenizer)
+    opened = LanguageModel.from_pretrained(model, options=options, device=device).model
+    settings = {"tokenizer": tokenizer, "texts": [file_digest(path) for path in paths]}
+    with resumable_parts(keep, opened, settings) as parts, ProgressBar("sentences") as progress:
+        result = evaluate_minimal_pairs(opened, paradigms, tokenize, published=known, parts=parts, progress=progress)
+    if figure is not None:
+        result.draw(figure, overwrite)
+    click.echo(as_text(result.to_dict()) if as_json else result.to_text(by_paradigm))
+
+
+@contextlib.contextmanager
+def resumable_parts(folder: Path | None, model: PretrainedBiLM, settings: dict[str, Any]) -> Iterator[PartResults]:
+    """Yield the finished parts of an evaluation, and say how to resume it if the user stops it.
+
+    Args:
+        folder: Where they are kept; None to keep nothing.
+        model: The model.
+        settings: What else the results depend on.
+    """
+    from elmokit.fingerprint import prediction_fingerprint
+    from elmokit.io.part_results import PartResults
+
+    settings = {"model": prediction_fingerprint(model, "warm"), **settings}
+    parts = PartResults(folder, settings)
+    with resumable_command(lambda: this_command() if parts else None), parts:
+        yield parts
+
+
+def choose_tokenizer(name: str) -> Callable[[str], list[str]]:
+    """Return the function of a name that ``tokenizer_option`` accepts."""
+    from elmokit.io.text_files import split_tokens
+    from elmokit.text.tokenize import treebank_tokenizer
+
+    return treebank_tokenizer() if name == "treebank" else split_tokens
+
+
+def as_text(facts: dict[str, Any]) -> str:
+    """Format the facts of a result as JSON."""
+    return json.dumps(facts, indent=2, ensure_ascii=False)

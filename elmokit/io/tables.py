@@ -1,0 +1,33 @@
+"""Tables of results, as aligned text for a terminal and as Markdown for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column holds names and whose other columns hold numbers, already formatted."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_text(self) -> str:
+        """Return aligned columns: names to the left, numbers to the right."""
+        cells = [self.head, *self.rows]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(self.head))]
+        lines = (
+            "  ".join(
+                cell.rjust(width) if column else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in cells
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+    def to_markdown(self) -> str:
+        """Return a Markdown table."""
+        separator = ["---", *["---:"] * (len(self.head) - 1)]
+        rows = ([cell.replace("|", "\\|") for cell in row] for row in (self.head, separator, *self.rows))
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
