@@ -1,7 +1,7 @@
 """Train an ELMo on pairs of sentences with sentence-transformers, save it, and load it again.
 
 pip install 'elmokit[sentence-transformers]'
-python examples/integrations/sentence-transformers.py
+python examples/integrations/with-sentence-transformers.py
 """
 
 from __future__ import annotations
