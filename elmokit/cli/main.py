@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": ("elmokit.cli.evaluate", "Measure how good a model is: perplexity, minimal pairs, probes and more."),
     "task": ("elmokit.cli.task", "Train, evaluate and apply task models (NER, SST, NLI, SRL, coreference, QA)."),
     "neighbours": ("elmokit.cli.neighbours", "Find the most similar word occurrences in a corpus."),
+    "serve": ("elmokit.cli.serve", "Answer requests over HTTP, and explore a model in a browser."),
     "allennlp-elmo": ("elmokit.cli.allennlp_elmo", "Run `allennlp elmo` with the options of AllenNLP."),
     "allennlp-vocab": (
         "elmokit.cli.allennlp_elmo",

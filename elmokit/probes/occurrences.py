@@ -262,11 +262,41 @@ class OccurrenceIndex:
         Raises:
             ConfigError: The layer does not exist, or the index was built with another model.
         """
+        self.check_model(elmo)
+        (array,) = elmo.embed([words])
+        return self.search(array, words, token, layers, n_neighbours, among, min_count)
+
+    def check_model(self, elmo: Elmo) -> None:
+        """Check that the index was built with a model.
+
+        Raises:
+            ConfigError: It was built with another one.
+        """
         if model_digest(elmo) != self.settings["model"]:
             raise ConfigError(
                 f"{self.path} was built with another model: {self.settings['model_name'] or 'the included one'}. Use "
                 "that model, or build an index with this one."
             )
+
+    def search(
+        self,
+        vectors: NDArray[np.float32],
+        words: Sequence[str],
+        token: int,
+        layers: Sequence[int] | None = None,
+        n_neighbours: int = 5,
+        among: Among = "any",
+        min_count: int = 1,
+    ) -> Neighbours:
+        """Find the neighbours of a word in a sentence whose vectors are known.
+
+        Args:
+            vectors: All layers of the sentence, ``(layers, tokens, dim)``, from the model of the index.
+            words, token, layers, n_neighbours, among, min_count: As in :meth:`neighbours`.
+
+        Raises:
+            ConfigError: The layer does not exist.
+        """
         chosen = list(self.layers) if layers is None else list(layers)
         for layer in chosen:
             if layer not in self.layers:
@@ -276,8 +306,7 @@ class OccurrenceIndex:
                 )
         if n_neighbours < 1:
             raise ConfigError(f"The number of neighbours is {n_neighbours}; it must be at least 1.")
-        (array,) = elmo.embed([words])
-        query = _unit(array[:, token])
+        query = _unit(vectors[:, token])
         return Neighbours(
             list(words),
             token,

@@ -1,0 +1,270 @@
+"""Compute requests that wait at the same time together.
+
+A thread takes sentences from the queue, up to a number of tokens, computes them with one call of the model, and
+delivers the results to the event loop. The thread is the only one that computes, so models need no locks, and the next
+batch starts without waiting for the event loop.
+
+Sentences are taken from the waiting requests in turn, a few of each, so that a request with thousands of sentences
+does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from elmokit.text.batching import N_BOUNDARIES
+
+TURN_SENTENCES = 16
+"""Sentences that are taken from a request before it is another request's turn."""
+
+Compute = Callable[[list[Any]], Iterable[Any]]
+"""Maps items to one result each, in their order. The result of an item does not depend on the others."""
+
+
+class QueueFull(Exception):
+    """The queue is full.
+
+    Attributes:
+        retry_after: Seconds after which there will probably be room.
+    """
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("the queue is full")
+        self.retry_after = retry_after
+
+
+class BatchObserver(Protocol):
+    """What is informed about batches, for metrics."""
+
+    def batch_computed(self, n_requests: int, n_sentences: int, n_tokens: int, seconds: float) -> None:
+        """Record a batch."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A request in the queue."""
+
+    key: Hashable
+    compute: Compute
+    items: Sequence[Any]
+    sizes: Sequence[int]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[list[Any]]
+    arrived: float
+    n_taken: int = 0
+    results: dict[int, Any] = field(default_factory=dict)
+    is_dropped: bool = False
+
+    @property
+    def n_open_tokens(self) -> int:
+        return sum(self.sizes[self.n_taken :])
+
+    def resolve(self, error: BaseException | None = None) -> None:
+        """Deliver the results, or an error, in the event loop."""
+
+        def deliver() -> None:
+            if self.future.done():
+                return
+            if error is not None:
+                self.future.set_exception(error)
+            else:
+                self.future.set_result([self.results[number] for number in range(len(self.items))])
+
+        # The loop is closed if the server was stopped without waiting for its requests.
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(deliver)
+
+
+class Batcher:
+    """A bounded queue of requests, and the thread that computes them.
+
+    Args:
+        batch_tokens: Tokens, with sentence boundaries, that are computed together.
+        wait_seconds: How long the first request of a batch waits for others.
+        max_requests, max_tokens: Limits of the queue.
+        observer: Informed about each batch.
+
+    Example:
+        >>> batcher = Batcher(batch_tokens=8192, wait_seconds=0.002, max_requests=100, max_tokens=10**6)
+        >>> batcher.start()
+        >>> vectors = await batcher.run("vectors", elmo.embed, [["The", "bank"]], [2])
+        >>> batcher.stop()
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_tokens: int,
+        wait_seconds: float,
+        max_requests: int,
+        max_tokens: int,
+        observer: BatchObserver | None = None,
+    ) -> None:
+        self.batch_tokens, self.wait_seconds = batch_tokens, wait_seconds
+        self.max_requests, self.max_tokens = max_requests, max_tokens
+        self.observer = observer
+        self._changed = threading.Condition()
+        # For each kind of computation its requests, the kind that waits longest first.
+        self._queues: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
+        self._n_requests = self._n_tokens = 0
+        self._tokens_per_second = 5000.0
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._work, name="elmokit-compute", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Compute what is waiting, then stop the thread."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread accepts requests."""
+        return self._thread.is_alive() and not self._is_stopping
+
+    @property
+    def n_waiting_requests(self) -> int:
+        """Number of requests in the queue or in the batch that is computed."""
+        return self._n_requests
+
+    @property
+    def n_waiting_tokens(self) -> int:
+        """Number of tokens in the queue."""
+        return self._n_tokens
+
+    async def run(self, key: Hashable, compute: Compute, items: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
+        """Compute items together with those of other requests.
+
+        If the caller is cancelled, its items that are still waiting are dropped.
+
+        Args:
+            key: Names the computation: items of requests with equal keys are computed by one call.
+            compute: The computation. It runs in the thread.
+            items: What to compute.
+            lengths: The number of tokens of each item.
+
+        Returns:
+            One result per item.
+
+        Raises:
+            QueueFull: There is no room for the request.
+        """
+        if not items:
+            return []
+        sizes = [length + N_BOUNDARIES for length in lengths]
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(key, compute, items, sizes, loop, loop.create_future(), time.monotonic())
+        with self._changed:
+            # A request that is larger than the queue is accepted if nothing else waits.
+            is_full = self._n_requests and self._n_tokens + sum(sizes) > self.max_tokens
+            if is_full or self._n_requests >= self.max_requests or self._is_stopping:
+                raise QueueFull(max(1.0, self._n_tokens / self._tokens_per_second))
+            self._queues.setdefault(key, deque()).append(waiting)
+            self._n_requests += 1
+            self._n_tokens += sum(sizes)
+            self._changed.notify()
+        try:
+            return await waiting.future
+        finally:
+            with self._changed:
+                self._n_requests -= 1
+                if not waiting.future.done() or waiting.future.cancelled():
+                    self._drop(waiting)
+
+    def _drop(self, waiting: _Waiting) -> None:
+        """Remove what was not taken yet from the queue."""
+        waiting.is_dropped = True
+        queue = self._queues.get(waiting.key)
+        if queue is not None and waiting in queue:
+            self._n_tokens -= waiting.n_open_tokens
+            queue.remove(waiting)
+            if not queue:
+                del self._queues[waiting.key]
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queues and not self._is_stopping:
+                    self._changed.wait()
+                if not self._queues:
+                    return
+                self._wait_for_others()
+                taken = self._take() if self._queues else []
+            if taken:
+                self._compute(taken)
+
+    def _wait_for_others(self) -> None:
+        """Wait until the batch is full or its first request has waited long enough."""
+        while self._queues and not self._is_stopping:
+            queue = next(iter(self._queues.values()))
+            remaining = queue[0].arrived + self.wait_seconds - time.monotonic()
+            if remaining <= 0 or sum(one.n_open_tokens for one in queue) >= self.batch_tokens:
+                return
+            self._changed.wait(remaining)
+
+    def _take(self) -> list[tuple[_Waiting, int]]:
+        """Take the next batch: requests with the numbers of their items."""
+        key, queue = self._queues.popitem(last=False)
+        taken: list[tuple[_Waiting, int]] = []
+        n_tokens = 0
+        while queue and (not taken or n_tokens < self.batch_tokens):
+            waiting = queue.popleft()
+            for _ in range(TURN_SENTENCES):
+                if waiting.n_taken == len(waiting.items):
+                    break
+                size = waiting.sizes[waiting.n_taken]
+                if taken and n_tokens + size > self.batch_tokens:
+                    n_tokens = self.batch_tokens  # ends the batch; the item is the next one's first
+                    break
+                taken.append((waiting, waiting.n_taken))
+                waiting.n_taken += 1
+                n_tokens += size
+                self._n_tokens -= size
+            if waiting.n_taken < len(waiting.items):
+                # Back to the end: the next turn is another request's.
+                queue.append(waiting)
+        if queue:
+            self._queues[key] = queue  # at the end: other kinds come first
+        return taken
+
+    def _compute(self, taken: list[tuple[_Waiting, int]]) -> None:
+        first, _ = taken[0]
+        started = time.monotonic()
+        requests = list(dict.fromkeys(waiting for waiting, _ in taken))
+        try:
+            self._store(taken, first.compute)
+        except Exception:
+            # One request must not fail because of another: compute each alone.
+            for waiting in requests:
+                try:
+                    self._store([one for one in taken if one[0] is waiting], waiting.compute)
+                except Exception as error:
+                    with self._changed:
+                        self._drop(waiting)
+                    waiting.resolve(error)
+        for waiting in requests:
+            if len(waiting.results) == len(waiting.items):
+                waiting.resolve()
+        seconds = time.monotonic() - started
+        n_tokens = sum(waiting.sizes[number] for waiting, number in taken)
+        self._tokens_per_second += 0.1 * (n_tokens / max(seconds, 1e-6) - self._tokens_per_second)
+        if self.observer is not None:
+            self.observer.batch_computed(len(requests), len(taken), n_tokens, seconds)
+
+    @staticmethod
+    def _store(taken: list[tuple[_Waiting, int]], compute: Compute) -> None:
+        for (waiting, number), result in zip(
+            taken, compute([waiting.items[number] for waiting, number in taken]), strict=True
+        ):
+            waiting.results[number] = result

@@ -1,0 +1,74 @@
+"""The settings of ``elmokit serve``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from elmokit.config import check_at_least, check_at_most, check_choice, check_not_negative, check_positive, setting
+
+Pooling = Literal["auto", "whitened", "sif", "mean"]
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Address, limits and batching of the server.
+
+    Raises:
+        ConfigError: A value is not valid.
+    """
+
+    host: str = setting("127.0.0.1", "Address to listen on. 0.0.0.0 accepts requests from other machines.", "Server")
+    port: int = setting(8000, "Port to listen on. 0 takes a free one, which is printed.", "Server")
+    workers: int = setting(1, "Number of processes. They share the memory of the weights.", "Server")
+    token_file: str | None = setting(
+        None,
+        "File with a token that requests to /v1 and /metrics must send as `Authorization: Bearer TOKEN`. The "
+        "environment variable ELMOKIT_SERVE_TOKEN sets it too.",
+        "Server",
+        is_path=True,
+    )
+    cors_origins: tuple[str, ...] = setting(
+        (), "Origin of a web page that browsers may send requests from, such as https://example.org.", "Server"
+    )
+    name: str | None = setting(None, "Name of the model in requests. By default, that of its file.", "Model")
+    pooling: Pooling = setting(
+        "auto",
+        "How /v1/embeddings combines the vectors of tokens (docs/sentence-vectors.md). By default, the whitening that "
+        "is stored with the model, else sif, else mean.",
+        "Model",
+    )
+    index: str | None = setting(
+        None,
+        "Index to search for neighbors, from `elmokit neighbours index`. By default, one over the example sentences.",
+        "Model",
+        is_path=True,
+    )
+    tokenize: bool = setting(
+        True, "Split texts as in the Penn Treebank; otherwise at spaces.", "Model", off_flag="--split-at-spaces"
+    )
+    batch_tokens: int = setting(8192, "Tokens that are taken from the queue to be computed together.", "Batching")
+    batch_wait_ms: float = setting(2.0, "How long the first request waits for others to join it.", "Batching")
+    queue_requests: int = setting(2048, "Requests that may wait. More are answered with 429.", "Limits")
+    queue_tokens: int = setting(1 << 20, "Tokens that may wait. More are answered with 429.", "Limits")
+    max_body_mib: int = setting(8, "Largest body of a request, in MiB.", "Limits")
+    max_texts: int = setting(2048, "Most texts in a request.", "Limits")
+    max_text_characters: int = setting(65_536, "Longest text.", "Limits")
+    max_request_tokens: int = setting(65_536, "Most tokens in a request.", "Limits")
+    timeout_seconds: float = setting(60.0, "Longest time that a request may wait and be computed.", "Limits")
+    body_timeout_seconds: float = setting(30.0, "Longest time that a client may take to send a body.", "Limits")
+    stop_timeout_seconds: int = setting(
+        30, "Longest time to answer the accepted requests after SIGTERM or Ctrl-C.", "Limits"
+    )
+
+    def __post_init__(self) -> None:
+        check_choice("pooling", self.pooling, ("auto", "whitened", "sif", "mean"))
+        for name in ("workers", "batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
+            check_at_least(name, getattr(self, name), 1)
+        for name in ("max_text_characters", "max_request_tokens", "stop_timeout_seconds"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("port", self.port, 0)
+        check_at_most("port", self.port, 65_535)
+        check_not_negative("batch_wait_ms", self.batch_wait_ms)
+        check_positive("timeout_seconds", self.timeout_seconds)
+        check_positive("body_timeout_seconds", self.body_timeout_seconds)

@@ -1,0 +1,116 @@
+"""The bodies of requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StrictInt, WithJsonSchema
+
+Text = str | list[str]
+"""A text, or its tokens."""
+
+_TOKENS = {"type": "array", "items": {"type": "string"}}
+_SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or a list of its tokens."}
+_TEXTS_SCHEMA = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKENS]}}],
+    "description": "A text, a list of texts, or a list of lists of tokens.",
+}
+
+
+def check_text(value: Any, what: str = "the text") -> Any:
+    """Check that a JSON value is a text or a list of tokens, which UTF-8 can represent.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, list):
+        for token in value:
+            if isinstance(token, int):
+                raise ValueError(f"{what} is a list of numbers, but tokens are strings here. Send a list of strings.")
+            if not isinstance(token, str):
+                raise ValueError(f"{what} must be a string or a list of strings.")
+    elif not isinstance(value, str):
+        raise ValueError(f"{what} must be a string or a list of strings.")
+    for part in [value] if isinstance(value, str) else value:
+        try:
+            part.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"{what} has half of a surrogate pair, which is not a character.") from None
+    return value
+
+
+def _check_texts(value: Any) -> list[Text]:
+    if isinstance(value, str):
+        return [check_text(value)]
+    if not isinstance(value, list):
+        raise ValueError("expected a string, a list of strings, or a list of lists of tokens.")
+    if value and isinstance(value[0], int):
+        raise ValueError("expected strings, but got numbers. The tokens of this server are words, not ids.")
+    return [check_text(one, f"text {number}") for number, one in enumerate(value)]
+
+
+Texts = Annotated[list[Text], PlainValidator(_check_texts), WithJsonSchema(_TEXTS_SCHEMA)]
+Sentence = Annotated[Text, PlainValidator(check_text), WithJsonSchema(_SENTENCE_SCHEMA)]
+Encoding = Annotated[
+    Literal["float", "base64"],
+    Field(description="float: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
+]
+
+
+class _ServeRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[str | None, Field(description="The name of the model, from GET /v1/models.")] = None
+
+
+class EmbeddingsRequest(_ServeRequest):
+    """A request for one vector per text, as in the OpenAI API."""
+
+    input: Texts
+    encoding_format: Encoding = "float"
+    dimensions: Annotated[
+        int | None, Field(strict=True, ge=1, description="Keep only the first dimensions of each vector.")
+    ] = None
+    user: Annotated[str | None, Field(description="Accepted and not used.")] = None
+
+
+class TokensRequest(_ServeRequest):
+    """A request for the vectors of each token."""
+
+    input: Texts
+    layers: Annotated[
+        Literal["all", "top", "average", "mix"] | StrictInt | list[StrictInt],
+        Field(description="Layer 0 is context-free. average is the plain mean, mix the model's own weighted sum."),
+    ] = "all"
+    encoding_format: Encoding = "float"
+
+
+class SurprisalRequest(_ServeRequest):
+    """A request for the surprisal of each token, in nats."""
+
+    input: Texts
+    n_expected: Annotated[
+        int, Field(strict=True, ge=0, le=50, description="How many of the most expected words to list per token.")
+    ] = 0
+
+
+class SubstitutesRequest(_ServeRequest):
+    """A request for the words that the model expects at a position."""
+
+    sentence: Sentence
+    position: Annotated[int, Field(strict=True, description="Index of the token, from 0.")]
+    n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
+
+
+class NeighboursRequest(_ServeRequest):
+    """A request for the occurrences in the index that are most similar to a token."""
+
+    sentence: Sentence
+    position: Annotated[int, Field(strict=True, description="Index of the token, from 0.")]
+    layers: Annotated[list[StrictInt] | None, Field(description="Layers from 1. By default, all.")] = None
+    n: Annotated[int, Field(strict=True, ge=1, le=100, description="How many neighbors per layer.")] = 5
+    among: Annotated[
+        Literal["any", "same", "other"],
+        Field(description="Search occurrences of any word, of the same word only, or of other words only."),
+    ] = "any"
+    min_count: Annotated[int, Field(strict=True, ge=1, description="Least count of context-free neighbors.")] = 1

@@ -1,0 +1,149 @@
+"""Everything that the server computes, without HTTP."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.io.text_files import split_tokens
+from elmokit.probes.occurrences import OccurrenceIndex, build_index
+from elmokit.scoring.substitutes import Direction, Substitute, all_substitutes
+from elmokit.scoring.surprisal import Surprisal, softmax_and_vocabulary, surprisals
+from elmokit.sentence_vectors import SentenceEmbedder
+from elmokit.serve.config import Pooling, ServeConfig
+from elmokit.serve.examples import SENTENCES
+from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.weights.describe import describe
+from elmokit.weights.open import DEFAULT_MODEL
+from elmokit.weights.tf_hub import MIX
+
+BOTH: Direction = "both"
+EXAMPLES = "example sentences"
+
+
+class ServedModel:
+    """A model with what its endpoints need: sentence embedder, language model, tokenizer and index.
+
+    The methods that compute map a list of sentences to one result each, and are called by one thread at a time.
+
+    Args:
+        elmo: The model.
+        config: The settings of the server.
+
+    Raises:
+        ConfigError: The model cannot be used as the settings say.
+        OutputError: There is no index at its path, or it is damaged.
+        MissingExtraError: The tokenizer is not installed.
+    """
+
+    def __init__(self, elmo: Elmo, config: ServeConfig) -> None:
+        self.elmo = elmo
+        source = elmo.model.source
+        self.name = config.name or (source.name if source is not None else DEFAULT_MODEL)
+        self.tokenize: Callable[[str], list[str]] = treebank_tokenizer() if config.tokenize else split_tokens
+        self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
+        if self.mix is not None:
+            stored = elmo.model.card[MIX]
+            names = {"weight": torch.tensor(stored["weights"]), "gamma": torch.tensor(stored["gamma"])}
+            elmo.mixes[0].load_state_dict(names)
+        self._index_folder: tempfile.TemporaryDirectory[str] | None = None
+        if config.index is None:
+            self._index_folder = tempfile.TemporaryDirectory(prefix="elmokit-serve-")
+            self.index = build_index(elmo, _example_sentences, Path(self._index_folder.name) / "index")
+            self.index_name = EXAMPLES
+        else:
+            self.index = OccurrenceIndex(config.index)
+            self.index.check_model(elmo)
+            self.index_name = Path(config.index).name
+        self.elmo.embed([["warm", "up"]])  # packs the weights, so that the first request does not wait for it
+
+    @property
+    def directions(self) -> list[Direction]:
+        """The directions in which the model reads."""
+        return ["backward" if backward else "forward" for backward in self.elmo.bilm.config.read_backward]
+
+    @cached_property
+    def can_predict(self) -> bool:
+        """Whether the model has a softmax and vocabulary, for surprisal and substitutes."""
+        try:
+            softmax_and_vocabulary(self.elmo.model)
+        except ModelNotFoundError:
+            return False
+        return True
+
+    @property
+    def mix(self) -> dict[str, Any] | None:
+        """The weights and gamma of the scalar mix that came with the model, or None."""
+        stored = self.elmo.model.card.get(MIX)
+        if not isinstance(stored, dict):
+            return None
+        raw = np.asarray(stored["weights"], np.float64)
+        weights = np.exp(raw - raw.max())
+        return {"weights": (weights / weights.sum()).tolist(), "gamma": float(stored["gamma"])}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``GET /v1/models`` says about the model."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "elmokit",
+            "n_layers": self.elmo.n_layers,
+            "dim": self.elmo.output_dim,
+            "directions": self.directions,
+            "can_predict": self.can_predict,
+            "mix": self.mix,
+            "embeddings": {"pooling": self.pooling, "dim": self.embedder.dim},
+            "index": {
+                "name": self.index_name,
+                "n_sentences": self.index.n_sentences,
+                "n_tokens": self.index.n_tokens,
+            },
+            "about": {key: value for key, value in describe(self.elmo.model).items() if key not in ("path", "card")},
+        }
+
+    def sentence_vectors(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[np.float32]]:
+        """Compute one vector of length 1 per sentence."""
+        return list(self.embedder.embed(sentences))
+
+    def token_vectors(self, layers: Any) -> Callable[[Sequence[Sequence[str]]], list[NDArray[np.float32]]]:
+        """Return the function that computes token vectors of the given layers, as ``Elmo.embed``.
+
+        Raises:
+            ConfigError: A layer does not exist, or there is no mix.
+        """
+        if layers == "mix" and self.mix is None:
+            raise ConfigError("layers is 'mix', but this model has no scalar mix of its own. Choose 'average'.")
+        self.elmo.embed([], layers=layers)  # checks the layers
+        return partial(self.elmo.embed, layers=layers)
+
+    def surprisals(self, sentences: Sequence[Sequence[str]]) -> list[Surprisal]:
+        """Compute the surprisal of each token of each sentence."""
+        return list(surprisals(self.elmo.model, sentences))
+
+    def expected(self, sentences: Sequence[Sequence[str]], n: int) -> list[dict[str, list[list[Substitute]]]]:
+        """Find the words that each direction, and both together, expect at each token."""
+        names: list[Direction] = [*self.directions, *([BOTH] if len(self.directions) > 1 else [])]
+        found = [all_substitutes(self.elmo.model, sentences, name, n) for name in names]
+        return [dict(zip(names, one, strict=True)) for one in zip(*found, strict=True)]
+
+
+def _example_sentences() -> Any:
+    return (sentence.split() for sentence in SENTENCES)
+
+
+def _sentence_embedder(elmo: Elmo, pooling: Pooling) -> tuple[SentenceEmbedder, str]:
+    """Create the sentence embedder that a setting names, and return the pooling that it has."""
+    if pooling == "auto":
+        has_vocabulary = elmo.model.vocabulary is not None
+        pooling = "whitened" if elmo.model.whitening is not None else "sif" if has_vocabulary else "mean"
+    return SentenceEmbedder.by_name(elmo, pooling), pooling
