@@ -11,7 +11,9 @@ from pathlib import Path
 import elmokit
 
 PACKAGE = Path(elmokit.__file__).parent
-FOREIGN = "compat"  # classes there keep the names of the programs they replace, such as ``Elmo`` and ``ScalarMix``
+# Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``; in integrations
+# they follow the naming of the library, such as ``ElmoConfig`` for a config of transformers.
+FOREIGN = ("compat", "integrations")
 
 
 def public_definitions(kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> dict[str, list[str]]:
@@ -19,7 +21,7 @@ def public_definitions(kind: type[ast.ClassDef] | type[ast.FunctionDef]) -> dict
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)
-        if inside.parts[0] == FOREIGN:
+        if inside.parts[0] in FOREIGN:
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, kind) and not node.name.startswith("_"):

@@ -8,6 +8,7 @@ MODULES = {
     "arrow": ["pyarrow", "pandas", "polars", "duckdb"],
     "batch": ["pyarrow", "datasets"],
     "sklearn": ["sklearn", "nltk", "pandas"],
+    "transformers": ["transformers", "minicons", "accelerate", "nltk"],
     "sentence-transformers": ["sentence_transformers", "accelerate", "datasets", "nltk"],
 }
 """The modules that the tests, the example and the how-to page of an integration import."""
