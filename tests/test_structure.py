@@ -11,8 +11,8 @@ from pathlib import Path
 import elmokit
 
 PACKAGE = Path(elmokit.__file__).parent
-# Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``; in integrations
-# they follow the naming of the library, such as ``ElmoConfig`` for a config of transformers.
+# Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``. Those in
+# integrations follow the naming of the library, such as ``ElmoConfig`` for a config of transformers.
 FOREIGN = ("compat", "integrations")
 
 
