@@ -113,6 +113,71 @@ def minimal_pairs(
     click.echo(as_text(result.to_dict()) if as_json else result.to_text(by_paradigm))
 
 
+@evaluate.command("reading-times", short_help="Does surprisal explain how long people read a word (Natural Stories)?")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@model_option
+@options_option
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    help="Tokenized text, to count word frequencies and to train a 5-gram to compare with; can be repeated. Best the "
+    "model's training text. Needs about 50 bytes of memory per token.",
+)
+@keep_option
+@json_option
+@figure_option
+@device_option
+@overwrite_option
+def reading_times(
+    folder: Path,
+    model: str | None,
+    options: str | None,
+    texts: tuple[str, ...],
+    keep: Path | None,
+    as_json: bool,
+    figure: Path | None,
+    device: str | None,
+    overwrite: bool,
+) -> None:
+    """Measure how well the surprisal of each word explains the time that people take to read it.
+
+    DIR has the files words.tsv and processed_wordinfo.tsv of Natural Stories, and optionally all_stories_gpt3.csv, the
+    log probabilities of a large model, which is then shown too. They can be compressed (.gz, .xz, .zst).
+
+    A linear regression on length, log frequency and surprisal, of a word and the two words before it, is compared with
+    one without surprisal, on stories that it was not fitted on. Forward surprisal is what a reader could know; backward
+    surprisal is a control.
+    """
+    from elmokit.io.checksums import file_digest
+    from elmokit.io.figures import check_figure_path
+    from elmokit.io.text_files import find_text_files
+    from elmokit.scoring.language_model import LanguageModel
+    from elmokit.scoring.natural_stories import WORDS, find_file, read_large_model, read_natural_stories
+    from elmokit.scoring.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
+
+    if figure is not None:
+        check_figure_path(figure, overwrite)
+    stories = read_natural_stories(folder)
+    large = read_large_model(folder, stories)
+    paths = find_text_files(texts) if texts else []
+    opened = LanguageModel.from_pretrained(model, options=options, device=device).model
+    words = find_file(folder, WORDS)
+    settings = {"words": words and file_digest(words), "texts": [[path.name, path.stat().st_size] for path in paths]}
+    with resumable_parts(keep, opened, settings) as parts, ProgressBar("") as progress:
+        result = evaluate_reading_times(
+            opened,
+            stories,
+            text=paths,
+            others=None if large is None else {LARGE_MODEL_NAME: large},
+            parts=parts,
+            progress=progress,
+        )
+    if figure is not None:
+        result.draw(figure, overwrite)
+    click.echo(as_text(result.to_dict()) if as_json else result.to_text())
+
+
 @contextlib.contextmanager
 def resumable_parts(folder: Path | None, model: PretrainedBiLM, settings: dict[str, Any]) -> Iterator[PartResults]:
     """Yield the finished parts of an evaluation, and say how to resume it if the user stops it.
