@@ -21,6 +21,8 @@ from elmokit.cli.common import (
     this_command,
 )
 from elmokit.cli.options import OutputPath
+from elmokit.config import check_at_least
+from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -176,6 +178,90 @@ def reading_times(
     if figure is not None:
         result.draw(figure, overwrite)
     click.echo(as_text(result.to_dict()) if as_json else result.to_text())
+
+
+@evaluate.command(short_help="Do cosines of vectors agree with people (STS benchmark, word pairs)?")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@model_option
+@options_option
+@click.option(
+    "--columns",
+    metavar="A,B,SCORE",
+    help="The columns of the two sentences or words and of the score, from 1, if FILE has more than three.",
+)
+@click.option("--smoothing", "smoothings", multiple=True, type=float, help="Values of a for sif.  [default: 0.0003]")
+@click.option("--whiten", "texts", multiple=True, help="Tokenized text to fit a whitening on; can be repeated.")
+@click.option("--sentences", default=2000, show_default=True, help="Sentences of each --whiten to use.")
+@tokenizer_option
+@keep_option
+@json_option
+@figure_option
+@device_option
+@overwrite_option
+def similarity(
+    files: tuple[Path, ...],
+    model: str | None,
+    options: str | None,
+    columns: str | None,
+    smoothings: tuple[float, ...],
+    texts: tuple[str, ...],
+    sentences: int,
+    tokenizer: str,
+    keep: Path | None,
+    as_json: bool,
+    figure: Path | None,
+    device: str | None,
+    overwrite: bool,
+) -> None:
+    """Compare the cosine of two sentence or word vectors with the similarity that people gave the pair.
+
+    FILE has two sentences or words and a score in each row: CSV as the STS benchmark if it is named .csv, else columns
+    separated by tabs or spaces, as in lists of word pairs. A header is skipped.
+
+    Token vectors are pooled in every way: each layer, their average and all concatenated; with equal weights (mean) and
+    with less weight for frequent words (sif); and with the whitening that the model stores.
+    """
+    from itertools import islice
+
+    from elmokit.embedder import Elmo
+    from elmokit.io.checksums import file_digest
+    from elmokit.io.figures import check_figure_path
+    from elmokit.io.text_files import find_text_files, read_sentences
+    from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
+
+    if figure is not None:
+        check_figure_path(figure, overwrite)
+    check_at_least("--sentences", sentences, 2)
+    tokenize, chosen = choose_tokenizer(tokenizer), _three_columns(columns)
+    pairs = {str(path): read_scored_pairs(path, tokenize, chosen) for path in files}
+    whiten_paths = find_text_files(texts) if texts else []
+    whiten = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
+    elmo = Elmo.from_pretrained(model, options=options, device=device)
+    settings = {
+        "tokenizer": tokenizer,
+        "columns": columns,
+        "smoothing": smoothings,
+        "sentences": sentences,
+        "texts": [file_digest(path) for path in (*files, *whiten_paths)],
+    }
+    given = {"smoothings": smoothings} if smoothings else {}
+    with resumable_parts(keep, elmo.model, settings) as parts, ProgressBar("pairs") as progress:
+        result = evaluate_similarity(elmo, pairs, whiten=whiten, parts=parts, progress=progress, **given)
+    if figure is not None:
+        result.draw(figure, overwrite)
+    click.echo(as_text(result.to_dict()) if as_json else result.to_text())
+
+
+def _three_columns(text: str | None) -> tuple[int, int, int] | None:
+    if text is None:
+        return None
+    try:
+        first, second, score = (int(number) for number in text.split(","))
+    except ValueError:
+        first = second = score = 0
+    if min(first, second, score) < 1:
+        raise ConfigError(f"--columns is {text!r}; give three column numbers from 1, such as 1,2,4.")
+    return first, second, score
 
 
 @contextlib.contextmanager
