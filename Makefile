@@ -1,6 +1,7 @@
 # make demo   set up, then embed examples/sentences.txt
 # make test   run all tests      make quick   skip the slow ones
 # make check  lint and type-check
+# make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name a compiler
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
 
@@ -12,7 +13,7 @@ BENCH ?= bench
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick check integrations bench clean
+.PHONY: demo test quick check wheel integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -28,6 +29,9 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+wheel:
+	PYTHON=$(PYTHON) .ci/wheel dist
+
 integrations: $(VENV)/installed-dev
 	$(BIN)/nox
 
@@ -36,7 +40,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/inference.py --report --work $(BENCH) --figure $(BENCH)/speed
 
 clean:
-	rm -rf $(VENV) vectors.hdf5
+	rm -rf $(VENV) vectors.hdf5 dist
 
 $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)

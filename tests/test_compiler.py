@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from elmokit.nn.kernels import compiler, instruction_sets
+from elmokit.nn.kernels import c_sources, compiler, instruction_sets
 from elmokit.nn.kernels.instruction_sets import InstructionSet
 from elmokit.nn.kernels.packed_linear import PackedLinear
 
@@ -25,6 +25,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         cache = tmp_path_factory.mktemp("cache")
         monkeypatch.setenv("ELMOKIT_CACHE", str(cache))
+        monkeypatch.setattr(compiler, "PACKAGED_LIBRARIES", cache)
         forget_library()
         if compiler.load_library() is None:
             pytest.skip(compiler.why_unavailable())
@@ -35,8 +36,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Nothing built yet; the cache is an empty folder."""
+    """Nothing built yet; the cache is an empty folder, and the package carries no library."""
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiler, "PACKAGED_LIBRARIES", tmp_path / "package")
     forget_library()
     yield tmp_path
     monkeypatch.undo()
@@ -55,6 +57,16 @@ def built(fresh: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     forget_library()
     (library,) = (fresh / "kernels").iterdir()
     return library
+
+
+@pytest.fixture
+def packaged(fresh: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library in the package, as a wheel carries it, and no compiler."""
+    monkeypatch.setenv("CC", "false")
+    name = instruction_sets.available_sets()[0]
+    prefix = c_sources.packaged_prefix(name, instruction_sets.INSTRUCTION_SETS[name])
+    (fresh / "package").mkdir()
+    return Path(shutil.copy(compiled, fresh / "package" / f"{prefix}-{c_sources.digest(compiled.read_bytes())}.so"))
 
 
 def forget_library() -> None:
@@ -199,11 +211,62 @@ def test_without_a_compiler_the_layers_still_work(command: str, fresh: Path, mon
         torch.testing.assert_close(linear(inputs), F.linear(inputs, linear.weight, linear.bias))
 
 
+def test_the_library_of_the_package_needs_neither_compiler_nor_cache(packaged: Path) -> None:
+    library = compiler.load_library()
+    assert library is not None
+    assert library.instructions == instruction_sets.available_sets()[0]
+    assert list(packaged.parents[1].iterdir()) == [packaged.parent]
+
+
+def test_a_changed_library_of_the_package_is_not_loaded(packaged: Path) -> None:
+    with packaged.open("ab") as file:
+        file.write(b"\0")
+    with pytest.warns(UserWarning, match="Install elmokit again"):
+        assert compiler.load_library() is None
+
+
+def test_a_library_of_other_sources_is_not_loaded(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c_sources, "source_files", lambda: {"changed.c": b""})
+    assert compiler.load_library() is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "package_mode", "is_safe"),
+    [
+        (0o644, 0o644, True),
+        (0o664, 0o664, True),  # an installation of a group
+        (0o664, 0o644, False),
+        (0o646, 0o644, False),
+    ],
+)
+def test_a_library_of_the_package_is_loaded_if_the_rest_is_as_writable(
+    mode: int, package_mode: int, is_safe: bool, packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = packaged.with_name("module.py")
+    package.touch()
+    package.chmod(package_mode)
+    packaged.chmod(mode)
+    monkeypatch.setattr(compiler, "__file__", str(package))
+    assert compiler._is_as_safe_as_the_package(packaged.stat()) == is_safe
+    if os.geteuid() == 0:
+        os.chown(packaged, 54321, 54321)
+        assert not compiler._is_as_safe_as_the_package(packaged.stat())
+        os.chown(package, 54321, 54321)
+        assert compiler._is_as_safe_as_the_package(packaged.stat()) == is_safe
+
+
+def test_the_sources_can_be_compiled_where_no_other_package_is_installed() -> None:
+    # The build hook of the wheel imports this module in an environment without PyTorch.
+    code = "import elmokit.nn.kernels.c_sources as c; assert 'lstm_inference.c' in c.source_files()"
+    root = Path(c_sources.__file__).parents[3]
+    subprocess.run([sys.executable, "-S", "-c", code], check=True, cwd=root, env={"PYTHONPATH": str(root)})
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (fresh / "file").write_text("")
     monkeypatch.setenv("ELMOKIT_CACHE", str(fresh / "file"))
     assert compiler.load_library() is None
-    assert "could not be built" in compiler.why_unavailable()
+    assert "could not be loaded or built" in compiler.why_unavailable()
 
 
 def test_without_a_home_folder_the_layers_still_work(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

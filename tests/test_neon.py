@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from elmokit.nn.kernels import compiler
+from elmokit.nn.kernels.c_sources import FLAGS
 from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS
 from elmokit.nn.kernels.native import PRECISIONS
 
@@ -28,7 +29,7 @@ def test_products_on_arm_equal_the_portable_ones(instructions: str, tmp_path: Pa
         pytest.skip(compiler.why_unavailable())
     portable = compiler.build("portable", INSTRUCTION_SETS["portable"])  # it packs weights in the same layout
     folder = Path(str(resources.files("elmokit") / "nn" / "kernels"))
-    flags = [flag for flag in compiler.FLAGS if flag not in ("-shared", "-fPIC")]
+    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
     command = [COMPILER, *flags, *INSTRUCTION_SETS[instructions].flags, "-static", "-o", str(tmp_path / "main")]
     subprocess.run([*command, str(MAIN), str(folder / "lstm_inference.c"), "-lm"], check=True)
     torch.manual_seed(0)

@@ -5,8 +5,8 @@ Three families of backends compute the same formulas:
 - ``reference``: PyTorch operations, one step at a time. Slow and simple; every other backend is tested against it.
 - ``torch...``: one loop in Python around matrix products on packed weights. The products come from the libraries inside
   PyTorch (oneDNN, FBGEMM), some of them in a lower precision.
-- ``native...``: C functions (``nn/kernels/*.c``), built with the available C compiler when they are first needed, for
-  the best instruction set of the processor (``instruction_sets.py``).
+- ``native...``: C functions (``nn/kernels/*.c``), from the wheel or built with the available C compiler when they are
+  first needed, for the best instruction set of the processor (``instruction_sets.py``, ``compiler.py``).
 
 A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``). The first available
 backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
@@ -102,14 +102,14 @@ def select_backend(device: torch.device, request: BackendRequest) -> Backend:
 
 
 def is_available(backend: Backend) -> bool:
-    """Return whether this processor, this PyTorch and (for ``native...``) the C compiler can run a backend."""
+    """Return whether this processor, this PyTorch and (for ``native...``) this system can run a backend."""
     if backend in NATIVE:
         return native_library() is not None
     return backend == "reference" or torch_products.works(backend)
 
 
 def native_library() -> NativeLibrary | None:
-    """Return the C functions, built on the first call; None if they cannot be built."""
+    """Return the C functions, loaded or built on the first call; None if neither is possible."""
     # Imported here because the compiler needs the cache directory, and importing the network must not touch either.
     from elmokit.nn.kernels import compiler
 

@@ -1,43 +1,50 @@
-"""Compile the C files in this directory into a shared library for this machine's processor.
+"""Find or compile the shared library of the C kernels for this machine's processor.
 
-The library is built for the best instruction set that the processor reports (``instruction_sets.py``). Compiling takes
-a few seconds, once: the library is kept in the cache directory (``ELMOKIT_CACHE``, else the platform's usual one) under
-a name derived from the sources and the compiler command, so a change of either compiles again. ``CC`` names the
-compiler; ``CC=false`` disables compiling. Without a compiler everything still works, on PyTorch's own libraries.
+The library is one for the best instruction set that the processor reports (``instruction_sets.py``). There are two
+places for it:
 
-A library is code that runs with the user's rights. So one is loaded only if nobody but the user and root can have
-written it, and only if its content is what was written.
+- *the package*: a wheel for Linux carries one library for each instruction set, so no compiler is needed;
+- *the cache directory* (``ELMOKIT_CACHE``, else the platform's usual one) for other installations: the library is
+  compiled when it is first needed, which takes a few seconds, once. Its name is derived from the sources and the
+  compiler command, so a change of either compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling.
+
+Without either, everything still works, on PyTorch's own libraries.
+
+A library is code that runs with the user's rights. So one from the cache is loaded only if nobody but the user and root
+can have written it; one from the package, only if whoever can have written it can also write the package's Python
+files. Both are loaded only if their content has the digest in their name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import platform
-import shlex
 import stat
 import subprocess
 import tempfile
 import warnings
-from importlib import resources
+from collections.abc import Callable
 from pathlib import Path
 
 from elmokit.errors import ElmoError
 from elmokit.io.atomic import sync
 from elmokit.io.cache import cache_dir
+from elmokit.nn.kernels.c_sources import (
+    PACKAGED,
+    compile_sources,
+    compiler_command,
+    digest,
+    library_key,
+    packaged_prefix,
+)
 from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet, requested_sets
 from elmokit.nn.kernels.native import NativeLibrary
 
-# Not -ffast-math: it assumes that there is no NaN (the kernels let a NaN pass, so that broken inputs are noticed), and
-# it allows sums in any order (a row must get the same bits in any batch). The two -fno flags give up only errno and
-# floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
-FLAGS = ("-O3", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
-SOURCES = ("lstm_inference.c", "lstm_training.c", "char_convolution.c")
-HEADERS = ("vectors.h", "instructions.h", "packed_product.h", "rounded_rows.h")
 # A compiler wrapper that hangs, for example on a network license, must not hang the program: it falls back to PyTorch.
 BUILD_SECONDS = 60
+PACKAGED_LIBRARIES = Path(__file__).parent / PACKAGED
 
 
 @functools.cache
@@ -69,7 +76,7 @@ def _load() -> tuple[NativeLibrary | None, str]:
             reason = reason or str(error)  # the next set asks less of the compiler and of the system
         # ValueError: CC is not a valid command line.
         except (OSError, ElmoError, AttributeError, ValueError, subprocess.TimeoutExpired) as error:
-            return None, f"the C kernels could not be built: {error}"
+            return None, f"the C kernels could not be loaded or built: {error}"
     return None, reason
 
 
@@ -79,13 +86,13 @@ class InstructionsError(ElmoError):
 
 @functools.cache
 def build(name: str, instructions: InstructionSet) -> NativeLibrary:
-    """Return the library for an instruction set, compiled if necessary.
+    """Return the library for an instruction set: that of the package, else that of the cache, compiled if necessary.
 
     Raises:
         InstructionsError: The compiler rejects the kernels, or the system does not permit the instructions.
     """
     try:
-        library = _open_library(name, instructions)
+        library = _open_packaged(name, instructions) or _open_cached(name, instructions)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         raise InstructionsError(
@@ -100,20 +107,42 @@ class UnsafeCacheError(ElmoError):
     """A cache directory in which another user may have put a library."""
 
 
-def _open_library(name: str, instructions: InstructionSet) -> NativeLibrary:
+def _open_packaged(name: str, instructions: InstructionSet) -> NativeLibrary | None:
+    """Load the library that a wheel carries; None if there is none, or none that can be trusted."""
+    for path in PACKAGED_LIBRARIES.glob(f"{packaged_prefix(name, instructions)}-*.so"):
+        if (library := _load_verified(path, name, _is_as_safe_as_the_package)) is not None:
+            return library
+        warnings.warn(
+            f"{path} is not used: it was changed after it was installed, or more users can write to it than to the "
+            "rest of the package. Install elmokit again.",
+            stacklevel=5,
+        )
+    return None
+
+
+def _is_as_safe_as_the_package(status: os.stat_result) -> bool:
+    """Return whether everyone who can change a file can change the package's Python files too."""
+    # Not `_is_private`: many installations belong to a group or to another user, whose code runs anyway.
+    package = Path(__file__).stat()
+    is_same_owner = (status.st_uid, status.st_gid) == (package.st_uid, package.st_gid)
+    writable_by = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return _is_private(status) or (is_same_owner and not writable_by & ~package.st_mode)
+
+
+def _open_cached(name: str, instructions: InstructionSet) -> NativeLibrary:
     """Load the library from the cache directory, compiling it if there is none that can be trusted."""
     directory = cache_dir() / "kernels"
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     _check_owner(directory)
-    key = _key(instructions)
+    key = library_key(instructions, compiler_command())
     for path in directory.glob(f"{key}-*.so"):
-        if (library := _load_verified(path, name)) is not None:
+        if (library := _load_verified(path, name, _is_private)) is not None:
             return library
         path.unlink(missing_ok=True)
     path = _compile(directory, key, instructions)
-    if (library := _load_verified(path, name)) is None:
+    if (library := _load_verified(path, name, _is_private)) is None:
         raise OSError(f"{path} was changed while it was written")
     return library
 
@@ -149,8 +178,8 @@ def _trusted_users() -> tuple[int, int]:
     return 0, os.geteuid()
 
 
-def _load_verified(path: Path, instructions: str) -> NativeLibrary | None:
-    """Load a library if only this user can have written it and its content has the digest in its name.
+def _load_verified(path: Path, instructions: str, is_safe: Callable[[os.stat_result], bool]) -> NativeLibrary | None:
+    """Load a library if its owner and permissions are safe and its content has the digest in its name.
 
     The digest finds accidents, such as a file cut short by a full disk: the loader maps a library without reading it,
     and a missing page kills the process (SIGBUS) at some later call.
@@ -160,7 +189,7 @@ def _load_verified(path: Path, instructions: str) -> NativeLibrary | None:
     except OSError:
         return None
     with open(descriptor, "rb", closefd=False) as file:
-        if _is_private(os.fstat(descriptor)) and _digest(file.read()) == path.stem.rpartition("-")[2]:
+        if is_safe(os.fstat(descriptor)) and digest(file.read()) == path.stem.rpartition("-")[2]:
             # By its descriptor and not by its path: this is then the file that was verified, also if the path now leads
             # to another one. The descriptor stays open, because the loader knows the library by this name: another
             # library that got the same number would not be loaded.
@@ -170,44 +199,13 @@ def _load_verified(path: Path, instructions: str) -> NativeLibrary | None:
 
 
 def _compile(directory: Path, key: str, instructions: InstructionSet) -> Path:
-    """Compile the library and return its path, ``KEY-DIGEST.so``.
-
-    The library links against OpenMP by the name ``libgomp.so.1``. PyTorch has loaded that library by now, so the loader
-    reuses PyTorch's copy and both share one thread pool.
-    """
+    """Compile the library and return its path, ``KEY-DIGEST.so``."""
     with tempfile.TemporaryDirectory(dir=directory) as build_directory:
-        build = Path(build_directory)
-        for name in (*HEADERS, *SOURCES):
-            (build / name).write_bytes(_source(name))
-        output = build / "kernels.so"
-        subprocess.run(
-            [*_command(instructions), "-o", str(output), *(str(build / name) for name in SOURCES), "-lm"],
-            check=True,
-            capture_output=True,
-            timeout=BUILD_SECONDS,
-        )
+        output = Path(build_directory, "kernels.so")
+        compile_sources(output, instructions, BUILD_SECONDS)
         output.chmod(0o700)  # whatever the umask is
-        path = directory / f"{key}-{_digest(output.read_bytes())}.so"
+        path = directory / f"{key}-{digest(output.read_bytes())}.so"
         sync(output)
         output.replace(path)  # atomic: another process sees no library or a complete one
         sync(directory)
     return path
-
-
-def _key(instructions: InstructionSet) -> str:
-    """Return a hash of everything that the library depends on."""
-    # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
-    command = [platform.machine(), *_command(instructions)]
-    return _digest(b"\0".join([*map(_source, (*HEADERS, *SOURCES)), " ".join(command).encode()]))[:16]
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _source(name: str) -> bytes:
-    return (resources.files("elmokit") / "nn" / "kernels" / name).read_bytes()
-
-
-def _command(instructions: InstructionSet) -> list[str]:
-    return [*shlex.split(os.environ.get("CC") or "cc"), *FLAGS, *instructions.flags]

@@ -1,0 +1,96 @@
+"""The C files in this directory, and how they are compiled into a shared library.
+
+Two programs compile them: ``compiler.py`` on the user's machine, and ``hatch_build.py``, which builds the wheel with a
+library for every instruction set. The latter runs where PyTorch is not installed, so nothing here imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from elmokit.nn.kernels.instruction_sets import InstructionSet
+
+# Not -ffast-math: it assumes that there is no NaN (the kernels let a NaN pass, so that broken inputs are noticed), and
+# it allows sums in any order (a row must get the same bits in any batch). The two -fno flags give up only errno and
+# floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
+FLAGS = ("-O3", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+PACKAGED = "libraries"
+"""The directory of the compiled libraries in a wheel, next to this file."""
+
+
+def source_files() -> dict[str, bytes]:
+    """Return the content of every C file and header in this directory, by name."""
+    directory = resources.files("elmokit") / "nn" / "kernels"
+    files = sorted((file.name, file) for file in directory.iterdir() if file.name.endswith((".c", ".h")))
+    return {name: file.read_bytes() for name, file in files}
+
+
+def compiler_command() -> list[str]:
+    """Return the C compiler: ``CC`` if it is set, else ``cc``."""
+    return shlex.split(os.environ.get("CC") or "cc")
+
+
+def compile_sources(output: Path, instructions: InstructionSet, timeout: float | None = None) -> None:
+    """Compile all C files into one shared library.
+
+    The library links against OpenMP by the name ``libgomp.so.1``. PyTorch has loaded that library before ours is
+    loaded, so the loader reuses PyTorch's copy and both share one thread pool.
+
+    Args:
+        output: The library.
+        instructions: The instruction set.
+        timeout: The time that the compiler may take, in seconds. None for no limit.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler rejected a file; ``stderr`` says why.
+        subprocess.TimeoutExpired: It took too long.
+    """
+    # Copies, because the package may be in an archive (zipimport).
+    with tempfile.TemporaryDirectory(dir=output.parent) as directory:
+        for name, content in source_files().items():
+            Path(directory, name).write_bytes(content)
+        subprocess.run(
+            [
+                *(*compiler_command(), *FLAGS, *instructions.flags, "-o", str(output)),
+                *sorted(str(file) for file in Path(directory).glob("*.c")),
+                "-lm",
+            ],
+            check=True,
+            capture_output=True,
+            timeout=timeout,
+        )
+
+
+def library_key(instructions: InstructionSet, compiler: Sequence[str], machine: str | None = None) -> str:
+    """Return a hash of everything that a library depends on.
+
+    Args:
+        instructions: The instruction set.
+        compiler: The compiler's command. Empty for a wheel: its libraries serve whoever has whatever compiler.
+        machine: The kind of processor, by Python's ``platform.machine``. None for this machine's.
+    """
+    # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
+    command = [machine or platform.machine(), *compiler, *FLAGS, *instructions.flags]
+    named = [part for name, content in source_files().items() for part in (name.encode(), content)]
+    return digest(b"\0".join([*named, " ".join(command).encode()]))[:16]
+
+
+def packaged_prefix(name: str, instructions: InstructionSet, machine: str | None = None) -> str:
+    """Return what the file name of a wheel's library starts with; ``-DIGEST.so`` follows.
+
+    The name has a hash of the sources, so that a library that an older version left behind is not taken for this one.
+    """
+    return f"{name}-{library_key(instructions, (), machine)}"
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()

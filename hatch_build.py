@@ -1,0 +1,97 @@
+"""Build hook of hatchling: compile the C kernels for every instruction set into the wheel (see ``make wheel``).
+
+Not part of ordinary builds: ``pip install .`` makes a wheel without libraries, which compiles the kernels when they are
+first needed. Set ``HATCH_BUILD_HOOK_ENABLE_CUSTOM=true`` to run the hook. ``CC`` may name a cross compiler; the wheel
+is for its target.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# What every Linux system with glibc has, and OpenMP, which PyTorch brings.
+LIBRARIES = {"libc.so.6", "libm.so.6", "libgomp.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+OLDEST_GLIBC = 17  # the oldest version 2.x that manylinux has a tag for
+
+
+class KernelsHook(BuildHookInterface):
+    """Adds the compiled libraries and the platform's tag to the wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile the libraries, unless the installation is editable."""
+        if version == "editable":
+            return
+        # The build environment is empty: what is imported from here uses the standard library only.
+        sys.path.insert(0, self.root)
+        self.output = tempfile.TemporaryDirectory()
+        libraries = compile_libraries(Path(self.output.name))
+        for path in libraries:
+            build_data["force_include"][str(path)] = f"elmokit/nn/kernels/{path.parent.name}/{path.name}"
+        build_data["pure_python"] = False
+        # No Python ABI, because the libraries are loaded with ctypes.
+        build_data["tag"] = f"py3-none-manylinux_2_{required_glibc(libraries)}_{target_machine()}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Delete the compiled libraries, which the wheel now has."""
+        if version != "editable":
+            self.output.cleanup()
+
+
+def compile_libraries(output: Path) -> list[Path]:
+    """Compile a library for each instruction set of the compiler's target, and return the files."""
+    from elmokit.nn.kernels.c_sources import PACKAGED, compile_sources, digest, packaged_prefix
+    from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS
+
+    machine = target_machine()
+    directory = output / PACKAGED
+    directory.mkdir()
+
+    def compile_one(name: str) -> Path:
+        instructions = INSTRUCTION_SETS[name]
+        path = directory / f"{name}.so"
+        try:
+            compile_sources(path, instructions)
+        except subprocess.CalledProcessError as error:
+            raise SystemExit(f"The C compiler rejected the kernels for {name}:\n{error.stderr.decode()}") from None
+        prefix = packaged_prefix(name, instructions, machine)
+        return path.rename(directory / f"{prefix}-{digest(path.read_bytes())}.so")
+
+    names = [name for name, each in INSTRUCTION_SETS.items() if machine in (each.machines or (machine,))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compile_one, names))
+
+
+def target_machine() -> str:
+    """Return the kind of processor that the compiler compiles for, such as ``x86_64``."""
+    from elmokit.nn.kernels.c_sources import compiler_command
+
+    printed = subprocess.run([*compiler_command(), "-dumpmachine"], check=True, capture_output=True, text=True).stdout
+    machine, _, system = printed.strip().partition("-")
+    if "linux" not in system:
+        raise SystemExit(f"The kernels are built for Linux only, and the C compiler compiles for {printed.strip()}.")
+    return machine
+
+
+def required_glibc(libraries: list[Path]) -> int:
+    """Return the N of the oldest glibc, 2.N, that has every function of the libraries.
+
+    The loader compares version names such as ``GLIBC_2.27``, which a library contains as plain text next to the names
+    of the libraries that it needs.
+    """
+    newest = OLDEST_GLIBC
+    for path in libraries:
+        content = path.read_bytes()
+        needed = {name.decode() for name in re.findall(rb"\0((?:lib|ld-)[\w.+-]*\.so\.\d+)(?=\0)", content)}
+        if needed - LIBRARIES:
+            raise SystemExit(f"{path.name} needs {', '.join(sorted(needed - LIBRARIES))}, which not every system has.")
+        newest = max(newest, *map(int, re.findall(rb"\0GLIBC_2\.(\d+)", content)))
+    return newest
