@@ -263,6 +263,9 @@ class BiLM(nn.Module):
         for direction in self.directions:
             assert isinstance(direction, LSTMStack)
             direction.precision = precision
+        for module in self.token_layer.modules():
+            if isinstance(module, CharCNN):
+                module.precision = precision
 
     @property
     def device(self) -> torch.device:

@@ -8,6 +8,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from elmokit.nn.kernels.backends import BackendRequest
 from elmokit.nn.kernels.packed_weights import PackedWeights
 
 MIB = 2**20
@@ -15,7 +16,7 @@ FIRST_ROWS = 1024
 
 
 class TokenCache:
-    """A least-recently-used cache of layer-0 vectors. It is emptied when the weights of the token layer change.
+    """A least-recently-used cache of layer-0 vectors. It is emptied when the token layer or its precision changes.
 
     The vector of a token is a function of its characters alone, so caching changes only the time. It can be shared by
     threads.
@@ -38,7 +39,11 @@ class TokenCache:
     @torch.inference_mode(False)  # a table created in inference mode could not be updated outside it
     @torch.no_grad()
     def vectors(
-        self, words: Sequence[str], compute: Callable[[Sequence[str]], Tensor], parameters: Sequence[Tensor]
+        self,
+        words: Sequence[str],
+        compute: Callable[[Sequence[str]], Tensor],
+        parameters: Sequence[Tensor],
+        backend: BackendRequest,
     ) -> Tensor:
         """Return the vectors of tokens, without gradient.
 
@@ -46,12 +51,13 @@ class TokenCache:
             words: Distinct tokens.
             compute: Returns the vectors ``(tokens, dim)`` of tokens that are not in the cache.
             parameters: The tensors that the vectors depend on. If one has changed, the cache is emptied first.
+            backend: What computes them. If it has changed, the cache is emptied first.
 
         Returns:
             ``(words, dim)``.
         """
         with self._lock:
-            return self._kept.get("", parameters, _Table).vectors(words, compute, self.max_bytes)
+            return self._kept.get(backend, parameters, _Table).vectors(words, compute, self.max_bytes)
 
     def __reduce__(self) -> tuple[type[TokenCache], tuple[int]]:
         return TokenCache, (self.max_bytes,)

@@ -13,11 +13,13 @@ import torch
 from hypothesis import settings
 
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
+from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.weights import fetch
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import save_model
+from tests.helpers import instruction_sets
 from tests.helpers.http_server import Server
 from tests.helpers.shell import Shell, command_runner
 
@@ -120,3 +122,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(params=instruction_sets.one_per_set())
+def library(request: pytest.FixtureRequest) -> NativeLibrary:
+    """The C functions, built for each instruction set in turn; sets that this processor lacks are skipped."""
+    return instruction_sets.build(request.param)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,8 +10,7 @@ from torch import Tensor, nn
 
 from elmokit.nn.char_convolution import pooled_convolutions
 from elmokit.nn.kernels import compiler
-from elmokit.nn.kernels.native import NativeLibrary, PackedFilters
-from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.kernels.native import NativeLibrary
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +51,7 @@ def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
-        pooled, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_positions=True)
-        assert places is not None
+        pooled, places = library.convolve(characters, n_positions, library.filters(weight, bias))
         gradient = torch.randn(n_tokens, n_filters).relu()
         to_characters = torch.ones_like(characters)
         to_weight = library.convolve_backward(characters, weight, places, gradient, to_characters)
@@ -72,20 +68,11 @@ def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
     torch.testing.assert_close(to_weight.double(), expected[1], atol=1e-3, rtol=1e-4)
 
 
-def test_maxima_are_the_same_without_positions(library: NativeLibrary) -> None:
-    characters, weight, bias = torch.randn(9, 12, 5), torch.randn(7, 15), torch.randn(7)
-    n_positions = torch.tensor([10, 1, 3, 10, 2, 5, 7, 9, 10])
-    with_positions, _ = library.convolve(characters, n_positions, library.filters(weight, bias), with_positions=True)
-    alone, places = library.convolve(characters, n_positions, library.filters(weight, bias), with_positions=False)
-    assert places is None
-    assert torch.equal(with_positions, alone)
-
-
 def test_the_maximum_keeps_nan(library: NativeLibrary) -> None:
     characters = torch.randn(3, 20, 4)
     characters[1, 7] = float("nan")
     filters = library.filters(torch.randn(5, 12), torch.zeros(5))
-    pooled, _ = library.convolve(characters, torch.full((3,), 18), filters, with_positions=False)
+    pooled, _ = library.convolve(characters, torch.full((3,), 18), filters)
     assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
 
 
@@ -99,7 +86,7 @@ def test_native_and_reference_convolutions_are_equal(library: NativeLibrary, mon
     found, gradients = [], []
     for backend in ("auto", "reference"):
         monkeypatch.setenv("ELMOKIT_BACKEND", backend)
-        pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
+        pooled = pooled_convolutions(ids, embedding, layers)
         wanted = [*embedding.parameters(), *layers.parameters()]
         gradients.append(torch.autograd.grad(pooled.square().sum(), wanted))
         found.append(pooled)
@@ -112,7 +99,7 @@ def test_native_and_reference_convolutions_are_equal(library: NativeLibrary, mon
 def test_no_tokens_give_no_maxima(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELMOKIT_BACKEND", backend)
     ids, layers = torch.zeros(0, 10, dtype=torch.long), [nn.Conv1d(2, 3, 2)]
-    pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers, PackedWeights())
+    pooled = pooled_convolutions(ids, nn.Embedding(5, 2), layers)
     assert pooled.shape == (0, 3)
 
 
@@ -123,7 +110,7 @@ def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
 
 def test_a_gradient_of_a_gradient_is_an_error(library: NativeLibrary) -> None:
     embedding, layers, ids = layers_and_ids()
-    pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
+    pooled = pooled_convolutions(ids, embedding, layers)
     (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.square().sum().backward()
@@ -134,13 +121,13 @@ def test_mixed_dtypes_are_an_error_as_in_torch(precision: torch.dtype) -> None:
     embedding, layers, ids = layers_and_ids()
     layers[1].to(precision)
     with pytest.raises(RuntimeError, match=r"dtype|expected"), torch.no_grad():
-        pooled_convolutions(ids, embedding, layers, PackedWeights())
+        pooled_convolutions(ids, embedding, layers)
 
 
 def test_a_wrong_char_dim_is_an_error() -> None:
     embedding, layers, ids = layers_and_ids()
     with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
-        pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers], PackedWeights())
+        pooled_convolutions(ids, embedding, [nn.Conv1d(3, 5, 2), *layers])
 
 
 @pytest.mark.parametrize("frozen", ["embedding", "convolutions", "one convolution"])
@@ -152,19 +139,7 @@ def test_frozen_parameters_get_no_gradient_and_others_do(frozen: str, monkeypatc
     gradients = []
     for backend in ("auto", "reference"):
         monkeypatch.setenv("ELMOKIT_BACKEND", backend)
-        pooled = pooled_convolutions(ids, embedding, layers, PackedWeights())
+        pooled = pooled_convolutions(ids, embedding, layers)
         gradients.append(torch.autograd.grad(pooled.square().sum(), trained))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-
-
-def test_filters_are_packed_again_after_a_change() -> None:
-    embedding, layers, ids = layers_and_ids()
-    packed: PackedWeights[list[PackedFilters]] = PackedWeights()
-    with torch.no_grad():
-        before = pooled_convolutions(ids, embedding, layers, packed)
-        layers[0].bias += 1  # type: ignore[operator]
-        after = pooled_convolutions(ids, embedding, layers, packed)
-        again = pooled_convolutions(ids, embedding, layers, copy.deepcopy(packed))
-    torch.testing.assert_close(after[:, :5], before[:, :5] + 1, atol=1e-5, rtol=0)
-    assert torch.equal(after, again)

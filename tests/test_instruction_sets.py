@@ -12,35 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import ConfigError
-from elmokit.nn.kernels import compiler, instruction_sets, lstm_inference
+from elmokit.nn.kernels import instruction_sets, lstm_inference
 from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, pack_native_layer, run_native_layer
 from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
+from tests.helpers.instruction_sets import build
 
-ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
 WITH_DOT = ("amx", "avx512-vnni", "avx2-vnni", "neon-dotprod", "emulated")
 WITH_TILES = ("amx", "emulated")
-
-
-def one_per_set() -> list[object]:
-    # The library of the best set exists in most caches; each other one takes seconds to compile.
-    best = instruction_sets.available_sets()[0]
-    return [pytest.param(name, marks=[] if name == best else pytest.mark.slow) for name in ALL_SETS]
-
-
-@pytest.fixture(params=one_per_set())
-def library(request: pytest.FixtureRequest) -> NativeLibrary:
-    if request.param not in (*instruction_sets.available_sets(), "emulated"):
-        pytest.skip(f"this processor lacks {request.param}")
-    return build(request.param)
-
-
-def build(name: str) -> NativeLibrary:
-    if compiler.load_library() is None:
-        pytest.skip(compiler.why_unavailable())
-    try:
-        return compiler.build(name, ALL_SETS[name])
-    except compiler.InstructionsError as error:
-        pytest.skip(str(error))
 
 
 def rounded_weight(weight: torch.Tensor, precision: Precision) -> torch.Tensor:

@@ -43,7 +43,7 @@ class Counting:
 def test_whatever_is_kept_the_vectors_are_those_of_the_words(batches: list[list[str]], rows: int) -> None:
     cache = TokenCache(rows * ROW_BYTES)
     for words in batches:
-        found = cache.vectors(words, Counting(), [WEIGHT])
+        found = cache.vectors(words, Counting(), [WEIGHT], "float32")
         assert found.tolist() == [vector(word) for word in words]
         assert len(cache) <= rows
 
@@ -51,16 +51,16 @@ def test_whatever_is_kept_the_vectors_are_those_of_the_words(batches: list[list[
 def test_a_token_is_computed_once() -> None:
     cache, compute = TokenCache(), Counting()
     for words in (["a", "b"], ["b", "c", "a"], ["c"]):
-        cache.vectors(words, compute, [WEIGHT])
+        cache.vectors(words, compute, [WEIGHT], "float32")
     assert compute.words == ["a", "b", "c"]
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
     cache, compute = TokenCache(3 * ROW_BYTES), Counting()
     for words in (["a", "b", "c"], ["a"], ["d"], ["a", "c", "d"]):
-        cache.vectors(words, compute, [WEIGHT])
+        cache.vectors(words, compute, [WEIGHT], "float32")
     assert compute.words == ["a", "b", "c", "d"]  # d took b's place
-    cache.vectors(["b"], compute, [WEIGHT])
+    cache.vectors(["b"], compute, [WEIGHT], "float32")
     assert compute.words[-1] == "b"
 
 
@@ -68,20 +68,20 @@ def test_the_table_grows_past_its_first_rows_and_keeps_what_it_has() -> None:
     cache, compute = TokenCache(), Counting()
     words = [chr(200 + i) for i in range(3000)]
     for start in range(0, 3000, 500):
-        cache.vectors(words[start : start + 500], compute, [WEIGHT])
+        cache.vectors(words[start : start + 500], compute, [WEIGHT], "float32")
     random.Random(0).shuffle(words)
-    assert cache.vectors(words, compute, [WEIGHT]).tolist() == [vector(word) for word in words]
+    assert cache.vectors(words, compute, [WEIGHT], "float32").tolist() == [vector(word) for word in words]
     assert len(compute.words) == 3000
 
 
 def test_it_forgets_when_the_weights_change_and_a_copy_starts_empty() -> None:
     cache, weight = TokenCache(), torch.nn.Parameter(torch.ones(1))
-    cache.vectors(["a"], Counting(), [weight])
+    cache.vectors(["a"], Counting(), [weight], "float32")
     assert len(copy.deepcopy(cache)) == 0
     with torch.no_grad():
         weight.mul_(2.0)
     compute = Counting()
-    cache.vectors(["a"], compute, [weight])
+    cache.vectors(["a"], compute, [weight], "float32")
     assert compute.words == ["a"]
 
 

@@ -18,6 +18,7 @@ from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer
 from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import create_hdf5
+from elmokit.nn.kernels.backends import requested_backend
 from elmokit.text.batching import pad_batch, read_ahead
 from elmokit.text.characters import encode_tokens
 from elmokit.token_cache import TokenCache
@@ -60,7 +61,7 @@ class ElmoEmbedder:
             return encoder.token_vectors(ids.to(encoder._char_embedding_weights.device))
 
         padded = pad_batch(batch)
-        vectors = self._token_cache.vectors(padded.words, encode, list(encoder.parameters()))
+        vectors = self._token_cache.vectors(padded.words, encode, list(encoder.parameters()), requested_backend())
         index, mask = (torch.from_numpy(part).to(vectors.device) for part in (padded.index, padded.mask))
         layers = torch.stack(self.elmo_bilm.contextualize(vectors[index], mask), dim=1)
         # A row's last real position is its </S>; without the boundaries everything is one position further left.

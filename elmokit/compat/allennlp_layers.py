@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from elmokit.bilm import BiLM
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.kernels.native import PackedFilters
 from elmokit.nn.kernels.packed_linear import PackedLinear
 from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.kernels.token_layer import PackedTokenLayer
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 from elmokit.weights.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.weights.model import PretrainedBiLM
@@ -198,6 +198,13 @@ class _Highway(nn.Module):
             inputs = gate * inputs + (1 - gate) * F.relu(transformed)
         return inputs
 
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the weights as ``TokenLayerWeights`` holds them: with the gate of the transformed branch."""
+        # The gates add to 1, and 1 - sigmoid(x) = sigmoid(-x).
+        layers = [layer for layer in self._layers if isinstance(layer, PackedLinear)]
+        sign = torch.tensor([1.0, -1.0]).repeat_interleave(layers[0].in_features) if layers else torch.ones(0)
+        return [(layer.weight * sign[:, None], layer.bias * sign) for layer in layers]
+
 
 class _CharCNN(CharCNN):
     """The char CNN over the parameters of an ``_ElmoCharacterEncoder``, which are shared, not copied."""
@@ -239,7 +246,7 @@ class _ElmoCharacterEncoder(nn.Module):
         self.max_chars = cnn.max_chars
         self.activation = cnn.activation
         self.convolution_names = [f"char_conv_{k}" for k in range(len(cnn.filters))]
-        self._packed: PackedWeights[list[PackedFilters]] = PackedWeights()
+        self._packed: PackedWeights[PackedTokenLayer | None] = PackedWeights()
         with torch.device("meta"):
             self._char_embedding_weights = nn.Parameter(torch.empty(cnn.n_chars + 1, cnn.char_dim))
             for name, (width, count) in zip(self.convolution_names, cnn.filters, strict=True):

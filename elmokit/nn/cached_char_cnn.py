@@ -26,6 +26,7 @@ class CachedCharCNN(CharCNN):
         self.highways = char_cnn.highways
         self.projection = char_cnn.projection
         self.output_dim = char_cnn.output_dim
+        self.precision = char_cnn.precision
         self._packed = PackedWeights()
         self.register_buffer("vectors", vectors, persistent=False)
         self.vectors: Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,17 @@ from torch.nn import functional as F
 
 from elmokit.nn.char_convolution import pooled_convolutions
 from elmokit.nn.elementwise import apply_by_row
-from elmokit.nn.kernels.native import PackedFilters
+from elmokit.nn.kernels.backends import NATIVE, native_library, requested_backend, select_backend
+from elmokit.nn.kernels.native import Precision
 from elmokit.nn.kernels.packed_linear import PackedLinear
 from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.kernels.token_layer import (
+    PackedTokenLayer,
+    TokenLayerWeights,
+    pack_token_layer,
+    run_token_layer,
+    token_layer_precision,
+)
 
 Activation = Literal["relu", "tanh"]
 
@@ -29,6 +37,14 @@ def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
     if not weight.is_meta:
         nn.init.normal_(weight)
     return nn.Embedding(n_rows, dim, padding_idx=0, _weight=weight)
+
+
+@runtime_checkable
+class Highways(Protocol):
+    """One or more highway layers."""
+
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the weights as ``TokenLayerWeights`` holds them."""
 
 
 class Highway(nn.Module):
@@ -58,6 +74,11 @@ class Highway(nn.Module):
         gate = apply_by_row(torch.sigmoid, self.gate(inputs))
         return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs
 
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the weights as ``TokenLayerWeights`` holds them."""
+        parts = [(linear.weight, linear.bias) for linear in (self.transform, self.gate)]
+        return [(torch.cat([weight for weight, _ in parts]), torch.cat([bias for _, bias in parts]))]
+
 
 class CharCNN(nn.Module):
     """Compute a token's vector from its characters alone (Kim et al. 2016; Peters et al. 2018, section 3.4).
@@ -73,7 +94,12 @@ class CharCNN(nn.Module):
         activation: Applied to the maxima.
         n_highway: Number of highway layers.
         output_dim: Size of the token vector. There is no projection if the filters already sum to it.
+
+    Attributes:
+        precision: As in :class:`~elmokit.bilm.BiLM`, which sets it.
     """
+
+    precision: Precision | None = None
 
     def __init__(
         self,
@@ -92,7 +118,7 @@ class CharCNN(nn.Module):
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
         self.projection = PackedLinear(n_features, output_dim) if n_features != output_dim else None
         self.output_dim = output_dim
-        self._packed: PackedWeights[list[PackedFilters]] = PackedWeights()
+        self._packed: PackedWeights[PackedTokenLayer | None] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""
@@ -124,12 +150,49 @@ class CharCNN(nn.Module):
         Returns:
             ``(tokens, output_dim)``
         """
-        features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions, self._packed)
+        vectors = self._run_native(char_ids)
+        if vectors is not None:
+            return vectors
+        features = pooled_convolutions(char_ids, self.char_embedding, self.convolutions)
         # The bias was added inside the maximum; the activation comes after it.
         features = F.relu(features) if self.activation == "relu" else apply_by_row(torch.tanh, features)
         for highway in self.highways:
             features = highway(features)
         return features if self.projection is None else self.projection(features)
+
+    def _run_native(self, char_ids: Tensor) -> Tensor | None:
+        """Encode tokens with the C functions, in the precision of the model; None if they cannot.
+
+        C code would read foreign memory for tensors of wrong sizes and for ids outside the table. PyTorch's operations
+        raise their usual errors for these.
+        """
+        parameters = list(self.parameters())
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
+            return None
+        if any(parameter.dtype != torch.float32 or parameter.device.type != "cpu" for parameter in parameters):
+            return None
+        if char_ids.device.type != "cpu" or char_ids.dtype != torch.int64 or char_ids.ndim != 2 or not len(char_ids):
+            return None
+        lowest = NATIVE.get(select_backend(char_ids.device, requested_backend(self.precision)))
+        library = native_library()
+        if lowest is None or library is None or torch.is_autocast_enabled("cpu"):
+            return None
+        precision = token_layer_precision(library, lowest)
+        layer = self._packed.get(precision, parameters, lambda: pack_token_layer(library, precision, self.weights()))
+        if layer is None or not layer.accepts(char_ids):
+            return None
+        return run_token_layer(library, layer, char_ids)
+
+    def weights(self) -> TokenLayerWeights:
+        """Return the weights as the C functions take them."""
+        convolutions = [(layer.weight, layer.bias) for layer in self.convolutions if isinstance(layer, nn.Conv1d)]
+        return TokenLayerWeights(
+            self.char_embedding.weight,
+            convolutions,
+            self.activation == "tanh",
+            [matrix for highway in self.highways if isinstance(highway, Highways) for matrix in highway.matrices()],
+            None if self.projection is None else (self.projection.weight, self.projection.bias),
+        )
 
 
 class WordEmbedding(nn.Module):

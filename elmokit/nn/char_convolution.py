@@ -11,8 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from elmokit.nn.kernels.backends import native_library_for
-from elmokit.nn.kernels.native import NativeLibrary, PackedFilters
-from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.kernels.native import NativeLibrary
 
 MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
 
@@ -21,7 +20,6 @@ def pooled_convolutions(
     char_ids: Tensor,
     char_embedding: nn.Embedding,
     convolutions: Iterable[nn.Module],
-    packed: PackedWeights[list[PackedFilters]],
 ) -> Tensor:
     """Return the maximum of each filter over all positions of each token.
 
@@ -32,7 +30,6 @@ def pooled_convolutions(
         char_ids: ``(tokens, chars)``.
         char_embedding: The character table.
         convolutions: ``nn.Conv1d`` layers over the embedded characters, with a bias.
-        packed: Keeps the filters as the native backend reads them from call to call.
 
     Returns:
         ``(tokens, filters)``, the filters in the order of the convolutions.
@@ -44,7 +41,15 @@ def pooled_convolutions(
     if library is not None and len(char_ids) and char_ids.shape[1] >= widest:
         # Columns up to one whole window of padding for the longest token; the rest cannot change a maximum.
         characters = char_embedding(char_ids[:, : int(n_distinct.max()) + widest]).to(torch.float32).contiguous()
-        return _convolve_native(library, characters, n_distinct, layers, packed)
+        return torch.cat(
+            [
+                _NativeConvolution.apply(  # type: ignore[no-untyped-call]
+                    library, characters, _n_windows(n_distinct, characters, layer), *_flat(layer)
+                )
+                for layer in layers
+            ],
+            dim=1,
+        )
     # Convolve tokens of similar length together, so that short ones do not pay for the longest.
     order = n_distinct.argsort(stable=True)
     groups = order.chunk(max(1, min(MAX_GROUPS, len(order) // MIN_GROUP_SIZE)))
@@ -79,29 +84,6 @@ def _native_library_for(
     return native_library_for(char_embedding.weight)
 
 
-def _convolve_native(
-    library: NativeLibrary,
-    characters: Tensor,
-    n_distinct: Tensor,
-    layers: Sequence[nn.Conv1d],
-    packed: PackedWeights[list[PackedFilters]],
-) -> Tensor:
-    weights = [parameter for layer in layers for parameter in layer.parameters()]
-    n_windows = [_n_windows(n_distinct, characters, layer) for layer in layers]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (characters, *weights)):
-        pooled = [
-            _NativeConvolution.apply(library, characters, n, *_flat(layer))  # type: ignore[no-untyped-call]
-            for n, layer in zip(n_windows, layers, strict=True)
-        ]
-    else:
-        filters = packed.get("native", weights, lambda: [library.filters(*_flat(layer)) for layer in layers])
-        pooled = [
-            library.convolve(characters, n, each, with_positions=False)[0]
-            for n, each in zip(n_windows, filters, strict=True)
-        ]
-    return torch.cat(pooled, dim=1)
-
-
 def _n_windows(n_distinct: Tensor, characters: Tensor, convolution: nn.Conv1d) -> Tensor:
     """Return how many windows of each token must be considered: those before the padding and one inside it."""
     # Windows that start at columns 0 to n_distinct; the last of them is the first that lies wholly in the padding. The
@@ -127,7 +109,7 @@ class _NativeConvolution(torch.autograd.Function):
         ctx: Any, library: NativeLibrary, characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
         filters = library.filters(weight, bias)
-        pooled, positions = library.convolve(characters, n_windows, filters, with_positions=True)
+        pooled, positions = library.convolve(characters, n_windows, filters)
         ctx.save_for_backward(characters, weight, positions)
         ctx.library = library
         return pooled

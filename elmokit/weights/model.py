@@ -14,6 +14,7 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.errors import ModelNotFoundError
+from elmokit.nn.kernels.backends import requested_backend
 from elmokit.text.batching import PaddedBatch, pad_batch
 from elmokit.text.characters import encode_tokens
 from elmokit.token_cache import TokenCache
@@ -98,7 +99,8 @@ class PretrainedBiLM:
         if cache is None or self.bilm.config.n_words is not None:  # a word-input model is a table already
             return compute(words)
         layer = self.bilm.token_layer
-        return cache.vectors(words, compute, [*layer.parameters(), *layer.buffers()])
+        backend = requested_backend(self.bilm.precision)
+        return cache.vectors(words, compute, [*layer.parameters(), *layer.buffers()], backend)
 
     def token_vectors(
         self, sentences: Sequence[Sequence[str]], cache: TokenCache | None = None

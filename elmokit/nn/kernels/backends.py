@@ -10,8 +10,8 @@ Three families of backends compute the same formulas:
 
 A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``). The first available
 backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
-least as exact. Only weights and inputs of the LSTMs' products are ever rounded: their state and the token layer stay
-in float32.
+least as exact. Only weights and inputs of the matrix products of the LSTMs and of the token layer are ever rounded:
+states and sums stay in float32. The token layer is rounded by the C functions only.
 
 The environment variable ``ELMOKIT_BACKEND`` overrides the model's precision, for those who cannot change the call. It
 is ``auto`` (no override), a precision, or ``reference``.

@@ -25,7 +25,7 @@ INLINE void update_maximum(const float *sums, long n, long first, vec *best, ive
     }
 }
 
-/* Compute pooled[tokens][n_filters] and, unless `positions` is NULL, the winning positions.
+/* Compute pooled[tokens][n_filters] and the winning positions.
 
    characters: (tokens, stride); a window starts every `dim` numbers and is n_inputs long. n_windows: how many windows
    each token has. The caller leaves out windows that lie wholly in a token's padding, as they all give the same
@@ -63,7 +63,7 @@ void elmokit_convolve(long n_threads, long n_tokens, const float *characters, lo
                     memcpy(winners + v * LANES, winner + v, sizeof(ivec));
                 }
                 memcpy(pooled + token * n_filters + column, values, n_columns * sizeof(float));
-                if (positions) memcpy(positions + token * n_filters + column, winners, n_columns * sizeof(int32_t));
+                memcpy(positions + token * n_filters + column, winners, n_columns * sizeof(int32_t));
             }
         }
     }

@@ -22,6 +22,9 @@ GATES = 4
 # Rows whose input products are computed together. Reading the weights once for many rows pays off as long as the gate
 # sums of all these rows stay in the cache until the steps need them.
 MAX_CHUNK_ROWS = 256
+# Tokens that go through the char CNN together: enough to pay for reading the weights, and few enough for their features
+# and sums to stay in the cache. A multiple of the rows that a product computes together (16 * ROWS).
+MAX_TOKENS_AT_ONCE = 192
 _NO_CLIP = float("inf")
 # The precisions of packed weights, in the order of their numbers in `packed_product.h`.
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
@@ -39,7 +42,17 @@ _SIGNATURES = {
     "training_step_backward": "lllpppppppf",
     "convolve": "llpllpppllpp",
     "convolve_backward": "llpllpllpppp",
+    "token_layer": "llpll" + "lpp" + "ppl" + "llpp" + "lppl" + "lpppp",
 }
+
+
+class PackedMatrix(NamedTuple):
+    """A matrix and its bias, packed for ``NativeLibrary.product``."""
+
+    precision: Precision
+    panels: Tensor  # from `pack`
+    bias: Tensor  # (panels * wide,)
+    n_outputs: int
 
 
 class PackedFilters(NamedTuple):
@@ -84,14 +97,20 @@ class NativeLibrary:
         self._training_step_backward = functions["training_step_backward"]
         self._convolve = functions["convolve"]
         self._convolve_backward = functions["convolve_backward"]
+        self._token_layer = functions["token_layer"]
+
+    def empty(self, dtype: torch.dtype, *sizes: int) -> Tensor:
+        """Return memory for packed weights, in large pages where the system has them."""
+        tensor = torch.empty(*sizes, dtype=dtype)
+        # Before the first write: the system chooses the page size when a page is first touched.
+        self._large_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        return tensor
 
     def panels(self, weight: Tensor) -> Tensor:
         """Pack a weight matrix ``(outputs, inputs)`` into ``(panels, inputs, wide)``, zero beyond the last output."""
         n_panels = -(-len(weight) // self.wide)
         padded = torch.nn.functional.pad(weight, (0, 0, 0, n_panels * self.wide - len(weight)))
-        panels = weight.new_empty(n_panels, weight.shape[1], self.wide)
-        # Before the first write: the system chooses the page size when a page is first touched.
-        self._large_pages(panels.data_ptr(), panels.numel() * panels.element_size())
+        panels = self.empty(torch.float32, n_panels, weight.shape[1], self.wide)
         return panels.copy_(padded.view(n_panels, self.wide, -1).transpose(1, 2))
 
     def pack(self, weight: Tensor, precision: Precision) -> Tensor:
@@ -119,8 +138,7 @@ class NativeLibrary:
         else:
             rounded = padded.bfloat16()
         by_group = rounded.view(n_panels, self.wide, -1, group).transpose(1, 2).contiguous()
-        panels = header.new_empty(n_panels, self._panel_lanes(PRECISIONS.index(precision), n_inputs))
-        self._large_pages(panels.data_ptr(), panels.numel() * panels.element_size())
+        panels = self.empty(torch.int32, n_panels, self._panel_lanes(PRECISIONS.index(precision), n_inputs))
         return torch.cat([header, by_group.view(torch.int32).flatten(1)], dim=1, out=panels)
 
     def widens(self, precision: Precision) -> bool:
@@ -298,28 +316,25 @@ class NativeLibrary:
         padded = torch.nn.functional.pad(bias, (0, len(panels) * self.wide - len(bias)))
         return PackedFilters(panels, padded, len(bias))
 
-    def convolve(
-        self, characters: Tensor, n_windows: Tensor, filters: PackedFilters, with_positions: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def convolve(self, characters: Tensor, n_windows: Tensor, filters: PackedFilters) -> tuple[Tensor, Tensor]:
         """Return the maximum of each filter over the positions of a convolution over characters.
 
         Args:
             characters: ``(tokens, chars, dim)``.
             n_windows: ``(tokens,)`` int64, the windows of each token to consider: 1 to ``chars - width + 1``.
             filters: From ``filters``.
-            with_positions: Whether to return the winning positions too; the gradient needs them.
 
         Returns:
-            The maxima ``(tokens, filters)``, and the winning positions ``(tokens, filters)`` in int32 or None.
+            The maxima ``(tokens, filters)``, and the winning positions ``(tokens, filters)`` in int32. The gradient
+            needs the positions.
         """
         n_tokens, n_chars, dim = characters.shape
         panels, bias, n_filters = filters
         pooled = characters.new_empty(n_tokens, n_filters)
-        positions = characters.new_empty(n_tokens, n_filters, dtype=torch.int32) if with_positions else None
+        positions = characters.new_empty(n_tokens, n_filters, dtype=torch.int32)
         self._convolve(
             *(torch.get_num_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_windows.data_ptr()),
-            *(panels.data_ptr(), bias.data_ptr(), panels.shape[1], n_filters, pooled.data_ptr()),
-            None if positions is None else positions.data_ptr(),
+            *(panels.data_ptr(), bias.data_ptr(), panels.shape[1], n_filters, pooled.data_ptr(), positions.data_ptr()),
         )
         return pooled, positions
 
@@ -348,3 +363,64 @@ class NativeLibrary:
             *(positions.data_ptr(), gradient.data_ptr(), character_gradient.data_ptr(), weight_gradient.data_ptr()),
         )
         return weight_gradient.sum(dim=0)
+
+    def run_token_layer(
+        self,
+        char_ids: Tensor,
+        n_rows: int,
+        widths: Tensor,
+        n_filters: Tensor,
+        tables: Tensor,
+        filter_bias: Tensor,
+        uses_tanh: bool,
+        n_highways: int,
+        highways: PackedMatrix | None,
+        projection: PackedMatrix | None,
+    ) -> Tensor:
+        """Compute the vectors of tokens from their characters; the counterpart of ``CharCNN.forward``.
+
+        Args:
+            char_ids: ``(tokens, chars)`` int64, from 0 to ``n_rows - 1``; at least ``max(widths)`` chars.
+            n_rows: Rows of the tables.
+            widths: The width of each convolution, int64.
+            n_filters: The number of filters of each convolution, int64.
+            tables: From ``token_layer.filter_tables``.
+            filter_bias: The biases of all convolutions, each padded to whole panels.
+            uses_tanh: Whether the activation is tanh; else it is relu.
+            n_highways: The number of highway layers.
+            highways: Their matrices and biases, one after the other; None if there are none.
+            projection: The projection, or None.
+
+        Returns:
+            ``(tokens, outputs of the projection, or features)``
+        """
+        n_tokens, n_columns = char_ids.shape
+        n_features = int(n_filters.sum())
+        n_outputs = n_features if projection is None else projection.n_outputs
+        at_once = min(MAX_TOKENS_AT_ONCE, n_tokens)
+        outputs = tables.new_empty(n_tokens, n_outputs)
+        features = tables.new_empty(at_once if projection is not None else 0, n_features)
+        sums = tables.new_empty(at_once if highways is not None else 0, 2 * n_features)
+        # Each precision rounds rows to another size; "int8" needs fewer bytes than "bfloat16".
+        precisions = [matrix.precision for matrix in (highways, projection) if matrix is not None]
+        rounded = max(
+            (self._rounded_rows(each, at_once, n_features) for each in precisions),
+            key=Tensor.numel,
+            default=self._rounded_rows("float32", 0, 0),
+        )
+        self._token_layer(
+            *(torch.get_num_threads(), n_tokens, char_ids.data_ptr(), n_columns, n_rows),
+            *(len(widths), widths.data_ptr(), n_filters.data_ptr()),
+            *(tables.data_ptr(), filter_bias.data_ptr(), int(uses_tanh)),
+            *(n_highways, *_matrix_arguments(highways)),
+            *(*_matrix_arguments(projection), n_outputs),
+            *(at_once, features.data_ptr(), sums.data_ptr(), rounded.data_ptr(), outputs.data_ptr()),
+        )
+        return outputs
+
+
+def _matrix_arguments(matrix: PackedMatrix | None) -> tuple[int, int | None, int | None]:
+    """Return the precision and the addresses of a matrix for C."""
+    if matrix is None:
+        return 0, None, None
+    return PRECISIONS.index(matrix.precision), matrix.panels.data_ptr(), matrix.bias.data_ptr()

@@ -14,7 +14,8 @@ from elmokit.nn.kernels.torch_products import Product
 class PackedLinear(nn.Linear):
     """``nn.Linear`` whose product uses packed weights when no gradient is needed.
 
-    It computes in float32 whatever the model's precision: token vectors are exact, so that they can be cached.
+    It computes in float32 whatever the model's precision. In a lower one, the C functions compute the whole char CNN
+    (``token_layer.py``).
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:

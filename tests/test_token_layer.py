@@ -1,0 +1,213 @@
+"""The char CNN in C, for every instruction set and precision, against PyTorch's operations.
+
+Sets that this processor lacks are skipped by name. ``emulated`` has plain C in place of the special instructions and
+runs everywhere.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.nn.char_cnn import Activation, CharCNN
+from elmokit.nn.kernels import backends, native, token_layer
+from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
+from elmokit.nn.kernels.token_layer import pack_token_layer, run_token_layer, token_layer_precision
+
+N_CHARS = 30
+# Of the largest number of all vectors. Rounding moves each weight and input by up to 2^-9 of itself (bfloat16) or 1/254
+# of the largest number of its row (int8); the signs of these errors are random.
+TOLERANCES: dict[Precision, float] = {"float32": 1e-6, "bfloat16": 0.03, "int8": 0.08}
+
+
+def random_char_cnn(
+    filters: list[tuple[int, int]], activation: Activation = "relu", n_highway: int = 2, output_dim: int = 9
+) -> CharCNN:
+    cnn = CharCNN(N_CHARS, 5, filters, activation, n_highway, output_dim)
+    cnn.reset_parameters(torch.Generator().manual_seed(0))
+    for parameter in cnn.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    torch.nn.init.normal_(cnn.char_embedding.weight)
+    return cnn
+
+
+def random_ids(n_tokens: int, n_chars: int = 20) -> torch.Tensor:
+    """Tokens of any length, padded with the last character; the first fills all columns, the second is all padding."""
+    ids = torch.full((n_tokens, n_chars), N_CHARS)
+    for row, length in zip(ids, [n_chars, 0, *torch.randint(0, n_chars + 1, (n_tokens,)).tolist()], strict=False):
+        row[:length] = torch.randint(0, N_CHARS, (length,))
+    return ids
+
+
+@torch.no_grad()
+def compute(library: NativeLibrary, cnn: CharCNN, ids: torch.Tensor, precision: Precision) -> torch.Tensor:
+    layer = pack_token_layer(library, precision, cnn.weights())
+    assert layer is not None
+    return run_token_layer(library, layer, ids)
+
+
+@torch.no_grad()
+def reference(cnn: CharCNN, ids: torch.Tensor) -> torch.Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(backends.VARIABLE, "reference")
+        vectors: torch.Tensor = cnn(ids)
+        return vectors
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_vectors_equal_those_of_pytorch(library: NativeLibrary, precision: Precision) -> None:
+    @settings(max_examples=25)
+    @given(
+        filters=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 80)), min_size=1, max_size=5),
+        activation=st.sampled_from(["relu", "tanh"]),
+        n_highway=st.integers(0, 2),
+        is_projected=st.booleans(),
+        n_tokens=st.integers(1, 40),
+        at_once=st.sampled_from([7, 192]),
+        has_tables=st.booleans(),
+        seed=st.integers(0, 1000),
+    )
+    def check(
+        filters: list[tuple[int, int]],
+        activation: Activation,
+        n_highway: int,
+        is_projected: bool,
+        n_tokens: int,
+        at_once: int,
+        has_tables: bool,
+        seed: int,
+    ) -> None:
+        torch.manual_seed(seed)
+        n_features = sum(count for _, count in filters)
+        cnn = random_char_cnn(filters, activation, n_highway, 9 if is_projected else n_features)
+        ids = random_ids(n_tokens)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "MAX_TOKENS_AT_ONCE", at_once)
+            patch.setattr(token_layer, "MAX_TABLE", 2**25 if has_tables else 0)
+            vectors = compute(library, cnn, ids, precision)
+        expected = reference(cnn, ids)
+        assert vectors.shape == expected.shape
+        bound = TOLERANCES[precision] * max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(vectors, expected, atol=bound, rtol=0)
+
+    check()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_bits_of_a_token_do_not_depend_on_the_others(library: NativeLibrary, precision: Precision) -> None:
+    torch.manual_seed(0)
+    cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)]), random_ids(250)
+    together = compute(library, cnn, ids, precision)
+    for n_tokens in (1, 2, 3, 7, 13, 17, 33, 64, 193):
+        first = len(ids) - n_tokens
+        assert torch.equal(compute(library, cnn, ids[first:], precision), together[first:])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_threads_do_not_change_a_bit(library: NativeLibrary, precision: Precision) -> None:
+    torch.manual_seed(0)
+    cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)]), random_ids(50)
+    before, results = torch.get_num_threads(), []
+    try:
+        for n_threads in (1, 3):
+            torch.set_num_threads(n_threads)
+            results.append(compute(library, cnn, ids, precision))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
+def test_tables_of_a_batch_give_the_same_bits_as_those_of_all_characters(
+    library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)]), random_ids(50)
+    with_all = compute(library, cnn, ids, "float32")
+    monkeypatch.setattr(token_layer, "MAX_TABLE", 0)
+    assert torch.equal(compute(library, cnn, ids, "float32"), with_all)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_stays_in_the_tokens_that_have_it(library: NativeLibrary, precision: Precision) -> None:
+    cnn = random_char_cnn([(2, 40), (3, 8)], n_highway=1)
+    ids = torch.randint(0, N_CHARS - 1, (30, 12))
+    ids[:, 6:] = N_CHARS
+    ids[4, 3] = N_CHARS - 1
+    with torch.no_grad():
+        cnn.char_embedding.weight[N_CHARS - 1] = torch.nan
+    is_nan = compute(library, cnn, ids, precision).isnan()
+    assert is_nan[4].all()
+    assert not is_nan[[row for row in range(30) if row != 4]].any()
+
+
+def test_weights_that_are_widened_are_not_used(library: NativeLibrary) -> None:
+    for precision in PRECISIONS:
+        expected = "float32" if library.widens(precision) else precision
+        assert token_layer_precision(library, precision) == expected
+
+
+# What follows does not depend on the instruction set.
+
+
+@pytest.fixture
+def best_library() -> NativeLibrary:
+    found = backends.native_library()
+    if found is None:
+        pytest.skip("there is no C compiler")
+    return found
+
+
+def test_the_char_cnn_computes_in_its_precision(best_library: NativeLibrary) -> None:
+    torch.manual_seed(0)
+    cnn, ids = random_char_cnn([(1, 3), (2, 40)]), random_ids(20)
+    for precision in PRECISIONS:
+        cnn.precision = precision
+        with torch.no_grad():
+            vectors = cnn(ids)
+        expected = compute(best_library, cnn, ids, token_layer_precision(best_library, precision))
+        assert torch.equal(vectors, expected)
+
+
+def test_weights_are_packed_again_after_a_change() -> None:
+    cnn, ids = random_char_cnn([(1, 3), (2, 40)], n_highway=1), random_ids(20)
+    with torch.no_grad():
+        before = cnn(ids)
+        for parameter in cnn.parameters():
+            parameter.mul_(1.1)
+            after = cnn(ids)
+            assert not torch.equal(after, before)
+            torch.testing.assert_close(after, reference(cnn, ids), atol=1e-5, rtol=0)
+            before = after
+
+
+def test_where_a_gradient_is_needed_pytorch_computes() -> None:
+    cnn, ids = random_char_cnn([(1, 3), (2, 40)]), random_ids(20)
+    assert cnn(ids).requires_grad
+    assert not cnn.requires_grad_(False)(ids).requires_grad
+
+
+@pytest.mark.parametrize("character", [-1, N_CHARS + 1])
+def test_an_id_outside_the_table_is_an_error(character: int) -> None:
+    ids = random_ids(3)
+    ids[1, 4] = character
+    with pytest.raises(IndexError), torch.no_grad():
+        random_char_cnn([(2, 4)])(ids)
+
+
+def test_wrong_sizes_are_an_error() -> None:
+    narrow = random_char_cnn([(2, 4)])
+    narrow.projection = torch.nn.Linear(3, 9)
+    wide = random_char_cnn([(2, 4)])
+    wide.char_embedding = torch.nn.Embedding(N_CHARS + 1, 6)
+    for cnn in (narrow, wide):
+        with pytest.raises(RuntimeError, match="shapes"), torch.no_grad():
+            cnn(random_ids(3))
+    with pytest.raises(RuntimeError), torch.no_grad():
+        random_char_cnn([(7, 4)])(random_ids(3, n_chars=5))
+
+
+def test_an_empty_batch_has_no_vectors() -> None:
+    with torch.no_grad():
+        assert random_char_cnn([(2, 4)])(torch.zeros(0, 20, dtype=torch.int64)).shape == (0, 9)
