@@ -20,6 +20,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "embed": ("elmokit.cli.embed", "Compute ELMo vectors for a text file."),
     "info": ("elmokit.cli.info", "Show a model's architecture, size and provenance."),
+    "bench": ("elmokit.cli.bench", "Measure how fast this machine computes a model."),
     "convert": ("elmokit.cli.convert", "Convert a model to another format."),
     "vocab": ("elmokit.cli.vocab", "Build a vocabulary from tokenized text."),
     "train": ("elmokit.cli.train", "Pre-train a biLM on tokenized text."),

@@ -107,6 +107,11 @@ class UnsafeCacheError(ElmoError):
     """A cache directory in which another user may have put a library."""
 
 
+def is_packaged(name: str) -> bool:
+    """Return whether the package carries the library for an instruction set."""
+    return any(PACKAGED_LIBRARIES.glob(f"{packaged_prefix(name, INSTRUCTION_SETS[name])}-*.so"))
+
+
 def _open_packaged(name: str, instructions: InstructionSet) -> NativeLibrary | None:
     """Load the library that a wheel carries; None if there is none, or none that can be trusted."""
     for path in PACKAGED_LIBRARIES.glob(f"{packaged_prefix(name, instructions)}-*.so"):

@@ -1,0 +1,279 @@
+"""Measure how fast this machine computes a model, and how fast it could (``elmokit bench``).
+
+The *ceiling* is what the processor could reach if computing a batch were nothing but matrix products:
+
+- the products run at the rate of the fastest one that was measured in the same precision, by the kernels or by PyTorch;
+- but no faster than the weights can be read. One sentence at a time reads every recurrent weight for a single row, so
+  that reading takes longer than multiplying.
+
+The products are those of the LSTMs, of the highway layers and of the token projection. The convolutions over
+characters are not counted, so small models stay further below their ceiling.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+
+from elmokit.bilm import BiLM
+from elmokit.embedder import Elmo
+from elmokit.io.progress import ProgressCallback
+from elmokit.nn.kernels import backends, compiler, torch_products
+from elmokit.nn.kernels.instruction_sets import available_sets
+from elmokit.nn.kernels.lstm_inference import NativeLayer
+from elmokit.nn.kernels.native import MAX_CHUNK_ROWS, PRECISIONS, Precision
+from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
+from elmokit.weights.model import PretrainedBiLM
+
+REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", *PRECISIONS)
+N_ROWS = (1, 16, 64)
+SENTENCE_TOKENS = 20
+N_BOUNDARIES = 2  # positions of the network that are not tokens
+MEASURE_SECONDS = 0.7
+# Of products on the way to a model: of a chunk, of a step, and of a size that libraries are tuned for.
+PRODUCT_SHAPES = ((MAX_CHUNK_ROWS, 512, 2048), (64, 512, 4096), (512, 1024, 1024))
+WEIGHT_BYTES: dict[Precision, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
+
+
+class Speed(NamedTuple):
+    """The speed of one backend at one batch size."""
+
+    request: backends.BackendRequest
+    """A precision, or "reference" for plain PyTorch."""
+    n_rows: int
+    """Sentences in a batch."""
+    backend: backends.Backend
+    computed_in: tuple[Precision, ...]
+    """The precisions of the LSTM layers' weights: not the requested one where that would be slower."""
+    tokens_per_second: float
+    ceiling: float
+    """Tokens per second if there were only matrix products, at the fastest rate measured."""
+
+
+class SpeedReport(NamedTuple):
+    """What ``measure_speed`` found out."""
+
+    machine: dict[str, Any]
+    operations_per_second: dict[Precision, float]
+    """The rate of the fastest product in each precision; a multiplication and an addition are two operations."""
+    bytes_per_second: dict[Precision, float]
+    """The rate at which as many bytes can be read as the LSTM weights take in each precision."""
+    speeds: list[Speed]
+
+    def speed(self, request: backends.BackendRequest, n_rows: int) -> Speed:
+        """Return the speed for a request and a batch size."""
+        return next(speed for speed in self.speeds if (speed.request, speed.n_rows) == (request, n_rows))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report in types that JSON has."""
+        return {**self._asdict(), "speeds": [speed._asdict() for speed in self.speeds]}
+
+
+def measure_speed(
+    model: PretrainedBiLM,
+    n_rows: Sequence[int] = N_ROWS,
+    *,
+    seconds: float | None = None,
+    progress: ProgressCallback | None = None,
+) -> SpeedReport:
+    """Measure a model in every precision and in plain PyTorch, on the CPU.
+
+    Each batch has sentences of 20 made-up words of common lengths. Half of the words of a large batch are distinct, as
+    in running text. What is timed is ``Elmo.embed_batch`` from zero states, without the token cache; the fastest of
+    several calls counts.
+
+    Args:
+        model: The model.
+        n_rows: Batch sizes.
+        seconds: How long to repeat each batch. None for ``MEASURE_SECONDS``.
+        progress: Called with the number of finished measurements.
+    """
+    seconds = MEASURE_SECONDS if seconds is None else seconds
+    elmo = Elmo(model, start="zero", token_cache_mib=0)
+    total, done = len(PRECISIONS) + len(REQUESTS) * len(n_rows), 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress("measurements", done, total)
+
+    operations: dict[Precision, float] = {}
+    reading: dict[Precision, float] = {}
+    n_weights = sum(weight.numel() for _, *weights in _layer_weights(elmo.bilm) for weight in weights)
+    for precision in PRECISIONS:
+        operations[precision] = _product_rate(precision, seconds)
+        reading[precision] = _reading_rate(n_weights * WEIGHT_BYTES[precision], seconds)
+        advance()
+    speeds: list[Speed] = []
+    for request in REQUESTS:
+        with _requested(request):
+            backend = backends.select_backend(torch.device("cpu"), request)
+            for n in n_rows:
+                batch = _sentences(n)
+                best = _best_seconds(partial(_embed, elmo, batch), seconds)
+                computed_in = _computed_in(elmo.bilm, backend, request)
+                ceiling = min(
+                    _ceiling_seconds(elmo, batch, operations[each], reading[each], operations["float32"], each)
+                    for each in computed_in
+                )
+                n_tokens = n * SENTENCE_TOKENS
+                speeds.append(Speed(request, n, backend, computed_in, n_tokens / best, n_tokens / ceiling))
+                advance()
+    return SpeedReport(describe_machine(), operations, reading, speeds)
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return the facts about this machine that decide which kernels run."""
+    library = compiler.load_library()
+    used = None if library is None else library.instructions
+    return {
+        "processor": _processor_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "instruction_sets": available_sets(),
+        "used": used,
+        "library": None if used is None else "package" if compiler.is_packaged(used) else "compiled here",
+        "why_no_library": compiler.why_unavailable(),
+    }
+
+
+def _processor_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    names = [value.strip() for name, _, value in map(_partition, text.splitlines()) if name.strip() == "model name"]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _partition(line: str) -> tuple[str, str, str]:
+    return line.partition(":")
+
+
+@contextmanager
+def _requested(request: backends.BackendRequest) -> Iterator[None]:
+    """Request a backend by the environment variable, which alone can name plain PyTorch."""
+    before = os.environ.get(backends.VARIABLE)
+    os.environ[backends.VARIABLE] = request
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[backends.VARIABLE]
+        else:
+            os.environ[backends.VARIABLE] = before
+
+
+def _sentences(n_rows: int) -> list[list[str]]:
+    """Make up a batch. Few words are common and many are rare, by Zipf's law, as in running text."""
+    generator = random.Random(0)
+    lengths = generator.choices(range(1, 13), weights=(3, 17, 21, 16, 11, 9, 8, 6, 4, 3, 1, 1), k=20_000)
+    words = ["".join(generator.choices("etaoinshrdlucmfwypvbgkqjxz", k=length)) for length in lengths]
+    weights = [1 / (rank + 3) for rank in range(len(words))]
+    drawn = iter(generator.choices(words, weights=weights, k=n_rows * SENTENCE_TOKENS))
+    return [[next(drawn) for _ in range(SENTENCE_TOKENS)] for _ in range(n_rows)]
+
+
+def _embed(elmo: Elmo, batch: list[list[str]]) -> None:
+    elmo.embed_batch(batch, elmo.start_state(len(batch)))
+
+
+def _best_seconds(call: Callable[[], object], seconds: float) -> float:
+    """Return the time of the fastest call, among as many as fit into the given time: at least two."""
+    call()  # packs the weights and fills the caches
+    times: list[float] = []
+    while len(times) < 2 or sum(times) < seconds:
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _computed_in(bilm: BiLM, backend: backends.Backend, request: backends.BackendRequest) -> tuple[Precision, ...]:
+    """Return the precisions of the LSTM layers' weights, the exactest first."""
+    if request == "reference":
+        return ("float32",)
+    packed = [layer.packed(backend) for layer in _lstm_layers(bilm)]
+    found = {layer.precision if isinstance(layer, NativeLayer) else _torch_precision(backend) for layer in packed}
+    return tuple(precision for precision in PRECISIONS if precision in found)
+
+
+def _torch_precision(backend: backends.Backend) -> Precision:
+    return "int8" if backend.endswith("int8") else "bfloat16" if backend.endswith("16") else "float32"
+
+
+def _lstm_layers(bilm: BiLM) -> list[ProjectedLSTM]:
+    return [cast(ProjectedLSTM, layer) for stack in bilm.directions for layer in cast(LSTMStack, stack).layers]
+
+
+def _layer_weights(bilm: BiLM) -> Iterator[tuple[ProjectedLSTM, torch.Tensor, torch.Tensor]]:
+    """Yield each LSTM layer with its input weights and its other weights, as vectors."""
+    for layer in _lstm_layers(bilm):
+        from_input, from_state = layer.weight[:, : layer.input_dim], layer.weight[:, layer.input_dim :]
+        projection = layer.weight.new_empty(0) if layer.projection is None else layer.projection
+        yield layer, from_input.flatten(), torch.cat([from_state.flatten(), projection.flatten()])
+
+
+def _ceiling_seconds(
+    elmo: Elmo,
+    batch: list[list[str]],
+    operations: float,
+    reading: float,
+    float32_operations: float,
+    precision: Precision,
+) -> float:
+    """Return the time that the products of a batch would take at the given rates."""
+    n_rows, n_steps = len(batch), SENTENCE_TOKENS + N_BOUNDARIES
+    n_chunks = -(-n_rows * n_steps // max(MAX_CHUNK_ROWS, n_rows))
+
+    def product_seconds(n_weights: int, rows: int, n_reads: int) -> float:
+        return max(2 * n_weights * rows / operations, n_weights * WEIGHT_BYTES[precision] * n_reads / reading)
+
+    total = 0.0
+    for _, from_input, from_state in _layer_weights(elmo.bilm):
+        # The input products of many steps are computed together, the others step by step.
+        total += product_seconds(from_input.numel(), n_rows * n_steps, n_chunks)
+        total += product_seconds(from_state.numel(), n_rows * n_steps, n_steps)
+    n_distinct = len({word for sentence in batch for word in sentence}) + N_BOUNDARIES
+    linears = [module for module in elmo.bilm.token_layer.modules() if isinstance(module, nn.Linear)]
+    return total + sum(2 * linear.weight.numel() * n_distinct / float32_operations for linear in linears)
+
+
+def _product_rate(precision: Precision, seconds: float) -> float:
+    """Return the operations per second of the fastest matrix product: of the selected backend's and PyTorch's own."""
+    backend = backends.select_backend(torch.device("cpu"), precision)
+    library = compiler.load_library()
+    rates: list[float] = []
+    for rows, n_inputs, n_outputs in PRODUCT_SHAPES:
+        inputs, weight = torch.randn(rows, n_inputs), torch.randn(n_outputs, n_inputs)
+        products: list[Callable[[], object]] = []
+        if backend in backends.NATIVE and library is not None:
+            bias = torch.zeros(n_outputs + library.wide)
+            panels = library.pack(weight, precision)
+            products.append(partial(library.product, inputs, panels, bias, n_outputs, precision))
+        elif backend != "torch":
+            products.append(partial(torch_products.pack(backend, weight), inputs))
+        if precision != "int8":  # PyTorch's operator @ multiplies no integers
+            dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+            products.append(partial(torch.matmul, inputs.to(dtype), weight.to(dtype).t()))
+        for product in products or [partial(torch.matmul, inputs, weight.t())]:
+            fastest = _best_seconds(product, seconds / (2 * len(PRODUCT_SHAPES)))
+            rates.append(2 * rows * n_inputs * n_outputs / fastest)
+    return max(rates)
+
+
+def _reading_rate(n_bytes: int, seconds: float) -> float:
+    """Return the bytes per second at which a block of this size can be read again and again."""
+    block = torch.ones(max(n_bytes // 4, 1))
+    return n_bytes / _best_seconds(block.sum, seconds / 4)
