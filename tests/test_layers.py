@@ -17,7 +17,7 @@ ROWS = [
     {"embedder", "initial_state", "fingerprint"},
     {"sentence_vectors", "speed"},
     {"tasks", "probes", "training", "corpus", "scoring"},
-    {"serve", "integrations", "compat"},
+    {"serve", "integrations", "compat", "report"},
     {"cli", "__init__", "__main__"},
 ]
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}

@@ -124,7 +124,7 @@ def minimal_pairs(
     "texts",
     multiple=True,
     help="Tokenized text, to count word frequencies and to train a 5-gram to compare with; can be repeated. Best the "
-    "model's training text. Needs about 50 bytes of memory per token.",
+    "model's training text. Needs about 100 bytes of memory per token.",
 )
 @keep_option
 @json_option

@@ -39,6 +39,7 @@ COMMANDS = {
 """Each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
 SUBCOMMANDS = {
     "evaluate": {
+        "all": "elmokit.cli.evaluate_all",
         "perplexity": "elmokit.cli.evaluate_perplexity",
         "pos": "elmokit.cli.evaluate_probes",
         "wsd": "elmokit.cli.evaluate_probes",
@@ -85,7 +86,7 @@ class _LazyGroup(click.Group):
 
 def _load(module: str, name: str) -> click.Command:
     # Names that Python uses itself have an underscore.
-    variable = f"{name}_" if name in ("import", "open") else name.replace("-", "_")
+    variable = f"{name}_" if name in ("all", "import", "open") else name.replace("-", "_")
     command: click.Command = getattr(importlib.import_module(module), variable)
     return command
 

@@ -21,6 +21,7 @@ from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.resumable import ResumableStore
+from elmokit.io.tables import Table
 from elmokit.probes.corpus import model_digest, read_chunks, text_digest
 from elmokit.probes.layer_figure import Series, draw_layers, row_title
 from elmokit.probes.linear import LinearSettings, predict_linear, train_linear
@@ -95,26 +96,37 @@ class PosResult:
             "rows": rows,
         }
 
-    def to_text(self) -> str:
-        """Return a table for people: a line per layer."""
-        lines = [
-            f"{self.n_tags} tags, {self.n_train_tokens:,} training words, {self.n_test_tokens:,} test words",
-            f"{'most frequent tag':<18} {self.baseline:7.2%}",
-        ]
-        for row in self.rows:
-            line = f"{row_title(row.name):<18} {row.accuracy:7.2%}"
-            if len(row.accuracies) > 1:
-                line += f" ± {row.deviation:.2%}"
-            if row.selectivity is not None:
-                line += f"   control {row.accuracy - row.selectivity:.2%}, selectivity {row.selectivity:.2%}"
-            if row.weights is not None:
-                line += f"   weights {' '.join(f'{weight:.2f}' for weight in row.weights)}"
-            lines.append(line)
+    def table(self) -> Table:
+        """Return a row for each layer, under the baseline. The columns are those that were measured."""
+        columns: dict[str, list[str]] = {
+            "accuracy": [f"{self.baseline:.2%}", *(f"{r.accuracy:.2%}" for r in self.rows)]
+        }
+        if any(len(row.accuracies) > 1 for row in self.rows):
+            columns["± seeds"] = ["", *(f"{row.deviation:.2%}" for row in self.rows)]
+        if any(row.selectivity is not None for row in self.rows):
+            lost = [row.selectivity or 0.0 for row in self.rows]
+            columns["control task"] = [
+                "",
+                *(f"{row.accuracy - one:.2%}" for row, one in zip(self.rows, lost, strict=True)),
+            ]
+            columns["selectivity"] = ["", *(f"{one:.2%}" for one in lost)]
+        if any(row.weights for row in self.rows):
+            columns["weights"] = ["", *(" ".join(f"{weight:.2f}" for weight in row.weights or ()) for row in self.rows)]
+        names = ["most frequent tag", *(row_title(row.name) for row in self.rows)]
+        return Table(["part of speech", *columns], list(zip(names, *columns.values(), strict=True)))
+
+    def notes(self) -> list[str]:
+        """Return sentences about the data."""
+        notes = [f"{self.n_tags} tags, {self.n_train_tokens:,} training words, {self.n_test_tokens:,} test words."]
         if self.n_unknown_tags:
-            lines.append(
+            notes.append(
                 f"{self.n_unknown_tags:,} test words have a tag that does not occur in training; they count as wrong."
             )
-        return "\n".join(lines)
+        return notes
+
+    def to_text(self) -> str:
+        """Return the table and the notes for people."""
+        return "\n".join([self.table().to_text(), "", *self.notes()])
 
     def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
         """Draw the accuracy of each layer as PNG and SVG. Errors as in ``draw_layers``."""

@@ -25,6 +25,7 @@ from elmokit.errors import OutputError, TextError
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.checksums import file_digest
 from elmokit.io.progress import ProgressCallback
+from elmokit.io.tables import Table
 from elmokit.probes.corpus import model_digest, read_chunks
 from elmokit.probes.layer_figure import Series, draw_layers, row_title
 from elmokit.probes.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
@@ -83,24 +84,29 @@ class SenseResult:
             "rows": rows,
         }
 
-    def to_text(self) -> str:
-        """Return F1 in percent as a table: a row for each layer, a column for each test set and part of speech."""
+    def table(self) -> Table:
+        """Return F1 in percent: a row for each layer, a column for each test set and part of speech."""
         sets, parts = list(self.rows[0].scores), list(self.rows[0].by_pos)
-        widths = [max(8, len(name) + 1) for name in [*sets, *parts]]
-        heads = "".join(f"{name:>{width}}" for name, width in zip([*sets, *parts], widths, strict=True))
-        lines = [f"{'F1 in percent':<14}{heads}"]
+        rows = []
         for row in self.rows:
             scores = [row.scores[name] for name in sets] + [row.by_pos[name] for name in parts]
-            cells = "".join(f"{100 * score.f1:>{width}.1f}" for score, width in zip(scores, widths, strict=True))
-            lines.append(f"{row_title(row.name):<14}{cells}")
+            rows.append([row_title(row.name), *(f"{100 * score.f1:.1f}" for score in scores)])
+        return Table(["F1 in percent", *sets, *parts], rows)
+
+    def notes(self) -> list[str]:
+        """Return sentences about the data."""
         n_instances, n_missing = sum(self.n_instances.values()), sum(self.n_backed_off.values())
-        lines.append(
+        notes = [
             f"{self.n_senses:,} senses in training; {n_missing:,} of {n_instances:,} instances have none of theirs in "
-            "it"
-        )
+            "it."
+        ]
         if any(score.precision != score.recall for row in self.rows for score in row.scores.values()):
-            lines.append("Some instances have no answer: give an --inventory, or see precision and recall in --json.")
-        return "\n".join(lines)
+            notes.append("Some instances have no answer: give an --inventory, or see precision and recall in --json.")
+        return notes
+
+    def to_text(self) -> str:
+        """Return the table and the notes for people."""
+        return "\n".join([self.table().to_text(), "", *self.notes()])
 
     def draw(self, path: str | Path, overwrite: bool = False) -> tuple[Path, Path]:
         """Draw the F1 of each layer as PNG and SVG. Errors as in ``draw_layers``."""

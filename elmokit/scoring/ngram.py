@@ -5,8 +5,8 @@ order, for a closed vocabulary in which unknown words are one word. Only the pro
 computed, so no model is kept: each order is counted, used and dropped.
 
 The text is an array of word ids. An n-gram gets an id too: the n-grams of order k are numbered by sorting the pairs of
-the id of their first k - 1 words and their last word. This is exact, in contrast to hashing. It needs about 50 bytes of
-memory per token (2 GB for 40 million tokens).
+the id of their first k - 1 words and their last word. This is exact, in contrast to hashing. It needs about 100 bytes
+of memory per token (4 GB for 40 million tokens).
 """
 
 from __future__ import annotations

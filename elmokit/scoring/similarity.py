@@ -114,6 +114,7 @@ class SimilarityResult:
                     axes.plot(*zip(*points, strict=True), label=weighting, **style)
                 axes.set_xticks(range(len(layers)), layers)
                 axes.set_title(name)
+                axes.set_xlabel("layers")
                 axes.set_ylabel("Spearman correlation")
             figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
             return save_figure(figure, path, overwrite)
