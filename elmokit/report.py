@@ -16,12 +16,12 @@ import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-import elmokit
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
 from elmokit.fingerprint import prediction_fingerprint
@@ -249,7 +249,7 @@ def _markdown(
     lines += ["## Model", "", Table(["fact", "value"], shown).to_markdown(), ""]
     lines += ["## How it was measured", ""]
     lines += [
-        f"elmokit {elmokit.__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}, "
+        f"elmokit {version('elmokit')}, PyTorch {torch.__version__}, Python {platform.python_version()}, "
         f"{_processor()}, {torch.get_num_threads()} threads.",
         "",
     ]
