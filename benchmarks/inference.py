@@ -1,18 +1,22 @@
 """Compare the inference speed of the biLM with AllenNLP's, on the same sentences and weights.
 
     python benchmarks/inference.py SENTENCES --work FOLDER [--peer-python PYTHON --peer-script SCRIPT]
-        [--sizes small,medium,original] [--batches 1,16,64] [--rounds 3] [--threads N]
+        [--sizes small,medium,original] [--batches 1,16,64] [--lines 3000] [--rounds 3] [--threads N]
     python benchmarks/inference.py --report --work FOLDER [--figure speed]
 
-SENTENCES is a file with one tokenized sentence per line. FOLDER stores the models (random weights of the published
-sizes) and the times of all runs so far (``times.json``). ``--report`` prints the times as a Markdown table and draws
-the figure. SCRIPT runs AllenNLP's ``_ElmoBiLm`` with the arguments ``run OPTIONS WEIGHTS SENTENCES BATCH_SIZE
---order length --state reset --repeat N --threads N`` and prints one line of JSON with ``seconds.all_runs_total``.
+SENTENCES is a file with one tokenized sentence per line. Its first 3,000 sentences are sorted by length and grouped
+into batches; some of these, evenly spaced, are timed, so that lengths and words vary as in the text. FOLDER stores the
+models (random weights of the published sizes) and the times of all runs so far (``times.json``). ``--report`` prints
+the times as a Markdown table and draws the figure.
+
+SCRIPT runs AllenNLP's ``_ElmoBiLm`` with the arguments ``run OPTIONS WEIGHTS SENTENCES BATCH_SIZE --order length
+--state reset --repeat N --threads N`` and prints one line of JSON with ``seconds.all_runs_total``.
 
 Each round times every backend once, AllenNLP last; the table shows medians over rounds. The same work is timed on both
 sides: converting characters to ids, running the network from a zero state, and making one array per sentence. No token
 is cached between batches. The column "in matrix products" is the time of the bare matrix products of the LSTMs, the
-highway layers and the projection, on the same shapes, as a fraction of the total time.
+highway layers and the projection, on the same shapes, as a fraction of the total time. It is empty for the kernels in
+lower precision, whose products would take longer alone than inside the layer; see ``elmokit bench`` for these.
 """
 
 from __future__ import annotations
@@ -46,23 +50,27 @@ from elmokit.weights.model import PretrainedBiLM
 
 REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
 PEER = "AllenNLP"
-TYPICAL_LENGTH = 20  # length of the sentences in batches of one
-N_BATCHES = {1: 4, 16: 2, 64: 2}
+N_BATCHES = {1: 16, 16: 8, 64: 4}
 Sentences = list[list[str]]
 
 
-def make_batches(source: str, size: int) -> list[Sentences]:
-    """Make batches of the file's first sentences, with sentences of similar lengths in the same batch.
+def read_sentences(source: str, n_lines: int) -> Sentences:
+    """Read the first sentences of a file, the longest first."""
+    sentences = (tokens for line in read_lines(source) if (tokens := split_tokens(line)))
+    return sorted(islice(sentences, n_lines), key=len, reverse=True)
 
-    If the file has too few sentences, they are repeated. For a batch size of 1, the sentences closest to a typical
-    length are used.
+
+def make_batches(sentences: Sentences, size: int) -> list[Sentences]:
+    """Make batches of sentences of similar lengths, evenly spaced over all lengths.
+
+    If there are too few sentences, they are repeated.
     """
-    sentences = [tokens for line in read_lines(source) if (tokens := split_tokens(line))]
-    if size == 1:
-        sentences.sort(key=lambda sentence: abs(len(sentence) - TYPICAL_LENGTH))
-    n = N_BATCHES.get(size, 2) * size
-    chosen = sorted(islice(cycle(sentences), n), key=lambda sentence: -len(sentence))
-    return [chosen[start : start + size] for start in range(0, n, size)]
+    n_batches = N_BATCHES.get(size, 4)
+    if len(sentences) < n_batches * size:
+        sentences = sorted(islice(cycle(sentences), n_batches * size), key=len, reverse=True)
+    n_available = len(sentences) // size
+    starts = [size * (n_available * (2 * batch + 1) // (2 * n_batches)) for batch in range(n_batches)]
+    return [sentences[start : start + size] for start in starts]
 
 
 def embed_batches(elmo: Elmo, batches: list[Sentences]) -> None:
@@ -153,19 +161,20 @@ def measure(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     file = args.work / "times.json"
     runs: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    sentences = read_sentences(args.sentences, args.lines)
     for size in args.sizes.split(","):
         _, weights = model_at(args.work, size)
         elmos: dict[str, Elmo] = {}
         for request in REQUESTS:
             elmos[request] = Elmo(open_model(weights), start="zero", token_cache_mib=0)
         for n_rows in map(int, args.batches.split(",")):
-            batches = make_batches(args.sentences, n_rows)
+            batches = make_batches(sentences, n_rows)
             times: dict[str, list[float]] = {}
             selected = {request: backends.select_backend(torch.device("cpu"), request) for request in REQUESTS}
             products = {
                 request: bare_products(elmos[request], batches, selected[request])
                 for request in REQUESTS
-                if request != "reference"
+                if request != "reference" and selected[request] not in ("native-bfloat16", "native-int8")
             }
             for round_ in range(args.rounds + 1):
                 for request in REQUESTS:
@@ -179,7 +188,9 @@ def measure(args: argparse.Namespace) -> None:
                 if args.peer_python and round_:
                     times.setdefault(PEER, []).append(peer_seconds(args, size, batches))
             n_tokens = sum(len(sentence) for batch in batches for sentence in batch)
-            runs.append({"size": size, "rows": n_rows, "tokens": n_tokens, "backends": selected, "seconds": times})
+            n_distinct = sum(len({token for sentence in batch for token in sentence}) for batch in batches)
+            run = {"size": size, "rows": n_rows, "tokens": n_tokens, "distinct": n_distinct, "batches": len(batches)}
+            runs.append({**run, "backends": selected, "seconds": times})
             file.write_text(json.dumps(runs, indent=1))
             print("\n".join(table_rows(runs[-1])), flush=True)
 
@@ -195,7 +206,7 @@ def table_rows(run: dict[str, Any]) -> list[str]:
         ratio = f"{times[PEER] / times[name]:.1f}" if PEER in times else ""
         products = times.get(f"{name} products")
         fraction = f"{products / times[name]:.0%}" if products else ""
-        latency = f"{1000 * times[name] / N_BATCHES.get(run['rows'], 2):,.0f}"
+        latency = f"{1000 * times[name] / run['batches']:,.0f}"
         spread = max(run["seconds"][name]) / min(run["seconds"][name]) - 1
         cells = (
             run["size"],
@@ -221,6 +232,10 @@ def report(args: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for key in sorted(last, key=lambda key: (sizes.index(key[0]), key[1])):
         print("\n".join(table_rows(last[key])))
+    print()
+    for n_rows, run in sorted({run["rows"]: run for run in last.values()}.items()):
+        shares = f"{run['tokens']:,} tokens, {run['distinct'] / run['tokens']:.0%} of them distinct in their batch"
+        print(f"Batch size {n_rows}: {run['batches']} batches, {shares}.")
     if not args.figure:
         return
     with styled_figure(width=PAGE, height=2.4) as figure:
@@ -253,6 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peer-repeat", type=int, default=2, help="passes of the script per round  [default: 2]")
     parser.add_argument("--sizes", default="small,medium,original", help="presets, separated by commas  [default: all]")
     parser.add_argument("--batches", default="1,16,64", help="batch sizes, separated by commas  [default: 1,16,64]")
+    parser.add_argument("--lines", type=int, default=3000, help="lines of the text to use  [default: 3000]")
     parser.add_argument("--rounds", type=int, default=3, help="number of measurements  [default: 3]")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads  [default: all cores]")
     parser.add_argument("--report", action="store_true", help="print the table instead of measuring")
