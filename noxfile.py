@@ -14,6 +14,7 @@ HOSTS = {
     "batch": ["datasets", "ray[data]"],
     "sentence-transformers": ["mteb"],
     "sklearn": ["pandas"],
+    "spacy": [],
     "transformers": ["minicons", "accelerate"],
 }
 """What the tests of an integration need besides its extra."""

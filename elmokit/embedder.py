@@ -298,6 +298,41 @@ class Elmo(nn.Module):
         mask = torch.from_numpy(batch.mask).to(layers.device)
         return _without_boundaries(layers, mask), mask[:, 2:]
 
+    def mixed_vectors(self, sentences: Sequence[Sequence[str]], *, batch_tokens: int = 2048) -> list[Tensor]:
+        """Compute the first scalar mix of sentences as tensors, with the gradients that training needs.
+
+        For programs that have tokens and not the ids of :meth:`ids`. Sentences of similar length share a batch, as in
+        :meth:`embed`.
+
+        Args:
+            sentences: Lists of tokens.
+            batch_tokens: Positions per batch, padding included.
+
+        Returns:
+            One tensor ``(tokens, dim)`` per sentence, without boundaries.
+
+        Raises:
+            TextError: A sentence is not a list of strings.
+            ConfigError: ``start`` is "stateful": sentences that change their order have no state to continue.
+        """
+        if self.start == "stateful":
+            raise ConfigError("mixed_vectors needs start='warm' or 'zero', but start is 'stateful'. Call forward.")
+        if not torch.is_grad_enabled():
+            arrays = self.embed(sentences, layers="mix", batch_tokens=batch_tokens)
+            return [self.dropout(torch.from_numpy(array).to(self.start_hidden.device)) for array in arrays]
+        # The cache of a frozen biLM holds vectors without gradient.
+        cache = None if self.trainable else self.token_cache
+
+        def compute(part: list[Sequence[str]]) -> list[Tensor]:
+            with torch.set_grad_enabled(self.trainable):
+                (layers, _), batch = self.model.contextualize(part, self.start_state(len(part)), cache)
+            mask = torch.from_numpy(batch.mask).to(layers.device)
+            layers, mask = _without_boundaries(layers, mask), mask[:, 2:]
+            mixed = self.dropout(self.mixes[0](layers, mask))
+            return [row[is_token] for row, is_token in zip(mixed, mask, strict=True)]
+
+        return list(map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens))
+
     @overload
     def embed(
         self,

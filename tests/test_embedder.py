@@ -208,6 +208,31 @@ def test_gradients_reach_the_bilm_only_if_it_is_trainable(trainable: bool) -> No
     assert reached == ({name for name, _ in elmo.bilm.named_parameters()} if trainable else set())
 
 
+@pytest.mark.parametrize("trainable", [False, True])
+def test_mixed_vectors_and_their_gradients_are_those_of_forward(trainable: bool) -> None:
+    sentences = [["the", "cat"], [], ["the", "dog", "ran", "."], ["mat"]]
+    elmos = [Elmo(random_model(), layers=[0, 2], trainable=trainable) for _ in range(2)]
+    # Two batches, so that the order has to be restored.
+    vectors = torch.cat(elmos[0].mixed_vectors(sentences, batch_tokens=8))
+    (mix,), mask, _ = elmos[1](elmos[1].ids(sentences))
+    torch.testing.assert_close(vectors, mix[mask])
+    for result in (vectors, mix[mask]):
+        (result**2).sum().backward()
+    for (name, one), (_, other) in zip(elmos[0].named_parameters(), elmos[1].named_parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None), name
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        without = elmos[0].mixed_vectors(sentences)
+    assert [len(part) for part in without] == [2, 0, 4, 1]
+    torch.testing.assert_close(torch.cat(without), vectors.detach())
+
+
+def test_mixed_vectors_of_a_stateful_elmo_are_refused() -> None:
+    with pytest.raises(ConfigError, match="start is 'stateful'"):
+        ELMOS["stateful"].mixed_vectors([["the"]])
+
+
 def test_dropout_falls_on_each_mix_in_training_only() -> None:
     elmo = Elmo(random_model(), n_mixes=2, dropout=0.5).train()
     ids = elmo.ids([["the", "cat"] * 20])
