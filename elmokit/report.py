@@ -290,11 +290,8 @@ def _perplexity(run: _Run, files: Files) -> Section:
     )
     for path in files["texts"]:
         name = path.parent.name
-
-        def measure(path: Path = path) -> dict[str, Any]:
-            return language_model.perplexity(path, progress=run.progress).to_dict()
-
-        found = run.parts.compute(f"perplexity {name}", measure)
+        stage = f"perplexity {name}/{path.name}"
+        found = run.parts.compute(stage, partial(_score_text, language_model, path, stage, run.progress))
         facts[name] = found
         values = [f"{found['perplexity'][direction]:.2f}" for direction in names]
         bits = [f"{found['bits_per_character'][direction]:.3f}" for direction in names]
@@ -308,6 +305,16 @@ def _perplexity(run: _Run, files: Files) -> Section:
         "character include the spelling of unknown words."
     )
     return Section("Perplexity", _join(Table(head, rows).to_markdown(), note), headlines, facts)
+
+
+def _score_text(
+    language_model: LanguageModel, path: Path, stage: str, progress: ProgressCallback | None
+) -> dict[str, Any]:
+    def report(_: str, done: int, total: int | None) -> None:
+        if progress is not None:
+            progress(stage, done, total)  # a name of its own, so that the time left is that of this text
+
+    return language_model.perplexity(path, progress=report).to_dict()
 
 
 def _find_minimal_pairs(data: Path) -> Files | None:

@@ -13,9 +13,11 @@ from elmokit.io.part_results import PartResults
 def test_a_part_is_computed_once_and_its_floats_are_kept_exactly(tmp_path: Path) -> None:
     value = {"x": 0.1 + 0.2, "nan": float("nan"), "words": ["ö", "\ud800"]}
     with PartResults(tmp_path / "kept", {"model": "a"}) as parts:
+        assert not parts.can_resume
         first = parts.compute("one", lambda: value)
     with PartResults(tmp_path / "kept", {"model": "a"}) as parts:
         assert "one" in parts
+        assert parts.can_resume
         again = parts.compute("one", lambda: pytest.fail("computed twice"))
         assert parts.compute("two", lambda: [1, 2]) == [1, 2]
     assert repr(again) == repr(first) == repr(value)

@@ -278,7 +278,7 @@ def resumable_parts(folder: Path | None, model: PretrainedBiLM, settings: dict[s
 
     settings = {"model": prediction_fingerprint(model, "warm"), **settings}
     parts = PartResults(folder, settings)
-    with resumable_command(lambda: this_command() if parts else None), parts:
+    with resumable_command(lambda: this_command() if parts.can_resume else None), parts:
         yield parts
 
 

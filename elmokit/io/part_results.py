@@ -57,8 +57,9 @@ class PartResults:
     def __contains__(self, name: str) -> bool:
         return name in self._found
 
-    def __bool__(self) -> bool:
-        """Return whether a later run finds parts that are finished."""
+    @property
+    def can_resume(self) -> bool:
+        """Whether a later run finds finished parts."""
         return self._store is not None and bool(self._found)
 
     def compute(self, name: str, function: Callable[[], Value]) -> Value:
