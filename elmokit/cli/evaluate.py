@@ -53,7 +53,7 @@ def evaluate() -> None:
     """
 
 
-@evaluate.command("minimal-pairs", short_help="Does the model prefer the acceptable one of two sentences (BLiMP)?")
+@evaluate.command("minimal-pairs", short_help="Test whether a model prefers acceptable sentences (BLiMP).")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @model_option
 @options_option
@@ -115,7 +115,7 @@ def minimal_pairs(
     click.echo(as_text(result.to_dict()) if as_json else result.to_text(by_paradigm))
 
 
-@evaluate.command("reading-times", short_help="Does surprisal explain how long people read a word (Natural Stories)?")
+@evaluate.command("reading-times", short_help="Test how well surprisal explains reading times (Natural Stories).")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @model_option
 @options_option
@@ -180,7 +180,7 @@ def reading_times(
     click.echo(as_text(result.to_dict()) if as_json else result.to_text())
 
 
-@evaluate.command(short_help="Do cosines of vectors agree with people (STS benchmark, word pairs)?")
+@evaluate.command(short_help="Compare cosines of vectors with people's scores (STS benchmark).")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @model_option
 @options_option
