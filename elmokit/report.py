@@ -50,9 +50,9 @@ from elmokit.scoring.natural_stories import (
     read_large_model,
     read_natural_stories,
 )
-from elmokit.scoring.perplexity import by_direction
 from elmokit.scoring.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
 from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
+from elmokit.scoring.surprisal import direction_names
 from elmokit.text.tokenize import treebank_tokenizer
 from elmokit.weights.describe import describe
 from elmokit.weights.open import DEFAULT_MODEL, open_model
@@ -285,9 +285,7 @@ def _find_perplexity(data: Path) -> Files | None:
 def _perplexity(run: _Run, files: Files) -> Section:
     language_model = LanguageModel(run.elmo.model)
     rows, headlines, facts = [], [], {}
-    names = by_direction(
-        (0.0, 0.0)[: run.elmo.model.bilm.config.n_directions], run.elmo.model.bilm.config.backward_only
-    )
+    names = direction_names(run.elmo.model)
     for path in files["texts"]:
         name = path.parent.name
         stage = f"perplexity {name}/{path.name}"

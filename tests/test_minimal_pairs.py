@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from elmokit.bilm import PRESETS
 from elmokit.errors import TextError
 from elmokit.io.part_results import PartResults
 from elmokit.scoring.minimal_pairs import (
@@ -93,6 +95,13 @@ def test_ties_count_as_wrong_and_are_reported_with_unknown_words() -> None:
     assert [one.n_unknown for one in result.paradigms] == [0, 0, 1]
     assert "Ties, which count as wrong: forward 1 (20.000%)" in result.to_text()
     assert result.to_dict()["unknown_ratio"] == pytest.approx(1 / 35)
+
+
+@pytest.mark.parametrize("backward_only", [False, True])
+def test_a_model_of_one_direction_has_no_sum(backward_only: bool) -> None:
+    config = dataclasses.replace(PRESETS["tiny"], bidirectional=False, backward_only=backward_only)
+    result = evaluate_minimal_pairs(random_model(config), PARADIGMS, str.split)
+    assert result.choices == ["backward" if backward_only else "forward"]
 
 
 def test_published_results_are_averaged_over_the_same_paradigms(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_the_large_models_tokens_are_added_up_to_words(release: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("words.tsv", "1.1.whole\tthe", "1.1.whole", r"words\.tsv, line 1: expected 'story\.word\.kind<TAB>text'"),
+        ("words.tsv", "1.1.whole\tthe", "1.1.whole\t ", r"words\.tsv, line 1: expected"),
         ("words.tsv", "1.1.whole", "a.1.whole", r"words\.tsv, line 1: expected"),
         ("processed_wordinfo.tsv", "meanItemRT", "RT", "has no column 'meanItemRT'"),
         ("processed_wordinfo.tsv", "the\t1\t1\t", "the\tone\t1\t", "row 2: item and zone must be whole numbers"),

@@ -25,8 +25,7 @@ from elmokit.io.part_results import PartResults
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
 from elmokit.io.text_files import read_lines
-from elmokit.scoring.perplexity import by_direction
-from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, Surprisal, surprisals
+from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, Surprisal, direction_names, surprisals
 from elmokit.weights.model import PretrainedBiLM
 
 BOTH = "both"
@@ -323,7 +322,7 @@ def evaluate_minimal_pairs(
     def score(paradigm: Paradigm) -> dict[str, Any]:
         pairs = ((tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs)
         scores = score_minimal_pairs(model, pairs, start, batch_tokens, count)
-        compared = _by_choice(scores, model.bilm.config.backward_only)
+        compared = _by_choice(scores, direction_names(model))
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,
@@ -381,12 +380,9 @@ def score_minimal_pairs(
     return MinimalPairScores(np.array(nats).reshape(-1, 2, len(nats[0])), n_tokens, n_unknown)
 
 
-def _by_choice(scores: MinimalPairScores, backward_only: bool) -> dict[str, NDArray[np.float64]]:
+def _by_choice(scores: MinimalPairScores, directions: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Return the nats ``(pairs, 2)`` of each direction, and their sum if there are two."""
-    nats = {
-        name: scores.nats[:, :, number]
-        for number, name in enumerate(by_direction((0.0,) * scores.nats.shape[2], backward_only))
-    }
+    nats = {name: scores.nats[:, :, number] for number, name in enumerate(directions)}
     return nats | {BOTH: scores.nats.sum(axis=2)} if len(nats) > 1 else nats
 
 

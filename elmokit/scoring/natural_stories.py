@@ -83,6 +83,8 @@ def read_natural_stories(folder: str | Path) -> list[Story]:
             code, text = line.split("\t")
             in_story, in_word, kind = code.split(".")
             place = int(in_story), int(in_word)
+            if not text.strip():
+                raise ValueError
         except ValueError:
             raise TextError(
                 f"{path}, line {number}: expected 'story.word.kind<TAB>text', but got {line[:80]!r}."
