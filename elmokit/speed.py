@@ -124,8 +124,7 @@ def measure_speed(
                 best = _best_seconds(partial(_embed, elmo, batch), seconds)
                 computed_in = _computed_in(elmo.bilm, backend, request)
                 ceiling = min(
-                    _ceiling_seconds(elmo, batch, operations[each], reading[each], operations["float32"], each)
-                    for each in computed_in
+                    _ceiling_seconds(elmo, batch, operations[each], reading[each], each) for each in computed_in
                 )
                 n_tokens = n * SENTENCE_TOKENS
                 speeds.append(Speed(request, n, backend, computed_in, n_tokens / best, n_tokens / ceiling))
@@ -226,12 +225,7 @@ def _layer_weights(bilm: BiLM) -> Iterator[tuple[ProjectedLSTM, torch.Tensor, to
 
 
 def _ceiling_seconds(
-    elmo: Elmo,
-    batch: list[list[str]],
-    operations: float,
-    reading: float,
-    float32_operations: float,
-    precision: Precision,
+    elmo: Elmo, batch: list[list[str]], operations: float, reading: float, precision: Precision
 ) -> float:
     """Return the time that the products of a batch would take at the given rates."""
     n_rows, n_steps = len(batch), SENTENCE_TOKENS + N_BOUNDARIES
@@ -247,7 +241,7 @@ def _ceiling_seconds(
         total += product_seconds(from_state.numel(), n_rows * n_steps, n_steps)
     n_distinct = len({word for sentence in batch for word in sentence}) + N_BOUNDARIES
     linears = [module for module in elmo.bilm.token_layer.modules() if isinstance(module, nn.Linear)]
-    return total + sum(2 * linear.weight.numel() * n_distinct / float32_operations for linear in linears)
+    return total + sum(2 * linear.weight.numel() * n_distinct / operations for linear in linears)
 
 
 def _product_rate(precision: Precision, seconds: float) -> float:

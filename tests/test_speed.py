@@ -81,7 +81,7 @@ def test_the_ceiling_of_one_row_is_the_time_to_read_the_weights() -> None:
 
     elmo = Elmo(random_model(), start="zero")
     batch = speed._sentences(1)
-    slow_memory = speed._ceiling_seconds(elmo, batch, 1e12, 1e3, 1e12, "float32")
+    slow_memory = speed._ceiling_seconds(elmo, batch, 1e12, 1e3, "float32")
     n_steps = speed.SENTENCE_TOKENS + speed.N_BOUNDARIES
     expected = sum(
         4 * (from_input.numel() + n_steps * from_state.numel()) / 1e3
