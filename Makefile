@@ -1,7 +1,7 @@
 # make demo   set up, then embed examples/sentences.txt
 # make test   run all tests      make quick   skip the slow ones
 # make check  lint and type-check
-# make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name a compiler
+# make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
 

@@ -26,7 +26,7 @@ def bench(model: str | None, options: str | None, threads: int | None, as_json: 
     of 20 tokens that are computed together; no token is cached. "of ceiling" compares the speed with what this machine
     would reach if it only multiplied matrices, in the same precision, at the fastest rate that was measured.
 
-    Other programs slow everything down, waiting threads more than all: run it on an idle machine.
+    Run it on an idle machine: other programs slow down all threads.
 
     \b
     Examples:

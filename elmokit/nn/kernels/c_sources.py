@@ -74,7 +74,7 @@ def library_key(instructions: InstructionSet, compiler: Sequence[str], machine: 
 
     Args:
         instructions: The instruction set.
-        compiler: The compiler's command. Empty for a wheel: its libraries serve whoever has whatever compiler.
+        compiler: The compiler's command. Empty for a library of a wheel, where the user's compiler does not matter.
         machine: The kind of processor, by Python's ``platform.machine``. None for this machine's.
     """
     # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
