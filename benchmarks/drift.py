@@ -2,10 +2,11 @@
 
     python benchmarks/drift.py MODEL SENTENCES [--lines 400] [--conllu-train FILE --conllu-test FILE] [--train 2000]
 
-Each value of ``ELMOKIT_BACKEND`` is compared with ``reference``. The script prints a Markdown table with: the cosine
-between each token's top-layer vector and its exact vector, the largest difference in any layer, the perplexity of
-SENTENCES (if the model has a softmax), and the accuracy of one linear probe per layer, trained on exact vectors and
-evaluated on those of the backend. The probes need scikit-learn.
+MODEL may be ``random:PRESET``, for random weights of a preset's sizes. Each value of ``ELMOKIT_BACKEND`` is compared
+with ``reference``. The script prints a Markdown table with: the cosine between each token's vector and its exact vector
+in layer 0 and in the top layer, the largest difference in any layer, the perplexity of SENTENCES (if the model has a
+softmax), and the accuracy of one linear probe per layer, trained on exact vectors and evaluated on those of the
+backend. The probes need scikit-learn.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model
+from elmokit.bilm import PRESETS, BiLM
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.kernels import backends
 from elmokit.probes.tagged import TaggedSentence, read_conllu
 from elmokit.scoring.perplexity import perplexity
+from elmokit.weights.model import PretrainedBiLM
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -48,17 +52,32 @@ def fit_probes(elmo: Elmo, train: list[TaggedSentence]) -> list[Pipeline]:
     return probes
 
 
+def random_model(preset: str) -> PretrainedBiLM:
+    """Return a model without a softmax, with random weights of a preset's sizes."""
+    bilm = BiLM(PRESETS[preset])
+    bilm.reset_parameters(seed=0)
+    return PretrainedBiLM(bilm, "elmokit")
+
+
+def cosines(ours: list[NDArray[np.float32]], exact: list[NDArray[np.float32]], layer: int) -> NDArray[np.float32]:
+    """Return the cosine of each token's vector with its exact vector, in one layer."""
+    x, y = (np.concatenate([layers[layer] for layers in arrays]) for arrays in (ours, exact))
+    found: NDArray[np.float32] = (x * y).sum(1) / (np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1))
+    return found
+
+
 def main() -> None:
     """Measure all backends and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="path, URL or published name")
+    parser.add_argument("model", help="path, URL or published name, or random:PRESET")
     parser.add_argument("sentences", help="tokenized text, one sentence per line")
     parser.add_argument("--lines", type=int, default=400, help="number of lines to read  [default: 400]")
     parser.add_argument("--conllu-train", help="CoNLL-U file to train the probes on")
     parser.add_argument("--conllu-test", help="CoNLL-U file to evaluate the probes on")
     parser.add_argument("--train", type=int, default=2000, help="training sentences of the probes  [default: 2000]")
     args = parser.parse_args()
-    model = open_model(args.model)
+    is_random = args.model.startswith("random:")
+    model = random_model(args.model.removeprefix("random:")) if is_random else open_model(args.model)
     sentences = [tokens for line in islice(read_lines(args.sentences), args.lines) if (tokens := split_tokens(line))]
     elmo = Elmo(model)
     os.environ[backends.VARIABLE] = "reference"
@@ -70,16 +89,15 @@ def main() -> None:
         test = list(read_conllu(args.conllu_test))
     tags = [tag for sentence in test for tag in sentence.tags]
     print(
-        "| requested | backend | mean cosine | lowest cosine | largest difference | perplexity, forward "
-        "| perplexity, backward | part-of-speech accuracy by layer |"
+        "| requested | backend | layer 0: mean cosine | lowest | top layer: mean cosine | lowest | largest difference "
+        "| perplexity, forward | perplexity, backward | part-of-speech accuracy by layer |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     requests: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
     for request in requests:
         os.environ[backends.VARIABLE] = request
         approximate = elmo.embed(sentences)
-        top, exact_top = (np.concatenate([layers[-1] for layers in arrays]) for arrays in (approximate, exact))
-        cosines = (top * exact_top).sum(1) / (np.linalg.norm(top, axis=1) * np.linalg.norm(exact_top, axis=1))
+        by_layer = [cosines(approximate, exact, layer) for layer in (0, -1)]
         largest = max(abs(a - b).max() for a, b in zip(approximate, exact, strict=True))
         scores = [""] * 2
         if model.softmax is not None and model.vocabulary is not None:
@@ -93,8 +111,7 @@ def main() -> None:
         cells = [
             request,
             backend,
-            f"{cosines.mean():.6f}",
-            f"{cosines.min():.6f}",
+            *(f"{value:.6f}" for each in by_layer for value in (each.mean(), each.min())),
             f"{largest:.1e}",
             *scores,
             accuracies,
