@@ -3,11 +3,11 @@
     python benchmarks/precisions.py [--sizes original] [--rows 1,4,16,64] [--tokens 16,64,512] [--instructions amx,avx2]
                                     [--rounds 3]
 
-The first table has the speed of the four LSTM layers alone in tokens/s, the second one the time of the char CNN alone in
-microseconds for each distinct token, both on one thread and with random weights of a published size. Ratios are to
+The first table has the speed of the four LSTM layers alone in tokens/s, the second one the time of the char CNN alone
+in microseconds for each distinct token, both on one thread and with random weights of a published size. Ratios are to
 float32 on the same instruction set. The variants take turns and the fastest round counts; times are those of the
-processor, without waiting for other programs. One row is a sentence of 20 tokens. ``--rows 0`` and ``--tokens 0`` leave a
-table out.
+processor, without waiting for other programs. One row is a sentence of 20 tokens. ``--rows 0`` and ``--tokens 0`` leave
+a table out.
 """
 
 from __future__ import annotations
