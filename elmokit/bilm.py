@@ -335,15 +335,23 @@ class BiLM(nn.Module):
     def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
         vectors = vectors * mask[..., None]
-        every_layer = [[vectors] * self.config.n_directions]
+        config, size = self.config, vectors.shape[-1]
+        layers = None
+        if not torch.is_grad_enabled():  # autograd does not track what the LSTMs write into a tensor
+            layers = vectors.new_zeros(config.n_layers + 1, *vectors.shape[:2], config.n_directions * size)
+        every_layer = [[vectors] * config.n_directions]
         per_direction: list[list[Tensor]] = []
         new_states: list[list[LSTMState]] = []
-        for index, reverse in enumerate(self.config.read_backward):
-            outputs, states = self.run_direction(index, vectors, state.of_direction(index), mask, reverse)
+        for index, reverse in enumerate(config.read_backward):
+            into = None if layers is None else list(layers[1:, ..., index * size : (index + 1) * size])
+            outputs, states = self.run_direction(index, vectors, state.of_direction(index), mask, reverse, into)
             per_direction.append(outputs)
             new_states.append(states)
-        every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
-        layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
+        if layers is None:
+            every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
+            layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
+        else:
+            torch.cat(every_layer[0], dim=-1, out=layers[0])
         return BiLMOutput(layers, stack_states(new_states))
 
     def run_direction(
@@ -353,6 +361,7 @@ class BiLM(nn.Module):
         states: list[LSTMState],
         mask: Tensor | None = None,
         reverse: bool = False,
+        into: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run the LSTM layers of one direction.
 
@@ -364,11 +373,12 @@ class BiLM(nn.Module):
             states: The state of each layer before the first step.
             mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
             reverse: Read from the last position to the first.
+            into: As in ``LSTMStack.forward``.
 
         Returns:
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
-        outputs, new_states = self.directions[direction](vectors, states, mask, reverse)
+        outputs, new_states = self.directions[direction](vectors, states, mask, reverse, into)
         return outputs, new_states
 
 

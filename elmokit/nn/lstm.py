@@ -246,7 +246,12 @@ class LSTMStack(nn.Module):
             layer.reset_parameters(generator)
 
     def forward(
-        self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None = None, reverse: bool = False
+        self,
+        inputs: Tensor,
+        states: list[LSTMState],
+        mask: Tensor | None = None,
+        reverse: bool = False,
+        into: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run all layers over a batch.
 
@@ -255,6 +260,8 @@ class LSTMStack(nn.Module):
             states: The state of each layer before the first step.
             mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
             reverse: Read from the last step to the first.
+            into: Where to write the outputs of each layer, filled with zeros; only without gradients. None for new
+                tensors.
 
         Returns:
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
@@ -264,7 +271,7 @@ class LSTMStack(nn.Module):
                 packed = [layer.packed(backend) for layer in self.layers]  # type: ignore[operator]
                 mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
                 hidden, cell = zip(*states, strict=True)
-                results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
+                results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections, into)
             return results[0], [LSTMState(*state) for state in zip(*results[1:], strict=True)]
         if mask is not None and self._fits_windows(inputs, states, mask):
             return self._run_padded_windows(inputs, states, mask, reverse)
@@ -282,6 +289,8 @@ class LSTMStack(nn.Module):
                     inputs = torch.where(mask[..., None], inputs, torch.zeros_like(inputs))
             outputs.append(inputs)
             new_states.append(new_state)
+        if into is not None:
+            outputs = [target.copy_(output) for target, output in zip(into, outputs, strict=True)]
         return outputs, new_states
 
     def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
