@@ -12,6 +12,7 @@ import nox
 HOSTS = {
     "arrow": ["pandas", "polars", "duckdb"],
     "batch": ["datasets", "ray[data]"],
+    "flair": [],
     "sentence-transformers": ["mteb"],
     "sklearn": ["pandas"],
     "spacy": [],

@@ -36,6 +36,12 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
 
 
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.slow] if page.name in SLOW_PAGES else []
+    # Warnings of the libraries that elmokit integrates with are not errors.
+    return [*marks, pytest.mark.filterwarnings("default")] if page.parent.name == "integrations" else marks
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the documents speak of."""
@@ -60,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in SLOW_PAGES)) for page in PAGES],
+    [pytest.param(page, id=page.name, marks=marks_of(page)) for page in PAGES],
 )
 def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.parent.name == "integrations":

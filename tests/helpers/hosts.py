@@ -9,6 +9,7 @@ import pytest
 MODULES = {
     "arrow": ["pyarrow", "pandas", "polars", "duckdb"],
     "batch": ["pyarrow", "datasets"],
+    "flair": ["flair"],
     "sklearn": ["sklearn", "nltk", "pandas"],
     "transformers": ["transformers", "minicons", "accelerate", "nltk"],
     "sentence-transformers": ["sentence_transformers", "accelerate", "datasets", "nltk"],

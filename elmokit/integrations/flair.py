@@ -1,0 +1,139 @@
+"""ELMo in flair: :class:`ElmoTokenEmbeddings`.
+
+Import this module before you load a flair model that contains such embeddings: flair finds the class by its name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.config import from_dict, to_dict
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.nn.scalar_mix import MixedLayers
+from elmokit.text.lexicon import Lexicon
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
+
+try:
+    import flair
+    from flair.data import Sentence
+    from flair.embeddings.base import TokenEmbeddings, register_embeddings
+except ImportError:
+    raise MissingExtraError("elmokit.integrations.flair", "flair") from None
+
+
+@register_embeddings
+class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
+    """ELMo vectors of tokens, for flair's sequence taggers and stacks of embeddings.
+
+    A saved flair model contains the weights, so that it can be loaded without the original model.
+
+    Args:
+        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None: the small
+            English model in the package.
+        layers: The layers that the scalar mix combines, as in :class:`elmokit.Elmo`.
+        learn_mix: Train the weights of the mix. If neither the mix nor the biLM is trained, flair computes the vectors
+            of a corpus only once, and keeps them as its ``embeddings_storage_mode`` says.
+        trainable: Fine-tune the biLM.
+        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
+        name: The name under which flair stores the vectors in a token. None: "elmo".
+
+    Raises:
+        ModelError: No model was found, or it cannot be opened.
+        ConfigError: An argument is not valid.
+
+    Example:
+        >>> from flair.data import Sentence
+        >>> sentence = Sentence("The bank raised its rate .")
+        >>> ElmoTokenEmbeddings().embed(sentence)
+        >>> sentence[1].embedding.shape
+        torch.Size([256])
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PretrainedBiLM | None = None,
+        *,
+        layers: MixedLayers = "all",
+        learn_mix: bool = True,
+        trainable: bool = False,
+        start: Literal["warm", "zero"] = "warm",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        if start not in ("warm", "zero"):
+            # flair shuffles the sentences, so that none continues another.
+            raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+        opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
+        self.elmo = Elmo(opened, start=start, layers=layers, trainable=trainable)
+        if not learn_mix:
+            self.elmo.mixes.requires_grad_(False)
+        self.layers, self.learn_mix, self.trainable, self.start = layers, learn_mix, trainable, start
+        self.name = name or "elmo"
+        self.static_embeddings = not (learn_mix or trainable)
+        self.to(flair.device)
+        self.eval()
+
+    @property
+    def embedding_length(self) -> int:
+        """Number of dimensions of a vector."""
+        return self.elmo.output_dim
+
+    def _add_embeddings_internal(self, sentences: list[Sentence]) -> list[Sentence]:
+        is_training = self.training and not self.static_embeddings
+        with torch.set_grad_enabled(is_training and torch.is_grad_enabled()):
+            vectors = self.elmo.mixed_vectors([[token.text for token in sentence] for sentence in sentences])
+        for sentence, rows in zip(sentences, vectors, strict=True):
+            for token, row in zip(sentence, rows, strict=True):
+                token.set_embedding(self.name, row)
+        return sentences
+
+    def to_params(self) -> dict[str, Any]:
+        """Return the settings and the sizes of the model. Its weights are in the state dict, which flair saves too."""
+        model = self.elmo.model
+        vocabulary = model.vocabulary if model.bilm.config.n_words is not None else None
+        return {
+            "layers": self.layers,
+            "learn_mix": self.learn_mix,
+            "trainable": self.trainable,
+            "start": self.start,
+            "name": self.name,
+            "bilm": to_dict(model.bilm.config),
+            "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
+            "words": None if vocabulary is None else vocabulary.words,
+        }
+
+    @classmethod
+    def from_params(cls, params: dict[str, Any]) -> ElmoTokenEmbeddings:
+        """Create embeddings of the same settings and sizes, without weights: load a state dict before you use them.
+
+        ``ElmoTokenEmbeddings.load_embedding`` does both.
+        """
+        settings = dict(params)
+        sizes, lexicon, words = (settings.pop(name) for name in ("bilm", "lexicon", "words"))
+        bilm = BiLM(from_dict(BiLMConfig, sizes, "the embeddings' bilm")).eval()
+        for parameter in bilm.parameters():
+            # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
+            nn.init.constant_(parameter, float("nan"))
+        model = PretrainedBiLM(
+            bilm,
+            "elmokit",
+            vocabulary=None if words is None else Vocabulary(words, strict=False),
+            initial_state=bilm.zero_state(1),  # the state dict has the real one
+            lexicon=None if lexicon is None else from_dict(Lexicon, lexicon, "the embeddings' lexicon"),
+        )
+        return cls(model, **settings)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def extra_repr(self) -> str:
+        """Return the settings for flair's summary of a model."""
+        return f"layers={self.layers!r}, learn_mix={self.learn_mix}, trainable={self.trainable}"
