@@ -147,6 +147,55 @@ def test_nan_stays_in_its_row(library: NativeLibrary, precision: Precision) -> N
     assert is_nan.sum() == 5
 
 
+@pytest.mark.parametrize("digits", [torch.float16, torch.float32])
+def test_log_sum_exp_is_as_exact_as_one_over_all_scores(library: NativeLibrary, digits: torch.dtype) -> None:
+    @settings(max_examples=10)
+    @given(n_rows=st.integers(1, 70), dim=st.integers(1, 140), n_words=st.sampled_from([1, 31, 97, 300, 1537]))
+    def check(n_rows: int, dim: int, n_words: int) -> None:
+        torch.manual_seed(dim)
+        # Weights in float16 are two numbers in bfloat16, others three. Scores have a standard deviation of 5.
+        hidden, weight = torch.randn(n_rows, dim), (5 * torch.randn(n_words, dim) / dim**0.5).to(digits).float()
+        bias = 3 * torch.randn(n_words)
+        expected = torch.logsumexp(hidden.double() @ weight.double().T + bias.double(), dim=1)
+        found = library.log_sum_exp(hidden, weight, bias)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-6)
+        # Two digits fewer where tiles multiply bfloat16, else the same numbers.
+        lower = library.log_sum_exp(hidden, weight, bias, "bfloat16")
+        assert (lower - expected).abs().max() < 0.2
+        assert library.instructions in WITH_TILES or torch.equal(lower, found)
+
+    check()
+
+
+def test_log_sum_exp_of_a_row_does_not_depend_on_the_others_or_on_threads(library: NativeLibrary) -> None:
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(70, 45), torch.randn(1600, 45), torch.randn(1600)
+    together = library.log_sum_exp(hidden, weight, bias)
+    for n_rows in (1, 2, 17, 33):
+        assert torch.equal(library.log_sum_exp(hidden[-n_rows:].clone(), weight, bias), together[-n_rows:])
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert torch.equal(library.log_sum_exp(hidden, weight, bias), together)
+    finally:
+        torch.set_num_threads(n_threads)
+
+
+def test_log_sum_exp_keeps_improbable_words_infinities_and_nan_apart(library: NativeLibrary) -> None:
+    hidden, weight, bias = torch.ones(3, 8), torch.zeros(1500, 8), torch.zeros(1500)
+    bias[1] = 17.0  # next to e^17 in one float32 sum, each other word's 1 would be rounded to 0 or 2
+    bias[700] = -torch.inf  # a word that never occurs
+    hidden[2, 5] = torch.nan
+    found = library.log_sum_exp(hidden, weight, bias)
+    expected = torch.tensor(17.0, dtype=torch.float64).exp().add(1498).log()
+    torch.testing.assert_close(found[:2], expected.expand(2), atol=6e-6, rtol=0)  # without sums of blocks 6e-5
+    assert found[2].isnan()
+    # Scores too far apart for float32, in any order.
+    steep = torch.linspace(-3e4, 3e4, 1500)
+    for order in (steep, steep.flip(0)):
+        assert library.log_sum_exp(hidden[:1], weight, order).item() == pytest.approx(3e4, rel=1e-7)
+
+
 def test_the_environment_variable_chooses_an_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     available = instruction_sets.available_sets()
     assert available[-1] == "portable"

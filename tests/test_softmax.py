@@ -34,6 +34,33 @@ def test_surprisals_average_to_the_loss(softmax: FullSoftmax) -> None:
     torch.testing.assert_close(nats.mean(), softmax(hidden, words).detach())
 
 
+def test_the_compiled_surprisals_equal_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = FullSoftmax(1700, 24)
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    hidden, words = 3 * torch.randn(ROWS_AT_ONCE + 3, 24), torch.randint(1700, (ROWS_AT_ONCE + 3,))
+    hidden[7] = hidden[100] = hidden[3]
+    nats = layer.nats(hidden, words)
+    monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
+    torch.testing.assert_close(nats, layer.nats(hidden, words), atol=1e-5, rtol=1e-6)
+    monkeypatch.undo()
+    for row in (3, 7, 100):
+        assert torch.equal(layer.nats(hidden[row : row + 1], words[row : row + 1]), nats[row : row + 1])
+    assert layer.nats(hidden[:0], words[:0]).shape == (0,)
+
+
+def test_a_certain_word_has_no_negative_surprisal_and_an_unknown_id_is_refused() -> None:
+    layer = FullSoftmax(300, 8)
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        layer.bias[5] = 60
+    hidden = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
+    assert (layer.nats(hidden, torch.full((50,), 5)) >= 0).all()
+    for word in (-1, 300):
+        with pytest.raises(IndexError):
+            layer.nats(hidden, torch.full((50,), word))
+
+
 def test_autocast_rounds_only_the_products() -> None:
     layer = FullSoftmax(11, 4)
     layer.reset_parameters(torch.Generator().manual_seed(0))

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.nn.kernels.backends import native_library_for, requested_backend
+from elmokit.nn.kernels.native import Precision
+
 # Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times
 # that. Small blocks also stay in the processor's cache.
 ROWS_AT_ONCE = 128
@@ -49,9 +52,16 @@ class FullSoftmax(nn.Module):
         return F.linear(hidden, self.weight, self.bias)
 
     @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Return the surprisal of each position's word in nats, ``(positions,)``. Arguments as in ``forward``."""
-        return _nats(hidden, self.weight, self.bias, word_ids)
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
+        """Return the surprisal of each position's word in nats, ``(positions,)``.
+
+        Args:
+            hidden, word_ids: As in ``forward``.
+            precision: The lowest precision accepted for the sum over all words; None means float32. A lower one is
+                used where the processor multiplies bfloat16 numbers in tiles (AMX). The environment variable
+                ``ELMOKIT_BACKEND`` overrides it.
+        """
+        return _nats(hidden, self.weight, self.bias, word_ids, precision)
 
 
 class TiedSoftmax(nn.Module):
@@ -85,9 +95,9 @@ class TiedSoftmax(nn.Module):
         return F.linear(hidden, self.weight, self.bias)
 
     @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
         """Return the surprisal of each position's word; see ``FullSoftmax.nats``."""
-        return _nats(hidden, self.weight, self.bias, word_ids)
+        return _nats(hidden, self.weight, self.bias, word_ids, precision)
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -129,8 +139,8 @@ class AdaptiveSoftmax(nn.Module):
         return scores
 
     @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Return the surprisal of each position's word; see ``FullSoftmax.nats``."""
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
+        """Return the surprisal of each position's word, always in float32; see ``FullSoftmax.nats``."""
         nats = torch.empty_like(hidden[:, 0])
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
@@ -152,12 +162,39 @@ def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -
         return total / len(word_ids)
 
 
-def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
-    nats = torch.empty_like(hidden[:, 0])
-    for start in range(0, len(hidden), ROWS_AT_ONCE):
-        here = slice(start, start + ROWS_AT_ONCE)
-        nats[here] = F.cross_entropy(F.linear(hidden[here], weight, bias), word_ids[here], reduction="none")
-    return nats
+def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, precision: Precision | None) -> Tensor:
+    library = native_library_for(hidden)
+    if library is None or any(
+        tensor.dtype != hidden.dtype or tensor.is_cpu != hidden.is_cpu for tensor in (weight, bias)
+    ):
+        nats = torch.empty_like(hidden[:, 0])
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            here = slice(start, start + ROWS_AT_ONCE)
+            nats[here] = F.cross_entropy(F.linear(hidden[here], weight, bias), word_ids[here], reduction="none")
+        return nats
+    if len(word_ids) != len(hidden) or bool(((word_ids < 0) | (word_ids >= len(weight))).any()):
+        raise IndexError(f"Expected {len(hidden)} word ids from 0 to {len(weight) - 1}.")  # C would read beyond the end
+    hidden, weight, bias = hidden.contiguous(), weight.detach().contiguous(), bias.detach().contiguous()
+    rows, index = _distinct_rows(hidden)
+    backend = requested_backend(precision)
+    assert backend != "reference"  # no library is returned for it
+    total = library.log_sum_exp(rows, weight, bias, backend)[index]
+    # Both are rounded in the last digit, so a certain word could get slightly less than 0.
+    return (total - library.word_scores(hidden, weight, bias, word_ids.contiguous())).clamp_(min=0).to(hidden.dtype)
+
+
+def _distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct rows and, for each row, its number among them.
+
+    Sentences with the same beginning have equal rows there, bit for bit: all of a batch at its first token, and
+    minimal pairs up to the word in which they differ.
+    """
+    numbers: dict[bytes, int] = {}
+    index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows.numpy()]
+    if len(numbers) == len(rows):
+        return rows, torch.arange(len(rows))
+    first = dict(zip(reversed(index), range(len(rows) - 1, -1, -1), strict=True))
+    return rows[[first[number] for number in range(len(numbers))]], torch.tensor(index)
 
 
 class _SummedNats(torch.autograd.Function):

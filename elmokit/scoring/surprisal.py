@@ -148,7 +148,8 @@ def score_batch(
             direction, inputs, state.of_direction(direction), mask, reverse=not forward
         )
         here = nats[direction, :, 1:] if forward else nats[direction, :, :-1]
-        here[batch.mask[:, 1:]] = softmax.nats(outputs[-1][mask], targets[mask]).float().cpu().numpy()
+        predicted = softmax.nats(outputs[-1][mask], targets[mask], bilm.precision)
+        here[batch.mask[:, 1:]] = predicted.float().cpu().numpy()
         states.append(new_state)
     is_unknown = word_ids == vocabulary.unknown_id
     scored = [

@@ -152,4 +152,15 @@ static void emulated_dot(int is_bfloat16, int sums, int inputs, int weights) {
 #endif
 #endif
 
+/* The larger numbers of two vectors; those of `b` where either is a NaN. */
+INLINE vec larger(vec a, vec b) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__) && !defined(EMULATE)
+    return (vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
+
 #endif

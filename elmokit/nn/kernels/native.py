@@ -43,6 +43,8 @@ _SIGNATURES = {
     "convolve": "llpllpppllpp",
     "convolve_backward": "llpllpllpppp",
     "token_layer": "llpll" + "lpp" + "ppl" + "llpp" + "lppl" + "lpppp",
+    "log_sum_exp": "lllplpplpp",
+    "word_scores": "lplpppp",
 }
 
 
@@ -89,6 +91,8 @@ class NativeLibrary:
         self._panel_lanes, self._rounded_row_bytes = library.elmokit_panel_lanes, library.elmokit_rounded_row_bytes
         for function in (self._panel_lanes, self._rounded_row_bytes):
             function.argtypes, function.restype = [ctypes.c_long] * 2, ctypes.c_long
+        self._log_sum_exp_bytes = library.elmokit_log_sum_exp_bytes
+        self._log_sum_exp_bytes.argtypes, self._log_sum_exp_bytes.restype = [ctypes.c_long] * 4, ctypes.c_long
         self._large_pages = functions["large_pages"]
         self._product = functions["product"]
         self._inference_step = functions["inference_step"]
@@ -98,6 +102,8 @@ class NativeLibrary:
         self._convolve = functions["convolve"]
         self._convolve_backward = functions["convolve_backward"]
         self._token_layer = functions["token_layer"]
+        self._log_sum_exp = functions["log_sum_exp"]
+        self._word_scores = functions["word_scores"]
 
     def empty(self, dtype: torch.dtype, *sizes: int) -> Tensor:
         """Return memory for packed weights, in large pages where the system has them."""
@@ -417,6 +423,45 @@ class NativeLibrary:
             *(at_once, features.data_ptr(), sums.data_ptr(), rounded.data_ptr(), outputs.data_ptr()),
         )
         return outputs
+
+    def log_sum_exp(self, hidden: Tensor, weight: Tensor, bias: Tensor, precision: Precision = "float32") -> Tensor:
+        """Return the logarithm of the sum of the exponentials of each row's scores, ``hidden @ weight.T + bias``.
+
+        The scores are never stored, and the weight is not packed.
+
+        Args:
+            hidden: ``(rows, dim)``.
+            weight: ``(words, dim)``.
+            bias: ``(words,)``.
+            precision: float32, or a lower one: bfloat16 on processors whose tiles multiply such numbers, else float32.
+
+        Returns:
+            ``(rows,)`` in float64.
+        """
+        n_threads = torch.get_num_threads()
+        memory = torch.empty(self._log_sum_exp_bytes(n_threads, *hidden.shape, len(weight)), dtype=torch.uint8)
+        result = hidden.new_empty(len(hidden), dtype=torch.float64)
+        self._log_sum_exp(
+            *(n_threads, PRECISIONS.index(precision), len(hidden), hidden.data_ptr(), hidden.shape[1]),
+            *(weight.data_ptr(), bias.data_ptr(), len(weight), memory.data_ptr(), result.data_ptr()),
+        )
+        return result
+
+    def word_scores(self, hidden: Tensor, weight: Tensor, bias: Tensor, words: Tensor) -> Tensor:
+        """Return the score of one word for each row. Arguments as in ``log_sum_exp``.
+
+        Args:
+            words: ``(rows,)`` int64, rows of the weight.
+
+        Returns:
+            ``(rows,)`` in float64.
+        """
+        scores = hidden.new_empty(len(hidden), dtype=torch.float64)
+        self._word_scores(
+            *(len(hidden), hidden.data_ptr(), hidden.shape[1], weight.data_ptr(), bias.data_ptr(), words.data_ptr()),
+            scores.data_ptr(),
+        )
+        return scores
 
 
 def _matrix_arguments(matrix: PackedMatrix | None) -> tuple[int, int | None, int | None]:

@@ -10,6 +10,16 @@
 
 #include "packed_product.h"
 
+/* Numbers in bf16, the upper halves of floats, in the lower halves of the lanes. */
+INLINE ivec upper_halves(vec value) {
+    const ivec bits = (ivec)value;
+    /* To the nearest, ties to even. A NaN keeps its upper bits, of which one is made sure to be set: the addition could
+       turn it into a zero. */
+    const ivec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const ivec is_nan = value != value;
+    return (is_nan & ((bits >> 16) | 0x40)) | (~is_nan & rounded);
+}
+
 /* Round rows of n numbers, `from` to `to`. */
 static void round_rows(int precision, long n_rows, const float *from, long n, char *to) {
     const long row_bytes = rounded_row_bytes(precision, n);
@@ -21,14 +31,7 @@ static void round_rows(int precision, long n_rows, const float *from, long n, ch
         memset(to + row_bytes - 64, 0, 64);
         if (precision == BFLOAT16) {
             for (long at = 0; at < n; at += LANES) {
-                const vec value = load_some(from + at, n - at);
-                const ivec bits = (ivec)value;
-                /* To the nearest, ties to even. A NaN keeps its upper bits, of which one is made sure to be set: the
-                   addition could turn it into a zero. */
-                const ivec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-                const ivec is_nan = value != value;
-                const half_vec half =
-                    __builtin_convertvector((is_nan & ((bits >> 16) | 0x40)) | (~is_nan & rounded), half_vec);
+                const half_vec half = __builtin_convertvector(upper_halves(load_some(from + at, n - at)), half_vec);
                 memcpy(numbers + 2 * at, &half, 2 * (n - at < LANES ? n - at : LANES));
             }
             continue;
