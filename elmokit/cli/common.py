@@ -19,6 +19,11 @@ model_option = click.option(
 )
 options_option = click.option("--options", help="The options file of an HDF5 file, if it is not next to the weights.")
 device_option = click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16", "int8"]),
+    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: float32]",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 figure_option = click.option("--figure", type=OutputPath(), help="Draw a figure (PNG and SVG).")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing output.")

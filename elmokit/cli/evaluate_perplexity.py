@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import device_option, json_option, model_option, options_option, overwrite_option
+from elmokit.cli.common import (
+    device_option,
+    json_option,
+    model_option,
+    options_option,
+    overwrite_option,
+    precision_option,
+)
 from elmokit.cli.options import OutputPath
 from elmokit.errors import ConfigError
 from elmokit.io.atomic import atomic_write, check_output_path
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option("--batch-tokens", default=2048, show_default=True, help="Positions per batch; does not change results.")
 @device_option
+@precision_option
 @click.option(
     "--per-token",
     type=OutputPath(allow_dash=True),
@@ -55,6 +63,7 @@ def perplexity(
     state: Any,
     batch_tokens: int,
     device: str | None,
+    precision: Any,
     per_token: Path | None,
     as_bilm_tf: int | None,
     as_json: bool,
@@ -85,7 +94,9 @@ def perplexity(
     if per_token is not None:
         check_output_path(per_token, overwrite)
     found = find_text_files(texts)
-    language_model = LanguageModel.from_pretrained(model, options=options, vocabulary=vocabulary, device=device)
+    language_model = LanguageModel.from_pretrained(
+        model, options=options, vocabulary=vocabulary, device=device, precision=precision
+    )
     facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in found]}
     result: Perplexity | BilmTfPerplexity
     with ProgressBar("tokens") as progress:

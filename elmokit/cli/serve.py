@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from elmokit.cli.common import options_option
+from elmokit.cli.common import options_option, precision_option
 from elmokit.cli.options import SettingsCommand, name_flags, setting_options
 from elmokit.cli.train import given_options, threads_option
 from elmokit.errors import MissingExtraError
@@ -27,11 +27,7 @@ class ServeCommand(SettingsCommand):
 @click.argument("model", required=False)
 @options_option
 @click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: float32]",
-)
+@precision_option
 @threads_option
 def serve(
     model: str | None,

@@ -15,6 +15,8 @@ from elmokit.errors import TextError
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import find_text_files, read_sentences
 from elmokit.nn.devices import parse_device
+from elmokit.nn.kernels.backends import check_precision
+from elmokit.nn.kernels.native import Precision
 from elmokit.scoring.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.scoring.minimal_pairs import MinimalPairScores, score_minimal_pairs
 from elmokit.scoring.perplexity import Perplexity, perplexity, spelling_of
@@ -71,6 +73,7 @@ class LanguageModel:
         vocabulary: str | Path | None = None,
         start: FixedStart = "warm",
         device: str | torch.device | None = None,
+        precision: Precision | None = None,
     ) -> LanguageModel:
         """Open a model as a language model.
 
@@ -79,13 +82,17 @@ class LanguageModel:
                 package.
             start: As in the class.
             device: Where to compute, such as "cuda"; None for the CPU.
+            precision: The lowest precision of the LSTM weights: "float32" (the default), "bfloat16" or "int8". With
+                AMX, the softmax is then computed in bfloat16 (docs/speed.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
-            ConfigError: The device cannot be used.
+            ConfigError: The device cannot be used, or the precision is unknown.
         """
         target = None if device is None else parse_device(device)
+        check_precision(precision)
         opened = cls(open_model(source, options=options, vocabulary=vocabulary), start=start)
+        opened.model.bilm.precision = precision
         return opened if target is None else opened.to(target)
 
     def to(self, device: str | torch.device) -> LanguageModel:

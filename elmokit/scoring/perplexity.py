@@ -23,6 +23,7 @@ from elmokit.scoring.surprisal import (
     surprisals,
 )
 from elmokit.text.characters import UNKNOWN
+from elmokit.token_cache import TokenCache
 from elmokit.weights.model import PretrainedBiLM
 
 
@@ -205,8 +206,9 @@ def by_direction(values: tuple[float, ...], backward_only: bool = False) -> dict
 
 
 def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: BiLMState) -> Iterator[Surprisal]:
+    cache = TokenCache()
     for batch in _in_rows(sentences, state.n_rows):
-        scored, after = score_batch(model, batch, state.first_rows(len(batch)))
+        scored, after = score_batch(model, batch, state.first_rows(len(batch)), cache)
         state = state.with_first_rows(after)
         yield from scored
 

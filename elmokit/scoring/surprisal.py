@@ -17,6 +17,7 @@ from elmokit.initial_state import initial_state
 from elmokit.nn.softmax import Softmax
 from elmokit.text.batching import check_sentences, map_in_batches
 from elmokit.text.vocabulary import Vocabulary
+from elmokit.token_cache import TokenCache
 from elmokit.weights.model import PretrainedBiLM
 
 BATCH_TOKENS = 2048
@@ -85,8 +86,10 @@ def surprisals(
     softmax_and_vocabulary(model)
     state = start_state(model, start)
 
+    cache = TokenCache()
+
     def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
-        return score_batch(model, batch, state.repeat_row(len(batch)))[0]
+        return score_batch(model, batch, state.repeat_row(len(batch)), cache)[0]
 
     yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
 
@@ -124,16 +127,17 @@ def direction_names(model: PretrainedBiLM) -> list[str]:
 
 @torch.no_grad()
 def score_batch(
-    model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState
+    model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState, cache: TokenCache | None = None
 ) -> tuple[list[Surprisal], BiLMState]:
     """Compute the surprisal of one batch, and the state after it.
 
     Args:
         state: The state from which each row is read.
+        cache: Token vectors of earlier batches.
     """
     softmax, vocabulary = softmax_and_vocabulary(model)
     bilm = model.bilm.eval()
-    vectors, batch = model.token_vectors(sentences)
+    vectors, batch = model.token_vectors(sentences, cache)
     word_ids = vocabulary.word_ids(batch.words)[batch.index]
     words = torch.from_numpy(word_ids).to(vectors.device)
     # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1. So
