@@ -7,9 +7,10 @@ TEXT has one tokenized sentence per line. The model is the included en-mini, or 
 weights and a vocabulary of so many words. For minimal pairs, every sentence is compared with itself without its last
 word.
 
-Each measurement runs in a process of its own, which first scores ten sentences, so that weights are packed, and then counts
-the processor time. The variants take turns, so that other programs slow all of them down, and the fastest round of each
-counts. A variant is the other checkout with its best instructions, or this one with one instruction set and precision.
+Each measurement runs in a process of its own, which first scores ten sentences, so that weights are packed, and then
+counts the processor time. The variants take turns, so that other programs slow all of them down, and the fastest round
+of each counts. A variant is the other checkout with its best instructions, or this one with one instruction set and
+precision.
 """
 
 from __future__ import annotations
