@@ -1,0 +1,80 @@
+"""Run the BLiMP tasks of lm-eval on local files, and compare with elmokit's evaluation (results/integrations.md).
+
+    python benchmarks/lm_eval_blimp.py blimp.jsonl --pairs 50
+
+The file is BLiMP's data in one file: one pair per line, with its paradigm as UID.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import lm_eval
+import numpy as np
+
+from elmokit import LanguageModel
+from elmokit.integrations.lm_eval import ElmoLM
+from elmokit.io.text_files import read_lines
+from elmokit.text.tokenize import treebank_tokenizer
+
+
+def local_tasks(paradigms: dict[str, list[dict[str, Any]]], folder: Path) -> dict[str, Any]:
+    """Return a group of lm-eval's own tasks that read these pairs instead of those on the Hub."""
+    tasks = []
+    for name, pairs in paradigms.items():
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+        files = {"data_files": {"train": str(path)}}
+        tasks.append({"task": f"blimp_{name}", "dataset_path": "json", "dataset_name": None, "dataset_kwargs": files})
+    return {"group": "blimp_local", "task": tasks}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--pairs", type=int, default=1000, help="the first pairs of each paradigm to use")
+    parser.add_argument("--directions", nargs="+", default=["forward", "backward", "both"])
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    paradigms: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in read_lines(arguments.data):
+        pair = json.loads(line)
+        if len(paradigms[pair["UID"]]) < arguments.pairs:
+            paradigms[pair["UID"]].append(pair)
+    tokenize = treebank_tokenizer()
+    lm = LanguageModel.from_pretrained()
+    own: dict[str, Any] = {}
+    for name, pairs in paradigms.items():
+        sentences = [(tokenize(pair["sentence_good"]), tokenize(pair["sentence_bad"])) for pair in pairs]
+        own[name] = lm.minimal_pairs(sentences).nats
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = local_tasks(paradigms, Path(folder))
+        for direction in arguments.directions:
+            model = ElmoLM(lm.model, direction=direction)
+            results = lm_eval.simple_evaluate(model, tasks=[tasks], bootstrap_iters=0)
+            accuracies, expected, largest = [], [], 0.0
+            for name in paradigms:
+                task = next(key for key in results["samples"] if key.endswith(f"blimp_{name}"))
+                samples = sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
+                theirs = -np.array([[float(scored[0]) for scored in sample["filtered_resps"]] for sample in samples])
+                rows = {"forward": [0], "backward": [1], "both": [0, 1]}[direction]
+                ours = own[name][:, :, rows].sum(axis=2)
+                largest = max(largest, float(np.abs(theirs - ours).max()))
+                accuracies.append(results["results"][task]["acc,none"])
+                expected.append((ours[:, 0] < ours[:, 1]).mean())
+            print(
+                f"{direction}: lm-eval {100 * np.mean(accuracies):.2f} %, elmokit {100 * np.mean(expected):.2f} %, "
+                f"{sum(map(len, own.values())):,} pairs, largest difference {largest:.1e} nats",
+                flush=True,
+            )

@@ -1,0 +1,134 @@
+"""Share models on the Hugging Face Hub: :class:`HubModel` has the methods of huggingface_hub's ``ModelHubMixin``.
+
+A repository on the Hub is an elmokit model directory with a model card. :func:`elmokit.open_model` opens "owner/name"
+too; this module adds the upload, and the options of a download, such as a token.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from elmokit.errors import MissingExtraError, OutputError
+from elmokit.io.text_files import expand_user
+from elmokit.weights.archives import MODEL_FILES
+from elmokit.weights.describe import describe
+from elmokit.weights.folder import save_folder
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model, refuse_target
+
+try:
+    from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download
+except ImportError:
+    raise MissingExtraError("elmokit.integrations.huggingface_hub", "huggingface-hub") from None
+
+USE = """```python
+from elmokit import Elmo
+
+elmo = Elmo.from_pretrained("owner/name")  # the id of this repository
+vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
+```"""
+
+
+class HubModel(ModelHubMixin):  # type: ignore[misc]
+    """A model that can be uploaded to the Hugging Face Hub, and downloaded from it.
+
+    ``push_to_hub("owner/name")`` uploads the model with a model card, which is written from the model's metadata.
+    ``from_pretrained("owner/name")`` downloads it. Their arguments are those of ``ModelHubMixin``.
+
+    Args:
+        model: The model, from :func:`elmokit.open_model`. It is the attribute ``model``.
+
+    Example:
+        >>> HubModel(open_model("my-run")).push_to_hub("owner/name", model_card_kwargs={"license": "mit"})
+        >>> model = HubModel.from_pretrained("owner/name", token="hf_...").model
+        >>> elmo = Elmo(model)
+    """
+
+    # Not None, so that the mixin does not make a config of the arguments: it would copy the whole model for that. A
+    # model directory has a config.json of its own.
+    _hub_mixin_config: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, model: PretrainedBiLM) -> None:
+        self.model = model
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
+        """Save the model as an elmokit directory with a model card, ``README.md``.
+
+        Args:
+            save_directory: A directory that does not exist yet.
+            **kwargs: As in ``ModelHubMixin``. ``push_to_hub=True`` also uploads the model.
+
+        Raises:
+            OutputError: The directory exists already, or cannot be written.
+        """
+        # The mixin deletes the config.json of an existing directory before it writes anything.
+        path = expand_user(save_directory, OutputError)
+        refuse_target(path, overwrite=False)
+        url: str | None = super().save_pretrained(path, **kwargs)
+        return url
+
+    def generate_model_card(self, **kwargs: Any) -> ModelCard:
+        """Write the model card.
+
+        Args:
+            **kwargs: Entries of the card's header, such as ``license`` and ``language`` (codes such as "en"). The
+                mixin passes ``model_card_kwargs``.
+        """
+        facts = describe(self.model)
+        card = facts.pop("card")
+        about = [str(card[name]) for name in ("description", "about", "text") if card.get(name)]
+        facts = {name: value for name, value in facts.items() if name != "path"}
+        facts |= {name: value for name, value in card.items() if name != "name" and str(value) not in about}
+        rows = [f"| {name} | {_cell(value)} |" for name, value in facts.items() if _cell(value)]
+        header = {"library_name": "elmokit", "tags": ["elmo"], "pipeline_tag": "feature-extraction", **kwargs}
+        text = "\n\n".join(
+            [
+                f"---\n{ModelCardData(**header).to_yaml()}\n---",
+                f"# {card.get('name', 'An ELMo')}",
+                *about,
+                "This is an ELMo (Peters et al. 2018), saved by [elmokit](https://pypi.org/project/elmokit/).",
+                USE,
+                "| | |\n|---|---|\n" + "\n".join(rows),
+            ]
+        )
+        return ModelCard(f"{text}\n")
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        save_folder(self.model, save_directory, overwrite=True)  # the mixin has just created the directory
+
+    @classmethod
+    def _from_pretrained(
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        **model_kwargs: Any,
+    ) -> HubModel:
+        folder = Path(model_id)
+        if not folder.is_dir():
+            downloaded = snapshot_download(
+                model_id,
+                revision=revision,
+                cache_dir=cache_dir,
+                force_download=force_download,
+                local_files_only=local_files_only,
+                token=token,
+                allow_patterns=list(MODEL_FILES),
+            )
+            folder = Path(downloaded)
+        return cls(open_model(folder), **model_kwargs)
+
+
+def _cell(value: Any) -> str:
+    """Return a value as the text of a table's cell; empty if it is a table itself."""
+    if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
+        return ", ".join(map(_cell, value))
+    if isinstance(value, dict | list) or value is None:
+        return ""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return " ".join(text.split()).replace("|", "\\|")

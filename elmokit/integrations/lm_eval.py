@@ -1,0 +1,167 @@
+"""ELMo in lm-eval: :class:`ElmoLM`, a model that scores texts by their log probability.
+
+Importing this module registers the model as ``elmokit``. To run the command line of lm-eval with it, write
+``python -m elmokit.integrations.lm_eval --model elmokit ...`` instead of ``lm_eval``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.scoring.language_model import LanguageModel
+from elmokit.scoring.surprisal import DIRECTIONS, Surprisal, surprisals
+from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.weights.model import PretrainedBiLM
+
+try:
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError:
+    raise MissingExtraError("elmokit.integrations.lm_eval", "lm-eval") from None
+
+
+@register_model("elmokit")
+class ElmoLM(LM):  # type: ignore[misc]
+    """A biLM as a model of lm-eval, for tasks that compare log probabilities or measure perplexity.
+
+    It does not generate text.
+
+    Args:
+        pretrained: A path, address or name, as in :meth:`LanguageModel.from_pretrained`, or an opened model, with its
+            softmax and vocabulary. None: the small English model in the package.
+        direction: "forward"; "backward"; or "both", which adds the log probabilities of both directions. Only
+            "forward" computes the probability of a continuation given its context. The others return the probability of
+            both together, which ranks the continuations of a context in the same way.
+        tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
+            text that is tokenized already, with spaces between the tokens.
+        sentence_end: Include the end of the sentence in the log probability of a continuation.
+        device: Where to compute, such as "cuda". None: the CPU. So is "cuda" on a machine without a GPU, because the
+            command line of lm-eval always passes a device.
+        batch_size, max_batch_size: Not used, because batches are made by number of tokens. lm-eval passes them.
+
+    Raises:
+        ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
+        ConfigError: The model does not read in this direction, or another argument is not valid.
+        MissingExtraError: The tokenization is "treebank", and NLTK is not installed.
+
+    Example:
+        >>> import lm_eval
+        >>> results = lm_eval.simple_evaluate(ElmoLM(direction="both"), tasks=["blimp"])
+    """
+
+    def __init__(
+        self,
+        pretrained: str | PretrainedBiLM | None = None,
+        direction: Literal["forward", "backward", "both"] = "forward",
+        tokenization: Literal["treebank", "spaces"] = "treebank",
+        sentence_end: bool = True,
+        device: str | None = None,
+        batch_size: Any = None,
+        max_batch_size: Any = None,
+    ) -> None:
+        super().__init__()
+        if tokenization not in ("treebank", "spaces"):
+            raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
+        if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+            device = None
+        if isinstance(pretrained, PretrainedBiLM):
+            self.lm = LanguageModel(pretrained) if device is None else LanguageModel(pretrained).to(device)
+        else:
+            self.lm = LanguageModel.from_pretrained(pretrained, device=device)
+        names = [DIRECTIONS[backward] for backward in self.lm.model.bilm.config.read_backward]
+        choices = [*names, "both"] if len(names) == 2 else names
+        if direction not in choices:
+            raise ConfigError(f"direction is {direction!r}. With this model, choose {' or '.join(choices)}.")
+        self._rows = [0, 1] if direction == "both" else [names.index(direction)]
+        self.direction, self.sentence_end = direction, sentence_end
+        self._split: Callable[[str], list[str]] = treebank_tokenizer() if tokenization == "treebank" else str.split
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Compute the log probability of continuations.
+
+        Args:
+            requests: Instances of lm-eval whose ``args`` are a context and a continuation. They are tokenized
+                separately and read as one sentence.
+            disable_tqdm: Show no progress bar.
+
+        Returns:
+            For each its log probability in nats, and whether each of its words is the most probable one; the latter is
+            False for other directions than "forward".
+        """
+        texts = [tuple(map(self._split, request.args)) for request in requests]
+        scored = self._surprisals([[*context, *continuation] for context, continuation in texts], disable_tqdm)
+        results = []
+        for request, (context, _), sentence in zip(requests, texts, scored, strict=True):
+            is_forward = self.direction == "forward"
+            # Position 0 is <S>, and the last one </S>.
+            start = 1 + len(context) if is_forward else 0
+            stop = len(sentence.tokens) - (is_forward and not self.sentence_end)
+            nats = float(np.nansum(sentence.nats[self._rows, start:stop], dtype=np.float64))
+            result = (-nats, is_forward and self._is_greedy(sentence, start))
+            self.cache_hook.add_partial("loglikelihood", request.args, result)
+            results.append(result)
+        return results
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Compute the log probability of texts, with one sentence per line.
+
+        Args:
+            requests: Instances of lm-eval whose ``args`` are one text. A sentence does not depend on those before it.
+            disable_tqdm: Show no progress bar.
+
+        Returns:
+            The sum of the log probabilities of the sentences of each text, in nats.
+
+        Raises:
+            ConfigError: The direction is "both": the sum of two directions has no perplexity.
+        """
+        if self.direction == "both":
+            raise ConfigError("direction is 'both', but a perplexity needs one. Choose 'forward' or 'backward'.")
+        texts = [[self._split(line) for line in request.args[0].splitlines() if line.strip()] for request in requests]
+        scored = self._surprisals([sentence for text in texts for sentence in text], disable_tqdm)
+        results = []
+        for request, text in zip(requests, texts, strict=True):
+            result = -sum(next(scored).total_nats[self._rows[0]] for _ in text)
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, result)
+            results.append(result)
+        return results
+
+    def generate_until(self, requests: Sequence[Any]) -> NoReturn:
+        """Refuse to generate text.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError("The task generates text, but an ELMo only scores it. Choose tasks that compare texts.")
+
+    def _surprisals(self, sentences: list[list[str]], disable_tqdm: bool) -> Any:
+        scored = surprisals(self.lm.model, sentences, self.lm.start)
+        return iter(tqdm(scored, "Scoring", len(sentences), disable=disable_tqdm))
+
+    def _is_greedy(self, sentence: Surprisal, start: int) -> bool:
+        """Return whether the forward direction predicts each token from a position to the end of a sentence."""
+        stop = len(sentence.tokens) - 1
+        nats = sentence.nats[0, start:stop]
+        # A word below the average probability of all words is not the most probable one. Few texts get past this line.
+        if sentence.is_unknown[start:stop].any() or (nats > math.log(len(self.lm.model.vocabulary or ()))).any():
+            return False
+        tokens = sentence.tokens[1:stop]
+        # The most surprising token first, since it is the one that most likely differs.
+        for position in start - 1 + np.argsort(-nats):
+            (best,) = self.lm.substitutes(tokens, int(position), "forward", n=1, special_words=True)
+            if best.word != tokens[position]:
+                return False
+        return True
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

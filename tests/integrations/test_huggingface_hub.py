@@ -1,0 +1,128 @@
+"""ELMo on the Hugging Face Hub, through huggingface_hub's own client and a server on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
+from elmokit.errors import OutputError
+from elmokit.weights.open import open_model, save_model
+from tests.conftest import random_model
+from tests.helpers.hosts import need_host
+from tests.helpers.hub_server import HubServer
+
+need_host("huggingface-hub")
+
+from huggingface_hub import ModelCard  # noqa: E402
+
+from elmokit.integrations.huggingface_hub import HubModel  # noqa: E402
+
+TOKENS = [["the", "cat", "sat", "."]]
+UPLOAD = """
+import sys
+from elmokit import open_model
+from elmokit.integrations.huggingface_hub import HubModel
+model = HubModel(open_model(sys.argv[1]))
+print(model.push_to_hub("ada/elmo", token="hf_secret", model_card_kwargs={"license": "mit", "language": "en"}))
+"""
+DOWNLOAD = """
+import sys
+import numpy as np
+from elmokit import Elmo
+from elmokit.integrations.huggingface_hub import HubModel
+mine = Elmo(HubModel.from_pretrained("ada/elmo", token="hf_secret").model).embed([["the", "cat", "sat", "."]])
+plain = Elmo.from_pretrained("ada/elmo").embed([["the", "cat", "sat", "."]])
+np.savez(sys.argv[1], mine=mine[0], plain=plain[0])
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    """A part of the Hub, on this machine."""
+    with HubServer() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def run(code: str, argument: Path, hub: HubServer, home: Path) -> str:
+    """Run code in another process: huggingface_hub reads the address of the Hub when it is imported."""
+    settings = {"HF_ENDPOINT": hub.address(), "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "no_proxy": "127.0.0.1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(argument)], env=os.environ | settings, capture_output=True, text=True
+    )
+    assert not ran.returncode, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture
+def whitened(model: PretrainedBiLM) -> PretrainedBiLM:
+    SentenceEmbedder(Elmo(model), SentencePooling()).fit([*TOKENS, ["the", "dog", "ran"], ["a", "mat"]])
+    model.card = {
+        "name": "tiny",
+        "description": "A model | for tests.",
+        "held_out_perplexity": [70.25, 65.5],
+        "corpus": {"n_tokens": 7},
+    }
+    return model
+
+
+@pytest.mark.slow
+def test_model_that_was_uploaded_is_downloaded_equal(whitened: PretrainedBiLM, tmp_path: Path, hub: HubServer) -> None:
+    save_model(whitened, tmp_path / "model")
+    url = run(UPLOAD, tmp_path / "model", hub, tmp_path / "home")
+    assert url.strip().startswith(hub.address("/ada/elmo"))
+    files = hub.repos["ada/elmo"]
+    assert set(files) - {".gitattributes"} == {path.name for path in (tmp_path / "model").iterdir()} | {"README.md"}
+    assert len(hub.large_files) == 3
+    run(DOWNLOAD, tmp_path / "vectors.npz", hub, tmp_path / "another-home")
+    assert any(line.endswith("Bearer hf_secret") for line in hub.seen)
+    (expected,) = Elmo(whitened).embed(TOKENS)
+    with np.load(tmp_path / "vectors.npz") as vectors:
+        for name in ("mine", "plain"):
+            np.testing.assert_array_equal(vectors[name], expected)
+
+
+def test_saved_directory_opens_as_any_model(whitened: PretrainedBiLM, tmp_path: Path) -> None:
+    HubModel(whitened).save_pretrained(tmp_path / "saved")
+    assert "README.md" in {path.name for path in (tmp_path / "saved").iterdir()}
+    for model in (HubModel.from_pretrained(tmp_path / "saved").model, open_model(tmp_path / "saved")):
+        np.testing.assert_array_equal(Elmo(model).embed(TOKENS)[0], Elmo(whitened).embed(TOKENS)[0])
+        assert model.vocabulary is not None
+        assert model.softmax is not None
+        assert model.whitening is not None
+        assert model.card == whitened.card
+
+
+def test_model_card_says_what_the_model_says_about_itself(whitened: PretrainedBiLM, tmp_path: Path) -> None:
+    HubModel(whitened).save_pretrained(tmp_path / "saved", model_card_kwargs={"license": "mit", "language": "en"})
+    card = ModelCard.load(tmp_path / "saved" / "README.md")
+    assert card.data.to_dict() == {
+        "library_name": "elmokit",
+        "tags": ["elmo"],
+        "pipeline_tag": "feature-extraction",
+        "license": "mit",
+        "language": "en",
+    }
+    assert "# tiny\n\nA model | for tests.\n" in card.text
+    assert "| held_out_perplexity | 70.25, 65.5 |" in card.text
+    assert "| vocabulary | 11 words |" in card.text
+    assert str(tmp_path) not in card.text
+
+
+def test_existing_directory_is_not_touched(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(random_model(seed=1), tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    with pytest.raises(OutputError, match="already exists"):
+        HubModel(model).save_pretrained(tmp_path / "model")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
