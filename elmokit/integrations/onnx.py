@@ -1,0 +1,259 @@
+"""ELMo in ONNX: :func:`export_onnx` writes a model's inference as a graph that ONNX Runtime and others run.
+
+The graph is built node by node. ONNX's own LSTM has no projection, and clips the gates but not the cell, so each LSTM
+layer is a ``Scan``: a small graph for one step, which the runtime repeats over time. The products with the inputs are
+outside of it, because they do not depend on the state: one large product is faster than one per step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from elmokit.bilm import BiLMState
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, MissingExtraError, OutputError
+from elmokit.io.atomic import atomic_write, check_output_path
+from elmokit.io.text_files import expand_user
+from elmokit.nn.char_cnn import CharCNN, Highway
+from elmokit.nn.lstm import FORGET_OFFSET, LSTMStack, ProjectedLSTM
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
+
+try:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError:
+    raise MissingExtraError("elmokit.integrations.onnx", "onnx") from None
+
+OPSET, IR_VERSION = 17, 9
+"""Versions of the operators and of the file format: ONNX 1.13 or later, ONNX Runtime 1.14 or later."""
+
+
+def export_onnx(
+    model: str | Path | PretrainedBiLM | None,
+    path: str | Path,
+    *,
+    start: Literal["warm", "zero"] = "warm",
+    overwrite: bool = False,
+) -> Path:
+    """Write a model as an ONNX graph from char ids to the vectors of all layers.
+
+    The graph has the input ``char_ids`` ``(batch, time, chars)``, int64, as :meth:`elmokit.Elmo.ids` returns them; and
+    the output ``layers`` ``(layers, batch, time, dim)``, float32, with boundaries, layer 0 first, and zero on padding.
+
+    Args:
+        model: A path, address or name, as in :func:`elmokit.open_model`, or an opened model. None: the small English
+            model in the package.
+        path: The output file, which ends in ``.onnx``.
+        start: The LSTM state that each sentence starts from, as in :class:`elmokit.Elmo`. It becomes part of the graph.
+        overwrite: Replace an existing file.
+
+    Returns:
+        The path.
+
+    Raises:
+        ModelError: No model was found, or it cannot be opened.
+        ConfigError: The model does not read characters alone, or the start is not valid.
+        OutputError: The file exists and may not be overwritten, cannot be written, or does not end in ``.onnx``.
+
+    Example:
+        >>> path = export_onnx("en-mini", "en-mini.onnx")
+        >>> session = onnxruntime.InferenceSession(path)
+        >>> (layers,) = session.run(["layers"], {"char_ids": Elmo.from_pretrained().ids([["The", "bank"]]).numpy()})
+    """
+    path = expand_user(path, OutputError)
+    if path.suffix != ".onnx":
+        raise OutputError(f"{path} does not end in .onnx. Choose a name that does.")
+    check_output_path(path, overwrite)
+    if start not in ("warm", "zero"):
+        raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+    opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
+    bilm = opened.bilm
+    if not isinstance(bilm.token_layer, CharCNN):
+        raise ConfigError(f"{opened.source} reads words, but the graph reads characters alone.")
+    graph = _Graph()
+    # Where there is no token, all char ids are 0.
+    largest = graph.add("ReduceMax", "char_ids", axes=[2], keepdims=1)
+    mask = graph.add("Cast", graph.add("Greater", largest, graph.constant(np.int64(0))), to=TensorProto.FLOAT)
+    vectors = graph.add("Mul", _char_cnn(graph, bilm.token_layer), mask)
+    state = Elmo(opened, start=start).start_state(1)
+    layers = [[vectors] * bilm.config.n_directions]
+    # Scan runs over the first axis, so time comes first inside the stacks.
+    inputs, real = (graph.add("Transpose", name, perm=[1, 0, 2]) for name in (vectors, mask))
+    outputs = [
+        _lstm_stack(graph, stack, inputs, real, state, index, reverse)
+        for index, (stack, reverse) in enumerate(zip(bilm.directions, bilm.config.read_backward, strict=True))
+    ]
+    layers += [list(directions) for directions in zip(*outputs, strict=True)]
+    joined = [
+        graph.add("Unsqueeze", graph.add("Concat", *directions, axis=2), graph.constant(np.array([0])))
+        for directions in layers
+    ]
+    graph.add("Concat", *joined, axis=0, output="layers")
+    with atomic_write(path, overwrite) as temporary:
+        onnx.save(graph.to_model(bilm.token_layer, bilm.config.output_dim, len(layers), opened), temporary)
+    return path
+
+
+class _Graph:
+    """Nodes and constants with generated names."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Add a node with one output, and return the name of that output."""
+        output = output or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def constant(self, value: Any) -> str:
+        """Add a constant, and return its name."""
+        name = f"constant_{len(self.constants)}"
+        if isinstance(value, Tensor):
+            value = value.detach().float().cpu().numpy()
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def scalar(self, value: float) -> str:
+        """Add a constant number without axes."""
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.array(value, np.float32), name))
+        return name
+
+    def linear(self, inputs: str, weight: Tensor, bias: Tensor | None = None) -> str:
+        """Add ``inputs @ weight.T + bias``."""
+        product = self.add("MatMul", inputs, self.constant(weight.T))
+        return product if bias is None else self.add("Add", product, self.constant(bias))
+
+    def to_model(self, layer: CharCNN, dim: int, n_layers: int, model: PretrainedBiLM) -> Any:
+        """Return the checked model."""
+        n_chars = model.bilm.config.char_cnn.max_chars if model.bilm.config.char_cnn is not None else None
+        inputs = [helper.make_tensor_value_info("char_ids", TensorProto.INT64, ["batch", "time", n_chars])]
+        outputs = [helper.make_tensor_value_info("layers", TensorProto.FLOAT, [n_layers, "batch", "time", dim])]
+        graph = helper.make_graph(self.nodes, "elmo", inputs, outputs, self.constants)
+        built = helper.make_model(
+            graph, producer_name="elmokit", opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+        )
+        onnx.checker.check_model(built)
+        return built
+
+
+def _char_cnn(graph: _Graph, layer: CharCNN) -> str:
+    """Add the token layer, and return its output ``(batch, time, projection_dim)``."""
+    embedded = graph.add("Gather", graph.constant(layer.char_embedding.weight), "char_ids")
+    char_dim = layer.char_embedding.embedding_dim
+    # One row per token, for the convolutions: (batch * time, char_dim, chars).
+    n_chars = _sizes(graph, "char_ids", 2, 3)
+    by_token = graph.add("Concat", *_ints(graph, [-1, char_dim]), n_chars, axis=0)
+    flat = graph.add("Reshape", graph.add("Transpose", embedded, perm=[0, 1, 3, 2]), by_token)
+    pooled = []
+    for convolution in layer.convolutions:
+        assert isinstance(convolution, nn.Conv1d)
+        assert convolution.bias is not None
+        weights = (graph.constant(convolution.weight), graph.constant(convolution.bias))
+        pooled.append(graph.add("ReduceMax", graph.add("Conv", flat, *weights), axes=[2], keepdims=0))
+    features = graph.add("Relu" if layer.activation == "relu" else "Tanh", graph.add("Concat", *pooled, axis=1))
+    for highway in layer.highways:
+        assert isinstance(highway, Highway)
+        gate = graph.add("Sigmoid", graph.linear(features, highway.gate.weight, highway.gate.bias))
+        new = graph.add("Relu", graph.linear(features, highway.transform.weight, highway.transform.bias))
+        # gate * new + (1 - gate) * old, with one product less.
+        change = graph.add("Mul", gate, graph.add("Sub", new, features))
+        features = graph.add("Add", features, change)
+    if layer.projection is not None:
+        features = graph.linear(features, layer.projection.weight, layer.projection.bias)
+    by_sentence = graph.add("Concat", _sizes(graph, "char_ids", 0, 2), *_ints(graph, [-1]), axis=0)
+    return graph.add("Reshape", features, by_sentence)
+
+
+def _lstm_stack(
+    graph: _Graph, stack: nn.Module, inputs: str, mask: str, state: BiLMState, direction: int, reverse: bool
+) -> list[str]:
+    """Add the layers of one direction, and return their outputs ``(batch, time, projection_dim)``.
+
+    Args:
+        inputs: ``(time, batch, projection_dim)``.
+        mask: ``(time, batch, 1)``, 1 on a token.
+    """
+    assert isinstance(stack, LSTMStack)
+    outputs = []
+    for index, layer in enumerate(stack.layers):
+        assert isinstance(layer, ProjectedLSTM)
+        hidden, cell = (part[direction, index] for part in state)
+        own = _lstm(graph, layer, inputs, mask, hidden, cell, reverse)
+        if stack.skip_connections and index > 0:
+            own = graph.add("Add", own, inputs)
+        inputs = own
+        outputs.append(graph.add("Transpose", own, perm=[1, 0, 2]))
+    return outputs
+
+
+def _lstm(
+    graph: _Graph, layer: ProjectedLSTM, inputs: str, mask: str, hidden: Tensor, cell: Tensor, reverse: bool
+) -> str:
+    bias = layer.bias.detach().clone()
+    bias[2 * layer.hidden_dim : 3 * layer.hidden_dim] += FORGET_OFFSET
+    from_input = graph.linear(inputs, layer.weight[:, : layer.input_dim], bias)
+    n_rows = _sizes(graph, inputs, 1, 2)
+    starts = [
+        graph.add("Expand", graph.constant(part), graph.add("Concat", n_rows, *_ints(graph, [part.shape[-1]]), axis=0))
+        for part in (hidden, cell)
+    ]
+    output = f"scan_{len(graph.nodes)}"
+    graph.nodes.append(
+        helper.make_node(
+            "Scan",
+            [*starts, from_input, mask],
+            [f"{output}_hidden", f"{output}_cell", output],
+            body=_step(layer, output),
+            num_scan_inputs=2,
+            scan_input_directions=[int(reverse)] * 2,
+            scan_output_directions=[int(reverse)],
+        )
+    )
+    return output
+
+
+def _step(layer: ProjectedLSTM, name: str) -> Any:
+    """Return the graph of one step of an LSTM layer (``ProjectedLSTM._step``)."""
+    step = _Graph()
+    gates = step.add("Add", "from_input", step.linear("hidden", layer.weight[:, layer.input_dim :]))
+    parts = [f"gate_{index}" for index in range(4)]
+    step.nodes.append(helper.make_node("Split", [gates], parts, axis=1))
+    i, g, f, o = (step.add("Tanh" if part == "gate_1" else "Sigmoid", part) for part in parts)
+    new_cell = step.add("Add", step.add("Mul", f, "cell"), step.add("Mul", i, g))
+    new_cell = _clip(step, new_cell, layer.cell_clip)
+    new_hidden = step.add("Mul", o, step.add("Tanh", new_cell))
+    if layer.projection is not None:
+        new_hidden = _clip(step, step.linear(new_hidden, layer.projection), layer.projection_clip)
+    # A padded position keeps the state, and its output is zero.
+    for old, new in (("hidden", new_hidden), ("cell", new_cell)):
+        change = step.add("Mul", "real", step.add("Sub", new, old))
+        step.add("Add", old, change, output=f"new_{old}")
+    step.add("Mul", "real", new_hidden, output="output")
+    shapes = {"hidden": layer.projection_dim, "cell": layer.hidden_dim, "from_input": 4 * layer.hidden_dim, "real": 1}
+    results = {"new_hidden": layer.projection_dim, "new_cell": layer.hidden_dim, "output": layer.projection_dim}
+    values = [
+        [helper.make_tensor_value_info(key, TensorProto.FLOAT, ["batch", size]) for key, size in sizes.items()]
+        for sizes in (shapes, results)
+    ]
+    return helper.make_graph(step.nodes, f"step_of_{name}", *values, step.constants)
+
+
+def _clip(graph: _Graph, values: str, bound: float | None) -> str:
+    return values if bound is None else graph.add("Clip", values, graph.scalar(-bound), graph.scalar(bound))
+
+
+def _sizes(graph: _Graph, name: str, start: int, stop: int) -> str:
+    """Return the sizes of some axes of a tensor, which are known when the graph runs."""
+    return graph.add("Slice", graph.add("Shape", name), *_ints(graph, [start], [stop]))
+
+
+def _ints(graph: _Graph, *values: list[int]) -> list[str]:
+    return [graph.constant(np.array(value, dtype=np.int64)) for value in values]

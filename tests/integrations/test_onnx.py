@@ -1,0 +1,78 @@
+"""ELMo in ONNX, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmokit import Elmo, PretrainedBiLM
+from elmokit.bilm import PRESETS, BiLMConfig
+from elmokit.errors import ConfigError, OutputError
+from tests.conftest import random_model
+from tests.helpers.hosts import need_host
+
+need_host("onnx")
+
+import onnxruntime  # noqa: E402
+
+from elmokit.integrations.onnx import export_onnx  # noqa: E402
+
+SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["a" * 60, "Zürich"], []]
+TINY = PRESETS["tiny"]
+assert TINY.char_cnn is not None
+
+
+def run(path: Path, elmo: Elmo, sentences: list[list[str]]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(path)
+    (layers,) = session.run(["layers"], {"char_ids": elmo.ids(sentences).numpy()})
+    result: np.ndarray = layers
+    return result
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY,
+        replace(TINY, bidirectional=False),
+        replace(TINY, bidirectional=False, backward_only=True),
+        replace(TINY, n_layers=3, skip_connections=False, cell_clip=0.3, projection_clip=0.1),
+        replace(TINY, cell_clip=None, projection_clip=None),
+        replace(TINY, projection_dim=TINY.hidden_dim),
+        replace(TINY, char_cnn=replace(TINY.char_cnn, activation="tanh", n_highway=0)),
+    ],
+    ids=["default", "forward", "backward", "clips", "no clips", "no projection", "tanh"],
+)
+@pytest.mark.parametrize("start", ["warm", "zero"])
+def test_graph_computes_the_vectors_of_elmo(config: BiLMConfig, start: str, tmp_path: Path) -> None:
+    model = random_model(config)
+    path = export_onnx(model, tmp_path / "model.onnx", start=start)  # type: ignore[arg-type]
+    elmo = Elmo(model, start=start)  # type: ignore[arg-type]
+    layers = run(path, elmo, SENTENCES)
+    for row, expected in zip(layers.swapaxes(0, 1), elmo.embed(SENTENCES), strict=True):
+        n_tokens = expected.shape[1]
+        np.testing.assert_allclose(row[:, 1 : 1 + n_tokens], expected, atol=1e-4)
+        assert not row[:, n_tokens + 2 :].any()
+
+
+def test_batches_of_any_size_can_be_run(model: PretrainedBiLM, tmp_path: Path) -> None:
+    path, elmo = export_onnx(model, tmp_path / "model.onnx"), Elmo(model)
+    for sentences in ([SENTENCES[0]], [["the"] * 30] * 5):
+        expected = np.stack(elmo.embed(sentences), axis=1)
+        np.testing.assert_allclose(run(path, elmo, sentences)[:, :, 1:-1], expected, atol=1e-4)
+
+
+def test_what_cannot_be_exported_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"does not end in \.onnx"):
+        export_onnx(model, tmp_path / "model.bin")
+    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
+        export_onnx(model, tmp_path / "model.onnx", start="stateful")  # type: ignore[arg-type]
+    words = random_model(replace(TINY, char_cnn=None, n_words=11))
+    with pytest.raises(ConfigError, match="reads characters alone"):
+        export_onnx(words, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+    export_onnx(model, tmp_path / "model.onnx")
+    with pytest.raises(OutputError, match="already exists"):
+        export_onnx(model, tmp_path / "model.onnx")
