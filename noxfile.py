@@ -17,11 +17,15 @@ HOSTS = {
     "lm-eval": [],
     "onnx": ["onnxruntime"],
     "sentence-transformers": ["mteb"],
+    "serve": ["openai", "pyarrow"],
     "sklearn": ["pandas"],
     "spacy": [],
     "transformers": ["minicons", "accelerate"],
 }
 """What the tests of an integration need besides its extra."""
+
+OTHER_TESTS = {"serve": ["tests/test_serve.py", "tests/test_serve_batching.py"]}
+"""Tests that need the extra and are elsewhere."""
 
 TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100"]
 
@@ -32,7 +36,9 @@ def test_host(session: nox.Session) -> None:
     session.install("--constraint", "constraints.txt", f".[{host},tokenize]", *TEST_TOOLS, *HOSTS[host])
     # The names of examples and pages are those of the extras, but a test module's name has no hyphen.
     named = f"{host} or {host.replace('-', '_')}"
-    session.run("pytest", "tests/integrations", "tests/test_docs.py", "-k", named, *session.posargs)
+    session.run(
+        "pytest", "tests/integrations", "tests/test_docs.py", *OTHER_TESTS.get(host, ()), "-k", named, *session.posargs
+    )
 
 
 for host in HOSTS:

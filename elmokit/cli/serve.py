@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from elmokit.cli.common import options_option, precision_option
 from elmokit.cli.options import SettingsCommand, name_flags, setting_options
-from elmokit.cli.train import given_options, threads_option
 from elmokit.errors import MissingExtraError
 
 
@@ -28,12 +30,15 @@ class ServeCommand(SettingsCommand):
 @options_option
 @click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
 @precision_option
-@threads_option
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="CPU threads of each process.  [default: its part of all cores]"
+)
 def serve(
     model: str | None,
     options: str | None,
     device: str | None,
     precision: Any,
+    threads: int | None,
     **settings: Any,
 ) -> None:
     """Answer requests over HTTP, and show a page for exploring MODEL in a browser.
@@ -48,18 +53,20 @@ def serve(
       elmokit serve original --port 9000 --index my-index
       ELMOKIT_SERVE_TOKEN=... elmokit serve my-model --host 0.0.0.0 --workers 4 --threads 1
     """
-    try:
-        from elmokit.serve import server
-    except ImportError as error:
-        if not str(error.name).startswith(("fastapi", "uvicorn", "prometheus_client", "pydantic", "starlette")):
-            raise
-        raise MissingExtraError("elmokit serve", "serve") from None
+    # Looked up and not imported: prometheus_client must be imported after the number of processes is known.
+    if not all(importlib.util.find_spec(name) for name in ("fastapi", "prometheus_client", "uvicorn")):
+        raise MissingExtraError("elmokit serve", "serve")
     from elmokit.config import from_dict
     from elmokit.embedder import Elmo
     from elmokit.serve.config import ServeConfig
+    from elmokit.serve.server import serve as serve_model
 
-    given = given_options(settings)
+    given = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in settings.items()
+        if value not in (None, ())
+    }
     with name_flags(given):
         config = from_dict(ServeConfig, given, "")
-    elmo = Elmo.from_pretrained(model, options=options, device=device, precision=precision)
-    server.serve(elmo, config, lambda text: click.echo(text, err=True))
+    open_elmo = partial(Elmo.from_pretrained, model, options=options, device=device, precision=precision)
+    serve_model(open_elmo, config, partial(click.echo, err=True), threads)

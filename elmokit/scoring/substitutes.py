@@ -17,6 +17,8 @@ from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
 
 Direction = Literal["forward", "backward", "both"]
+Query = tuple[Sequence[str], Sequence[int]]
+"""A sentence, and the indices of its tokens."""
 
 
 class Substitute(NamedTuple):
@@ -63,9 +65,9 @@ def substitutes(
         raise ConfigError(
             f"position is {position}; the sentence has {n_tokens} tokens, so it is from 0 to {n_tokens - 1}."
         )
-    _check(model, direction, n)
-    (sides,) = _hidden(model, [sentence], start_state(model, start))
-    return _best(model, [side[position % n_tokens][None] for side in sides], direction, n, special_words)[0]
+    query = (sentence, [position % n_tokens])
+    ((found,),) = expected_words(model, [query], [direction], n, start, special_words=special_words)
+    return found[direction]
 
 
 def all_substitutes(
@@ -82,13 +84,42 @@ def all_substitutes(
     Args:
         batch_tokens: Positions per batch, padding included. The results do not depend on it.
     """
-    _check(model, direction, n)
+    queries = ((sentence, range(len(sentence))) for sentence in check_sentences(sentences))
+    for found in expected_words(model, queries, [direction], n, start, batch_tokens, special_words):
+        yield [words[direction] for words in found]
+
+
+def expected_words(
+    model: PretrainedBiLM,
+    queries: Iterable[Query],
+    directions: Sequence[Direction],
+    n: int = 10,
+    start: FixedStart | BiLMState = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+    special_words: bool = False,
+) -> Iterator[list[dict[Direction, list[Substitute]]]]:
+    """Yield for each query, in order, the words that each direction expects at each of its positions.
+
+    Every sentence is read once, however many positions and directions there are.
+
+    Args:
+        queries: Sentences, each with the indices of its tokens to find words for.
+        directions: As in ``substitutes``, any number of them.
+        n, start, special_words: As in ``substitutes``.
+        batch_tokens: Positions per batch, padding included. The results do not depend on it.
+    """
+    for direction in directions:
+        _check(model, direction, n)
     state = start_state(model, start)
 
-    def compute(batch: list[Sequence[str]]) -> list[list[list[Substitute]]]:
-        return [_best(model, sides, direction, n, special_words) for sides in _hidden(model, batch, state)]
+    def compute(batch: list[Query]) -> list[list[dict[Direction, list[Substitute]]]]:
+        hidden = _hidden(model, [sentence for sentence, _ in batch], state)
+        return [
+            _best(model, [side[list(positions)] for side in sides], directions, n, special_words)
+            for (_, positions), sides in zip(batch, hidden, strict=True)
+        ]
 
-    yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
+    yield from map_in_batches(queries, compute, batch_tokens=batch_tokens, length=lambda query: len(query[0]))
 
 
 def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
@@ -119,21 +150,27 @@ def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: Bi
 
 @torch.no_grad()
 def _best(
-    model: PretrainedBiLM, sides: Sequence[Tensor], direction: Direction, n: int, special_words: bool
-) -> list[list[Substitute]]:
-    """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction."""
+    model: PretrainedBiLM, sides: Sequence[Tensor], directions: Sequence[Direction], n: int, special_words: bool
+) -> list[dict[Direction, list[Substitute]]]:
+    """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction of the model."""
     softmax, vocabulary = softmax_and_vocabulary(model)
-    if direction != "both":
-        sides = [sides[0 if direction == "forward" else -1]]
     omitted = [] if special_words else [i for word in SPECIALS if (i := vocabulary.ids.get(word)) is not None]
-    found: list[list[Substitute]] = []
+    # Only the sides that a direction needs: forward is the first, backward the last.
+    needed: dict[Direction, list[int]] = {"forward": [0], "backward": [len(sides) - 1], "both": [0, 1]}
+    found: list[dict[Direction, list[Substitute]]] = []
     for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
-        scores = [softmax.scores(side[first : first + ROWS_AT_ONCE]) for side in sides]
-        total = scores[0] if len(scores) == 1 else sum(score.log_softmax(dim=-1) for score in scores)
-        assert isinstance(total, Tensor)
-        total[:, omitted] = -torch.inf
-        best, ids = total.topk(min(n, len(vocabulary) - len(omitted)))
-        probabilities = (best - total.logsumexp(dim=-1, keepdim=True)).exp()
-        for row in zip(ids.tolist(), probabilities.tolist(), best.tolist(), strict=True):
-            found.append([Substitute(vocabulary.words[i], p, score, i) for i, p, score in zip(*row, strict=True)])
+        numbers = {number for direction in directions for number in needed[direction]}
+        scores = {number: softmax.scores(sides[number][first : first + ROWS_AT_ONCE]) for number in numbers}
+        rows: list[dict[Direction, list[Substitute]]] = [{} for _ in sides[0][first : first + ROWS_AT_ONCE]]
+        for direction in directions:
+            own = [scores[number] for number in needed[direction]]
+            total = own[0].clone() if len(own) == 1 else sum(score.log_softmax(dim=-1) for score in own)
+            assert isinstance(total, Tensor)
+            total[:, omitted] = -torch.inf
+            best, ids = total.topk(min(n, len(vocabulary) - len(omitted)))
+            probabilities = (best - total.logsumexp(dim=-1, keepdim=True)).exp()
+            columns = zip(rows, ids.tolist(), probabilities.tolist(), best.tolist(), strict=True)
+            for row, *parts in columns:
+                row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*parts, strict=True)]
+        found += rows
     return found

@@ -21,7 +21,7 @@ from elmokit.token_cache import TokenCache
 from elmokit.weights.model import PretrainedBiLM
 
 BATCH_TOKENS = 2048
-DIRECTIONS = ("forward", "backward")
+DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
 TSV_HEADER = "sentence\ttoken\tforward_nats\tbackward_nats\n"
 
 FixedStart = Literal["warm", "zero"]
@@ -120,7 +120,7 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
     return model.softmax, model.vocabulary
 
 
-def direction_names(model: PretrainedBiLM) -> list[str]:
+def direction_names(model: PretrainedBiLM) -> Sequence[Literal["forward", "backward"]]:
     """Return the names of a model's directions, in the order of its results."""
     return [DIRECTIONS[backward] for backward in model.bilm.config.read_backward]
 

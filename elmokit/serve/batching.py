@@ -57,13 +57,9 @@ class _Waiting:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[Any]]
     arrived: float
+    n_tokens: int
     n_taken: int = 0
     results: dict[int, Any] = field(default_factory=dict)
-    is_dropped: bool = False
-
-    @property
-    def n_open_tokens(self) -> int:
-        return sum(self.sizes[self.n_taken :])
 
     def resolve(self, error: BaseException | None = None) -> None:
         """Deliver the results, or an error, in the event loop."""
@@ -93,7 +89,7 @@ class Batcher:
     Example:
         >>> batcher = Batcher(batch_tokens=8192, wait_seconds=0.002, max_requests=100, max_tokens=10**6)
         >>> batcher.start()
-        >>> vectors = await batcher.run("vectors", elmo.embed, [["The", "bank"]], [2])
+        >>> vectors = await batcher.submit("vectors", elmo.embed, [["The", "bank"]], [2])
         >>> batcher.stop()
     """
 
@@ -135,59 +131,57 @@ class Batcher:
 
     @property
     def n_waiting_requests(self) -> int:
-        """Number of requests in the queue or in the batch that is computed."""
+        """Number of requests without an answer."""
         return self._n_requests
 
     @property
     def n_waiting_tokens(self) -> int:
-        """Number of tokens in the queue."""
+        """Number of tokens of these requests."""
         return self._n_tokens
 
-    async def run(self, key: Hashable, compute: Compute, items: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
-        """Compute items together with those of other requests.
-
-        If the caller is cancelled, its items that are still waiting are dropped.
+    def submit(
+        self, key: Hashable, compute: Compute, items: Sequence[Any], lengths: Sequence[int]
+    ) -> asyncio.Future[list[Any]]:
+        """Queue a request. Call it in the event loop.
 
         Args:
             key: Names the computation: items of requests with equal keys are computed by one call.
             compute: The computation. It runs in the thread.
-            items: What to compute.
+            items: What to compute; at least one.
             lengths: The number of tokens of each item.
 
         Returns:
-            One result per item.
+            A future of one result per item. If it is cancelled, the items that are still waiting are dropped.
 
         Raises:
             QueueFull: There is no room for the request.
         """
-        if not items:
-            return []
         sizes = [length + N_BOUNDARIES for length in lengths]
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(key, compute, items, sizes, loop, loop.create_future(), time.monotonic())
+        waiting = _Waiting(key, compute, items, sizes, loop, loop.create_future(), time.monotonic(), sum(sizes))
         with self._changed:
             # A request that is larger than the queue is accepted if nothing else waits.
-            is_full = self._n_requests and self._n_tokens + sum(sizes) > self.max_tokens
+            is_full = self._n_requests and self._n_tokens + waiting.n_tokens > self.max_tokens
             if is_full or self._n_requests >= self.max_requests or self._is_stopping:
                 raise QueueFull(max(1.0, self._n_tokens / self._tokens_per_second))
             self._queues.setdefault(key, deque()).append(waiting)
             self._n_requests += 1
-            self._n_tokens += sum(sizes)
+            self._n_tokens += waiting.n_tokens
             self._changed.notify()
-        try:
-            return await waiting.future
-        finally:
-            with self._changed:
-                self._n_requests -= 1
-                if not waiting.future.done() or waiting.future.cancelled():
-                    self._drop(waiting)
+        waiting.future.add_done_callback(lambda future: self._finish(waiting))
+        return waiting.future
+
+    def _finish(self, waiting: _Waiting) -> None:
+        """Forget a request that has its results, failed or was cancelled."""
+        with self._changed:
+            self._n_requests -= 1
+            self._n_tokens -= waiting.n_tokens
+            self._drop(waiting)
 
     def _drop(self, waiting: _Waiting) -> None:
-        """Remove what was not taken yet from the queue."""
-        waiting.is_dropped = True
+        """Remove a request from the queue, if it is there."""
         queue = self._queues.get(waiting.key)
         if queue is not None and waiting in queue:
-            self._n_tokens -= waiting.n_open_tokens
             queue.remove(waiting)
             if not queue:
                 del self._queues[waiting.key]
@@ -209,7 +203,7 @@ class Batcher:
         while self._queues and not self._is_stopping:
             queue = next(iter(self._queues.values()))
             remaining = queue[0].arrived + self.wait_seconds - time.monotonic()
-            if remaining <= 0 or sum(one.n_open_tokens for one in queue) >= self.batch_tokens:
+            if remaining <= 0 or sum(one.n_tokens for one in queue) >= self.batch_tokens:
                 return
             self._changed.wait(remaining)
 
@@ -218,22 +212,22 @@ class Batcher:
         key, queue = self._queues.popitem(last=False)
         taken: list[tuple[_Waiting, int]] = []
         n_tokens = 0
-        while queue and (not taken or n_tokens < self.batch_tokens):
+        is_full = False
+        while queue and not is_full:
             waiting = queue.popleft()
-            for _ in range(TURN_SENTENCES):
-                if waiting.n_taken == len(waiting.items):
+            turn = range(waiting.n_taken, min(waiting.n_taken + TURN_SENTENCES, len(waiting.items)))
+            for number in turn:
+                n_tokens += waiting.sizes[number]
+                # A sentence that is longer than a batch is computed alone.
+                if taken and n_tokens > self.batch_tokens:
+                    is_full = True
                     break
-                size = waiting.sizes[waiting.n_taken]
-                if taken and n_tokens + size > self.batch_tokens:
-                    n_tokens = self.batch_tokens  # ends the batch; the item is the next one's first
-                    break
-                taken.append((waiting, waiting.n_taken))
+                taken.append((waiting, number))
                 waiting.n_taken += 1
-                n_tokens += size
-                self._n_tokens -= size
-            if waiting.n_taken < len(waiting.items):
-                # Back to the end: the next turn is another request's.
-                queue.append(waiting)
+            if is_full:
+                queue.appendleft(waiting)  # first in the next batch, or a long sentence might wait forever
+            elif waiting.n_taken < len(waiting.items):
+                queue.append(waiting)  # the next turn is another request's
         if queue:
             self._queues[key] = queue  # at the end: other kinds come first
         return taken

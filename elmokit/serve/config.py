@@ -49,14 +49,20 @@ class ServeConfig:
     )
     batch_tokens: int = setting(8192, "Tokens that are taken from the queue to be computed together.", "Batching")
     batch_wait_ms: float = setting(2.0, "How long the first request waits for others to join it.", "Batching")
-    queue_requests: int = setting(2048, "Requests that may wait. More are answered with 429.", "Limits")
-    queue_tokens: int = setting(1 << 20, "Tokens that may wait. More are answered with 429.", "Limits")
+    queue_requests: int = setting(2048, "Requests that may wait or be computed. More are answered with 429.", "Limits")
+    queue_tokens: int = setting(262_144, "Tokens that may wait or be computed. More are answered with 429.", "Limits")
     max_body_mib: int = setting(8, "Largest body of a request, in MiB.", "Limits")
     max_texts: int = setting(2048, "Most texts in a request.", "Limits")
     max_text_characters: int = setting(65_536, "Longest text.", "Limits")
     max_request_tokens: int = setting(65_536, "Most tokens in a request.", "Limits")
     timeout_seconds: float = setting(60.0, "Longest time that a request may wait and be computed.", "Limits")
     body_timeout_seconds: float = setting(30.0, "Longest time that a client may take to send a body.", "Limits")
+    drain_seconds: float = setting(
+        0.0,
+        "After SIGTERM, keep accepting requests for this time while /readyz answers 503, so that a load balancer can "
+        "turn to other servers first.",
+        "Limits",
+    )
     stop_timeout_seconds: int = setting(
         30, "Longest time to answer the accepted requests after SIGTERM or Ctrl-C.", "Limits"
     )
@@ -70,5 +76,6 @@ class ServeConfig:
         check_at_least("port", self.port, 0)
         check_at_most("port", self.port, 65_535)
         check_not_negative("batch_wait_ms", self.batch_wait_ms)
+        check_not_negative("drain_seconds", self.drain_seconds)
         check_positive("timeout_seconds", self.timeout_seconds)
         check_positive("body_timeout_seconds", self.body_timeout_seconds)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from elmokit.serve.config import ServeConfig
+from elmokit.serve.lifecycle import Lifecycle
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import Problem
 
+Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+logger = logging.getLogger("elmokit.serve")
 MIB = 1 << 20
+DISCARDED_BODIES = 8
+"""Of a body that is too large, this many times the limit is read before the answer."""
 HEADERS = (
     # Nothing from another host, no inline scripts or styles, and no other site may show the page in a frame.
     (
@@ -28,6 +34,7 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
+CLOSE = (b"connection", b"close")
 
 
 class Guard:
@@ -37,24 +44,33 @@ class Guard:
         app: The app behind it.
         config: The limits.
         metrics: Where requests are counted.
+        lifecycle: Whether the server is about to stop.
         token: The bearer token; None if there is none.
         paths: The paths of the app. Others are counted together, so that a scan does not fill memory with names.
+        open_paths: The paths that need no token.
     """
 
     def __init__(
-        self, app: App, *, config: ServeConfig, metrics: Metrics, token: str | None, paths: Collection[str]
+        self,
+        app: App,
+        *,
+        config: ServeConfig,
+        metrics: Metrics,
+        lifecycle: Lifecycle,
+        token: str | None,
+        paths: Collection[str],
+        open_paths: Collection[str],
     ) -> None:
-        self.app, self.config, self.metrics = app, config, metrics
+        self.app, self.config, self.metrics, self.lifecycle = app, config, metrics, lifecycle
         self.expected = None if token is None else f"Bearer {token}".encode()
-        self.paths = frozenset(paths)
+        self.paths, self.open_paths = frozenset(paths), frozenset(open_paths)
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path = scope["path"]
-        known = path if path in self.paths else "other"
+        path = scope["path"] if scope["path"] in self.paths else "other"
         started = time.monotonic()
         status = 0
 
@@ -62,38 +78,63 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *HEADERS]}
+                # While the server stops, a client that keeps its connection open would lose its next request.
+                last = [CLOSE] if self.lifecycle.is_stopping and CLOSE not in message["headers"] else []
+                message = {**message, "headers": [*message["headers"], *HEADERS, *last]}
             await send(message)
 
+        problem: Problem | None = None
         try:
-            try:
-                self._check(scope)
-                await self.app(scope, self._bounded(scope, receive), send_with_headers)
-            except Problem as problem:
-                if status:
-                    raise
-                await problem.response()(scope, receive, send_with_headers)
-        finally:
-            self.metrics.requests.labels(known, str(status)).inc()
-            self.metrics.seconds.labels(known).observe(time.monotonic() - started)
+            self._check_token(scope)
+            await self._check_length(scope, receive)
+            await self.app(scope, self._bounded(receive), send_with_headers)
+        except Problem as found:
+            problem = found
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            problem = Problem.unexpected()
+        if problem is not None and not status:
+            await problem.response()(scope, receive, send_with_headers)
+        self.metrics.requests.labels(path, str(status)).inc()
+        self.metrics.seconds.labels(path).observe(time.monotonic() - started)
 
-    def _check(self, scope: MutableMapping[str, Any]) -> None:
-        """Refuse what can be refused by its headers."""
+    def _check_token(self, scope: Scope) -> None:
+        if self.expected is None or scope["path"] in self.open_paths:
+            return
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(given, self.expected):  # takes the same time wherever they differ
+            raise Problem(
+                401,
+                "The token is missing or wrong. Send the header Authorization: Bearer TOKEN.",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _check_length(self, scope: Scope, receive: Receive) -> None:
+        """Refuse a body by the length that its header says, before it is in memory."""
         headers = dict(scope["headers"])
-        needs_token = scope["path"].startswith("/v1/") or scope["path"] == "/metrics"
-        # A browser asks with OPTIONS, without the token, whether it may send a request (CORS).
-        if self.expected is not None and needs_token and scope["method"] != "OPTIONS":
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self.expected):  # takes the same time wherever they differ
-                raise Problem(
-                    401,
-                    "The token is missing or wrong. Send the header Authorization: Bearer TOKEN.",
-                    code="invalid_api_key",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.config.max_body_mib * MIB:
+            # A client that waits for "100 Continue" has not sent it yet.
+            if headers.get(b"expect", b"").lower() != b"100-continue":
+                await self._discard(receive)
             raise self._too_large()
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read a body that is too large, within limits.
+
+        A client that is still sending when the connection closes often sees a broken connection and not the answer.
+        """
+        n_bytes = 0
+        try:
+            async with asyncio.timeout(self.config.body_timeout_seconds):
+                while n_bytes < DISCARDED_BODIES * self.config.max_body_mib * MIB:
+                    message = await receive()
+                    n_bytes += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
+        except TimeoutError:
+            return
 
     def _too_large(self) -> Problem:
         return Problem(
@@ -104,16 +145,18 @@ class Guard:
             headers={"Connection": "close"},
         )
 
-    def _bounded(self, scope: MutableMapping[str, Any], receive: Receive) -> Receive:
+    def _bounded(self, receive: Receive) -> Receive:
+        """Return a function that receives a request and refuses a body that is too large or too slow."""
         n_bytes, is_complete = 0, False
-        deadline = time.monotonic() + self.config.body_timeout_seconds
+        deadline = asyncio.get_running_loop().time() + self.config.body_timeout_seconds
 
         async def bounded() -> Message:
             nonlocal n_bytes, is_complete
             if is_complete:
                 return await receive()  # waits for the client to leave
             try:
-                message = await asyncio.wait_for(receive(), deadline - time.monotonic())
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
             except TimeoutError:
                 raise Problem(
                     408,
@@ -123,6 +166,7 @@ class Guard:
                 ) from None
             n_bytes += len(message.get("body", b""))
             if n_bytes > self.config.max_body_mib * MIB:
+                await self._discard(receive)
                 raise self._too_large()
             is_complete = not message.get("more_body", False)
             return message

@@ -9,9 +9,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from elmokit.serve.lifecycle import METRICS_VARIABLE
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""The directory through which several processes add up their metrics; read by prometheus_client when it is imported."""
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOKENS = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 65536)
@@ -80,7 +80,7 @@ class Metrics:
         n_requests, n_tokens = self._queue
         self.queue_requests.set(n_requests())
         self.queue_tokens.set(n_tokens())
-        if MULTIPROCESS_VARIABLE not in os.environ:
+        if METRICS_VARIABLE not in os.environ:
             return bytes(generate_latest(self.registry))
         everyone = CollectorRegistry()
         collector: Any = MultiProcessCollector  # not annotated by its library

@@ -42,6 +42,11 @@ class Problem(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = dict(headers or {})
 
+    @classmethod
+    def unexpected(cls) -> Problem:
+        """Create the answer to an error in the server's own code."""
+        return cls(500, "An unexpected error happened. The log of the server says more.")
+
     def response(self) -> Response:
         """Return the answer."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
@@ -92,6 +97,9 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
 
 
 async def _http(request: Request, error: HTTPException) -> Response:
+    # FastAPI answers every error while it reads a body with 400. One of the guard has an answer of its own.
+    if isinstance(error.__cause__, Problem):
+        return error.__cause__.response()
     messages = {
         400: "The body cannot be read. Send JSON in UTF-8.",
         404: f"There is nothing at {request.url.path}. /docs lists the addresses.",
@@ -104,5 +112,5 @@ async def _http(request: Request, error: HTTPException) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     if is_out_of_memory(error):
         return Problem(503, "The server is out of memory. Send fewer texts at once.", code="out_of_memory").response()
-    # Starlette raises the error again after the answer, so that uvicorn logs its stack trace.
-    return Problem(500, "An unexpected error happened. The log of the server says more.").response()
+    # Starlette raises the error again after the answer, and the guard logs it.
+    return Problem.unexpected().response()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,8 +15,8 @@ from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.io.text_files import split_tokens
 from elmokit.probes.occurrences import OccurrenceIndex, build_index
-from elmokit.scoring.substitutes import Direction, Substitute, all_substitutes
-from elmokit.scoring.surprisal import Surprisal, softmax_and_vocabulary, surprisals
+from elmokit.scoring.substitutes import Direction, Query, Substitute, expected_words
+from elmokit.scoring.surprisal import Surprisal, direction_names, softmax_and_vocabulary, surprisals
 from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
@@ -38,6 +37,7 @@ class ServedModel:
     Args:
         elmo: The model.
         config: The settings of the server.
+        folder: Where an index over the example sentences is written, if there is no other.
 
     Raises:
         ConfigError: The model cannot be used as the settings say.
@@ -45,7 +45,7 @@ class ServedModel:
         MissingExtraError: The tokenizer is not installed.
     """
 
-    def __init__(self, elmo: Elmo, config: ServeConfig) -> None:
+    def __init__(self, elmo: Elmo, config: ServeConfig, folder: Path) -> None:
         self.elmo = elmo
         source = elmo.model.source
         self.name = config.name or (source.name if source is not None else DEFAULT_MODEL)
@@ -55,10 +55,8 @@ class ServedModel:
             stored = elmo.model.card[MIX]
             names = {"weight": torch.tensor(stored["weights"]), "gamma": torch.tensor(stored["gamma"])}
             elmo.mixes[0].load_state_dict(names)
-        self._index_folder: tempfile.TemporaryDirectory[str] | None = None
         if config.index is None:
-            self._index_folder = tempfile.TemporaryDirectory(prefix="elmokit-serve-")
-            self.index = build_index(elmo, _example_sentences, Path(self._index_folder.name) / "index")
+            self.index = build_index(elmo, _example_sentences, folder / "index")
             self.index_name = EXAMPLES
         else:
             self.index = OccurrenceIndex(config.index)
@@ -67,9 +65,14 @@ class ServedModel:
         self.elmo.embed([["warm", "up"]])  # packs the weights, so that the first request does not wait for it
 
     @property
-    def directions(self) -> list[Direction]:
+    def directions(self) -> Sequence[Direction]:
         """The directions in which the model reads."""
-        return ["backward" if backward else "forward" for backward in self.elmo.bilm.config.read_backward]
+        return direction_names(self.elmo.model)
+
+    @property
+    def expectations(self) -> Sequence[Direction]:
+        """The directions, and both together if there are two."""
+        return [*self.directions, BOTH] if len(self.directions) > 1 else self.directions
 
     @cached_property
     def can_predict(self) -> bool:
@@ -126,15 +129,17 @@ class ServedModel:
         self.elmo.embed([], layers=layers)  # checks the layers
         return partial(self.elmo.embed, layers=layers)
 
+    def n_selected(self, layers: Any) -> int:
+        """Return how many layers a request for token vectors gets."""
+        return self.elmo.n_layers if layers == "all" else len(layers) if isinstance(layers, list) else 1
+
     def surprisals(self, sentences: Sequence[Sequence[str]]) -> list[Surprisal]:
         """Compute the surprisal of each token of each sentence."""
         return list(surprisals(self.elmo.model, sentences))
 
-    def expected(self, sentences: Sequence[Sequence[str]], n: int) -> list[dict[str, list[list[Substitute]]]]:
-        """Find the words that each direction, and both together, expect at each token."""
-        names: list[Direction] = [*self.directions, *([BOTH] if len(self.directions) > 1 else [])]
-        found = [all_substitutes(self.elmo.model, sentences, name, n) for name in names]
-        return [dict(zip(names, one, strict=True)) for one in zip(*found, strict=True)]
+    def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
+        """Find the words that each direction, and both together, expect at positions of sentences."""
+        return list(expected_words(self.elmo.model, queries, self.expectations, n))
 
 
 def _example_sentences() -> Any:

@@ -1,74 +1,179 @@
-"""Run the server: open the model, listen, and stop gracefully."""
+"""Run the server: listen, compute with one or several processes, and stop gracefully."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import importlib
 import os
 import socket
+import tempfile
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
+import torch
 import uvicorn
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError
-from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
+from elmokit.serve.lifecycle import METRICS_VARIABLE, Lifecycle
 from elmokit.serve.served_model import ServedModel
+from elmokit.serve.workers import run_workers
 
 TOKEN_VARIABLE = "ELMOKIT_SERVE_TOKEN"
 MIN_TOKEN = 16
 BACKLOG = 2048
+LAST_READ_SECONDS = 0.2
+KILL_AFTER_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 75  # longer than a reverse proxy's, which might otherwise use a connection that was just closed
 
 
-def serve(elmo: Elmo, config: ServeConfig, report: Callable[[str], None]) -> None:
+def serve(
+    open_elmo: Callable[[], Elmo], config: ServeConfig, report: Callable[[str], None], threads: int | None = None
+) -> None:
     """Serve a model until SIGTERM or Ctrl-C, then answer the accepted requests.
 
     Args:
-        elmo: The model.
+        open_elmo: Opens the model. It is called once the settings are checked.
         config: The settings.
-        report: Called with the address once the server listens.
+        report: Called with the address once the model is open.
+        threads: Threads of each process for computing. None divides the cores among the processes.
 
     Raises:
         ConfigError: The address cannot be used, or another setting is not valid.
     """
-    if config.workers > 1:
-        raise ConfigError("Several workers are not possible yet. Leave out --workers.")
     token = _read_token(config)
-    listener = _listen(config)
-    model = ServedModel(elmo, config)
-    host, port = listener.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    app = create_app(model, config, token)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=config.stop_timeout_seconds,
-        )
-    )
-    report(f"Serving {model.name} at {address} (stop with Ctrl-C)")
-    try:
-        server.run(sockets=[listener])
-    except KeyboardInterrupt:  # raised again by uvicorn after a graceful stop
+    with _listen(config) as listener, tempfile.TemporaryDirectory(prefix="elmokit-serve-") as folder:
+        if threads is None:
+            threads = max(1, torch.get_num_threads() // config.workers)
+        if config.workers > 1:
+            if not hasattr(os, "fork"):
+                raise ConfigError("Several workers need fork, which this system does not have. Leave out --workers.")
+            # OpenMP's threads do not survive a fork, so none may be started before.
+            torch.set_num_threads(1)
+        else:
+            torch.set_num_threads(threads)
+        if config.workers > 1:
+            metrics = Path(folder) / "metrics"
+            metrics.mkdir()
+            os.environ[METRICS_VARIABLE] = str(metrics)
+        # Here, because prometheus_client reads the variable when it is imported; and before the processes are forked,
+        # so that they start at once.
+        importlib.import_module("elmokit.serve.app")
+        elmo = open_elmo()
+        if config.workers > 1 and elmo.bilm.device.type != "cpu":
+            raise ConfigError("Several workers compute on the CPU only. Leave out --workers, or --device.")
+        model = ServedModel(elmo, config, Path(folder))
+        host, port = listener.getsockname()[:2]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        is_listening = partial(report, f"Serving {model.name} at {address} (stop with Ctrl-C)")
+        work = partial(_run, model, config, token, listener, threads)
+        if config.workers == 1:
+            work(is_listening)
+        else:
+            is_listening()  # connections wait until the first process is ready
+            limit = config.drain_seconds + config.stop_timeout_seconds + KILL_AFTER_SECONDS
+            run_workers(config.workers, partial(work, lambda: None), listener.close, limit)
         report("Stopped.")
+
+
+def _run(
+    model: ServedModel,
+    config: ServeConfig,
+    token: str | None,
+    listener: socket.socket,
+    threads: int,
+    is_listening: Callable[[], object],
+) -> None:
+    """Serve with this process."""
+    from elmokit.serve.app import create_app
+
+    torch.set_num_threads(threads)
+    lifecycle = Lifecycle()
+    settings = uvicorn.Config(
+        create_app(model, config, token, lifecycle),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=config.stop_timeout_seconds,
+    )
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after a graceful stop
+        _Server(settings, lifecycle, config.drain_seconds, is_listening).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which also accepts requests for a while after SIGTERM, and reads all that it accepted.
+
+    Args:
+        config: The settings of uvicorn.
+        lifecycle: Where it says that it is about to stop.
+        drain_seconds: How long it accepts requests after SIGTERM.
+        is_listening: Called when it accepts requests.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, lifecycle: Lifecycle, drain_seconds: float, is_listening: Callable[[], object]
+    ) -> None:
+        super().__init__(config)
+        self.lifecycle, self.drain_seconds, self.is_listening = lifecycle, drain_seconds, is_listening
+        self.stop_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept requests."""
+        await super().startup(sockets)
+        self.is_listening()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal. A second one stops at once."""
+        if self.drain_seconds and not self.lifecycle.is_stopping:
+            self.lifecycle.is_stopping = True
+            self.stop_at = time.monotonic() + self.drain_seconds
+            return
+        self.lifecycle.is_stopping = True
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop; called ten times a second."""
+        if self.stop_at is not None and time.monotonic() > self.stop_at:
+            self.should_exit = True
+        return bool(await super().on_tick(counter))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer the accepted requests and stop."""
+        for server in self.servers:
+            server.close()
+        # uvicorn closes connections without a request at once, but the request of a new one may not have been read yet.
+        await asyncio.sleep(LAST_READ_SECONDS)
+        await super().shutdown(sockets)
 
 
 def _listen(config: ServeConfig) -> socket.socket:
     """Open the listening socket, before the model, which takes longer."""
-    try:
-        family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot listen on {config.host}, port {config.port}: {error.strerror}. Choose another --port or --host."
-        ) from None
-    return listener
+    with contextlib.ExitStack() as on_error:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                config.host, config.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            )[0]
+            # With the protocol given: asyncio turns Nagle's algorithm off only where it knows that a socket is TCP.
+            # Otherwise every answer, which uvicorn sends in two pieces, takes 40 ms more (delayed acknowledgment).
+            listener = on_error.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise ConfigError(
+                f"Cannot listen on {config.host}, port {config.port}: {error.strerror}. Choose another --port or "
+                "--host."
+            ) from None
+        on_error.pop_all()
+        return listener
 
 
 def _read_token(config: ServeConfig) -> str | None:

@@ -1,0 +1,122 @@
+"""Write results as the bytes of an answer: JSON, base64 or an Arrow stream."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from fastapi.responses import Response
+from numpy.typing import NDArray
+
+from elmokit.errors import MissingExtraError
+from elmokit.probes.occurrences import Neighbours
+from elmokit.scoring.substitutes import Direction, Substitute
+from elmokit.scoring.surprisal import Surprisal
+from elmokit.serve.problems import JSON, Problem
+
+ARROW = "application/vnd.apache.arrow.stream"
+Sentences = Sequence[Sequence[str]]
+Vectors = NDArray[np.float32]
+Expected = Mapping[Direction, Sequence[Substitute]]
+"""The words that each direction expects at a position."""
+
+
+def json_response(value: Any) -> Response:
+    """Return an answer of plain values."""
+    return Response(msgspec.json.encode(value), media_type=JSON)
+
+
+def data_json(model: str, data: list[dict[str, Any]], sentences: Sentences, **more: Any) -> bytes:
+    """Write a list of results with the number of tokens that they took, as the OpenAI API does."""
+    n_tokens = sum(map(len, sentences))
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return msgspec.json.encode({"object": "list", "model": model, **more, "data": data, "usage": usage})
+
+
+def embeddings_data(vectors: Sequence[Vectors], dimensions: int | None, as_base64: bool) -> list[dict[str, Any]]:
+    """Return one result per text, with a vector of length 1."""
+    rows = np.stack(vectors)[:, :dimensions]
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    norms[norms == 0] = 1
+    rows = rows / norms
+    shown = [_base64(row) for row in rows] if as_base64 else rows.tolist()
+    return [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(shown)]
+
+
+def tokens_data(sentences: Sentences, vectors: Sequence[Vectors], as_base64: bool) -> list[dict[str, Any]]:
+    """Return one result per text, with the vectors of its tokens."""
+    return [
+        {
+            "index": index,
+            "tokens": tokens,
+            "shape": array.shape,
+            "vectors": _base64(array) if as_base64 else array.tolist(),
+        }
+        for index, (tokens, array) in enumerate(zip(sentences, vectors, strict=True))
+    ]
+
+
+def arrow_stream(sentences: Sentences, vectors: Sequence[Vectors]) -> bytes:
+    """Write a row per text: its tokens, the numbers of its vectors row by row, and their shape.
+
+    Raises:
+        Problem: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise Problem(406, str(MissingExtraError("An Arrow answer", "arrow"))) from None
+    table = pa.table(
+        {
+            "tokens": pa.array(sentences, pa.list_(pa.string())),
+            "vectors": pa.array([array.reshape(-1) for array in vectors], pa.large_list(pa.float32())),
+            "shape": pa.array([array.shape for array in vectors], pa.list_(pa.int32())),
+        }
+    )
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def surprisal_data(
+    found: Sequence[Surprisal], expected: Sequence[Sequence[Expected] | None], directions: Sequence[Direction]
+) -> list[dict[str, Any]]:
+    """Return one result per text: nats per token and direction, their mean, and the expected words if there are any."""
+    data = []
+    for index, (one, positions) in enumerate(zip(found, expected, strict=True)):
+        inner = one.nats[:, 1:-1]  # without the boundaries
+        result = {"index": index, "tokens": one.tokens[1:-1], "is_unknown": one.is_unknown[1:-1].tolist()}
+        result |= dict(zip(directions, inner.tolist(), strict=True))
+        if len(directions) > 1:
+            result["both"] = inner.mean(axis=0).tolist()
+        result["total"] = dict(zip(directions, one.total_nats, strict=True))
+        if positions is not None:
+            by_position = [words_by_direction(words) for words in positions]
+            result["expected"] = {name: [words[name] for words in by_position] for name in by_position[0]}
+        data.append(result)
+    return data
+
+
+def words_by_direction(expected: Expected) -> dict[str, list[dict[str, Any]]]:
+    """Return expected words and their probabilities as plain values."""
+    return {
+        direction: [{"word": one.word, "probability": one.probability} for one in words]
+        for direction, words in expected.items()
+    }
+
+
+def neighbours_json(model: str, index: str, found: Neighbours) -> bytes:
+    """Write the neighbors of a token."""
+    answer = found.to_dict()
+    tokens, position = answer.pop("words"), answer.pop("token")
+    head = {"object": "neighbours", "model": model, "index": index, "tokens": tokens, "position": position}
+    return msgspec.json.encode({**head, **answer})
+
+
+def _base64(array: Vectors) -> str:
+    return base64.b64encode(array.astype("<f4").tobytes()).decode("ascii")

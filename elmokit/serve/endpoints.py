@@ -1,0 +1,350 @@
+"""The functions behind the paths: check a request, compute it with others, and write the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from fastapi import Request
+from fastapi.responses import Response
+
+from elmokit.serve.answers import (
+    ARROW,
+    arrow_stream,
+    data_json,
+    embeddings_data,
+    json_response,
+    neighbours_json,
+    surprisal_data,
+    tokens_data,
+    words_by_direction,
+)
+from elmokit.serve.batching import Batcher, Compute, QueueFull
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.examples import SENSES, SENTENCES
+from elmokit.serve.lifecycle import Lifecycle
+from elmokit.serve.metrics import CONTENT_TYPE, Metrics
+from elmokit.serve.problems import JSON, Problem
+from elmokit.serve.schemas import (
+    EmbeddingsRequest,
+    NeighboursRequest,
+    SubstitutesRequest,
+    SurprisalRequest,
+    Text,
+    TokensRequest,
+)
+from elmokit.serve.served_model import ServedModel
+
+MAX_NUMBERS = 1 << 22
+"""Most numbers in an answer: 16 MiB of float32, and about 200 MiB while they are turned into JSON."""
+MAX_EXPECTED_TOKENS = 4096
+"""Most tokens in a request for expected words: their probabilities are computed over the whole vocabulary."""
+EXPECTED_COST = 8
+"""How much longer that takes than the vectors of a token, roughly: a batch has fewer of them."""
+N_THREADS = 4
+"""Threads that split texts into tokens and write answers. More would use more memory and be no faster."""
+SHORT_TEXT, SHORT_ANSWER = 1000, 8192
+"""Characters, and numbers, that take less time than handing them to a thread."""
+Result = TypeVar("Result")
+
+
+class Endpoints:
+    """The functions behind the paths, with the model and the queue that they share."""
+
+    def __init__(self, model: ServedModel, config: ServeConfig, metrics: Metrics, lifecycle: Lifecycle) -> None:
+        self.model, self.config, self.metrics, self.lifecycle = model, config, metrics, lifecycle
+        self.threads = CapacityLimiter(N_THREADS)
+        self.batcher = Batcher(
+            batch_tokens=config.batch_tokens,
+            wait_seconds=config.batch_wait_ms / 1000,
+            max_requests=config.queue_requests,
+            max_tokens=config.queue_tokens,
+            observer=metrics,
+        )
+        metrics.watch_queue(lambda: self.batcher.n_waiting_requests, lambda: self.batcher.n_waiting_tokens)
+
+    async def embeddings(self, body: EmbeddingsRequest, request: Request) -> Response:
+        """Compute one vector of length 1 per text, as the OpenAI API does."""
+        self._check_model(body.model)
+        embedder = self.model.embedder
+        if body.dimensions is not None and embedder.whitening is None:
+            raise Problem(
+                422,
+                f"dimensions needs whitened vectors, whose first dimensions say most; those of {self.model.name} are "
+                "not. Leave dimensions out, or fit a whitening (docs/sentence-vectors.md).",
+                param="dimensions",
+            )
+        if body.dimensions is not None and body.dimensions > embedder.dim:
+            raise Problem(422, f"dimensions is {body.dimensions}, but vectors have {embedder.dim}.", param="dimensions")
+        sentences = await self._sentences(body.input)
+        vectors = await self._compute(request, "embeddings", self.model.sentence_vectors, sentences)
+
+        def content() -> bytes:
+            data = embeddings_data(vectors, body.dimensions, body.encoding_format == "base64")
+            return data_json(self.model.name, data, sentences)
+
+        return await self._answer(request, content, sentences, len(sentences) * embedder.dim)
+
+    async def tokens(self, body: TokensRequest, request: Request) -> Response:
+        """Compute the vectors of each token, by layer.
+
+        With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with a row per text.
+        """
+        self._check_model(body.model)
+        compute = self.model.token_vectors(body.layers)
+        sentences = await self._sentences(body.input)
+        n_numbers = sum(map(len, sentences)) * self.model.n_selected(body.layers) * self.model.elmo.output_dim
+        if n_numbers > MAX_NUMBERS:
+            raise Problem(
+                422,
+                f"The answer would have {n_numbers:,} numbers, and {MAX_NUMBERS:,} are allowed. Send fewer texts, or "
+                "ask for fewer layers.",
+                param="input",
+            )
+        vectors = await self._compute(request, ("tokens", str(body.layers)), compute, sentences)
+        if _accepts_arrow(request):
+            write = partial(arrow_stream, sentences, vectors)
+            return await self._answer(request, write, sentences, n_numbers, media_type=ARROW)
+
+        def content() -> bytes:
+            data = tokens_data(sentences, vectors, body.encoding_format == "base64")
+            return data_json(self.model.name, data, sentences, layers=body.layers)
+
+        return await self._answer(request, content, sentences, n_numbers)
+
+    async def surprisal(self, body: SurprisalRequest, request: Request) -> Response:
+        """Compute the surprisal of each token in nats, and the words that were expected in its place."""
+        self._check_model(body.model)
+        self._check_predicts()
+        sentences = await self._sentences(body.input)
+        n_tokens, n = sum(map(len, sentences)), body.n_expected
+        if n and n_tokens > MAX_EXPECTED_TOKENS:
+            raise Problem(
+                422,
+                f"input has {n_tokens:,} tokens, and with n_expected {MAX_EXPECTED_TOKENS:,} are allowed. Send several "
+                "requests, or leave n_expected out.",
+                param="input",
+            )
+        found = await self._compute(request, "surprisal", self.model.surprisals, sentences)
+        expected: list[Any] = [None] * len(sentences)
+        if n:
+            queries = [(sentence, range(len(sentence))) for sentence in sentences]
+            expected = await self._expected(request, queries, n)
+
+        def content() -> bytes:
+            return data_json(self.model.name, surprisal_data(found, expected, self.model.directions), sentences)
+
+        return await self._answer(request, content, sentences, n_tokens * (1 + n) * len(self.model.expectations))
+
+    async def substitutes(self, body: SubstitutesRequest, request: Request) -> Response:
+        """Find the words that each direction, and both together, expect at a position."""
+        self._check_model(body.model)
+        self._check_predicts()
+        (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
+        _check_position(body.position, sentence)
+        ((found,),) = await self._expected(request, [(sentence, [body.position])], body.n)
+
+        def content() -> bytes:
+            head = {"object": "substitutes", "model": self.model.name, "tokens": sentence}
+            place = {"position": body.position, "token": sentence[body.position]}
+            return msgspec.json.encode({**head, **place, **words_by_direction(found)})
+
+        return await self._answer(request, content, sentences, body.n)
+
+    async def neighbours(self, body: NeighboursRequest, request: Request) -> Response:
+        """Find the occurrences in the index that are most similar to a token, by each layer."""
+        self._check_model(body.model)
+        (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
+        _check_position(body.position, sentence)
+        compute = self.model.token_vectors("all")
+        (vectors,) = await self._compute(request, ("tokens", "all"), compute, sentences)
+
+        def content() -> bytes:
+            found = self.model.index.search(
+                vectors, sentence, body.position, body.layers, body.n, body.among, body.min_count
+            )
+            return neighbours_json(self.model.name, self.model.index_name, found)
+
+        # An index can have any size, so the search is never short.
+        return await self._answer(request, content, sentences, SHORT_ANSWER + 1)
+
+    async def models(self) -> Response:
+        """List the model, with its layers, directions, mix, pooling and index."""
+        return json_response({"object": "list", "data": [self.model.facts()]})
+
+    async def one_model(self, name: str) -> Response:
+        """Describe the model."""
+        self._check_model(name)
+        return json_response(self.model.facts())
+
+    async def examples(self) -> Response:
+        """List the example sentences, and words with sentences that show their senses."""
+        return json_response({"sentences": SENTENCES, "senses": SENSES})
+
+    async def healthz(self) -> Response:
+        """Say that the process runs."""
+        return Response("ok\n", media_type="text/plain")
+
+    async def readyz(self) -> Response:
+        """Say whether the server accepts requests: 200, or 503 while it stops."""
+        if self.lifecycle.is_stopping or not self.batcher.is_running:
+            return Response("stopping\n", 503, media_type="text/plain")
+        return Response("ok\n", media_type="text/plain")
+
+    async def read_metrics(self) -> Response:
+        """Return the metrics for Prometheus."""
+        return Response(await self._in_thread(self.metrics.text), media_type=CONTENT_TYPE)
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model.name:
+            raise Problem(
+                404,
+                f"There is no model {name[:100]!r}. This server has {self.model.name!r}.",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _check_predicts(self) -> None:
+        if not self.model.can_predict:
+            raise Problem(
+                501,
+                f"{self.model.name} has no softmax and vocabulary, so it cannot predict words. Start the server with a "
+                "model that has them, such as en-mini.",
+                code="model_cannot_predict",
+            )
+
+    async def _sentences(self, texts: Sequence[Text], param: str = "input") -> list[list[str]]:
+        """Split the texts of a request into tokens, and check its limits."""
+        config = self.config
+        if not texts:
+            raise Problem(422, f"{param} is an empty list. Send at least one text.", param=param)
+        if len(texts) > config.max_texts:
+            raise Problem(
+                422,
+                f"{param} has {len(texts):,} texts, and {config.max_texts:,} are allowed. Send several requests, or "
+                "start the server with a larger --max-texts.",
+                param=param,
+            )
+        n_characters = 0
+        for number, text in enumerate(texts):
+            # A token counts as one character more, so that empty tokens count too.
+            length = len(text) if isinstance(text, str) else sum(len(token) + 1 for token in text)
+            n_characters += length
+            if length > config.max_text_characters:
+                raise Problem(
+                    422,
+                    f"Text {number} of {param} has {length:,} characters, and {config.max_text_characters:,} are "
+                    "allowed. Split it, or start the server with a larger --max-text-characters.",
+                    param=param,
+                )
+        tokenize = partial(_tokenize, texts, self.model.tokenize)
+        sentences = tokenize() if n_characters < SHORT_TEXT else await self._in_thread(tokenize)
+        for number, sentence in enumerate(sentences):
+            if not sentence:
+                raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
+        n_tokens = sum(map(len, sentences))
+        if n_tokens > config.max_request_tokens:
+            raise Problem(
+                422,
+                f"{param} has {n_tokens:,} tokens, and {config.max_request_tokens:,} are allowed. Send several "
+                "requests, or start the server with a larger --max-request-tokens.",
+                param=param,
+            )
+        return sentences
+
+    async def _expected(
+        self, request: Request, queries: Sequence[tuple[Sequence[str], Sequence[int]]], n: int
+    ) -> list[Any]:
+        costs = [len(sentence) + EXPECTED_COST * len(positions) for sentence, positions in queries]
+        return await self._compute(request, ("expected", n), partial(self.model.expected, n=n), queries, costs)
+
+    async def _compute(
+        self,
+        request: Request,
+        key: Hashable,
+        compute: Compute,
+        items: Sequence[Any],
+        costs: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Queue a request, and wait until it is computed, the client leaves, or the time is over.
+
+        Args:
+            key: Names the computation, as in :meth:`Batcher.submit`.
+            costs: How long each item takes, in tokens; None for its length.
+        """
+        try:
+            work = self.batcher.submit(key, compute, items, list(map(len, items)) if costs is None else costs)
+        except QueueFull as full:
+            seconds = math.ceil(full.retry_after)
+            raise Problem(
+                429,
+                f"The queue is full. Try again in {seconds} seconds.",
+                code="queue_full",
+                headers={"Retry-After": str(seconds)},
+            ) from None
+        left = asyncio.ensure_future(_disconnected(request))
+        try:
+            either: set[asyncio.Future[Any]] = {work, left}
+            await asyncio.wait(either, timeout=self.config.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if left.done():
+                self.metrics.dropped.labels(request.url.path).inc()
+                raise Problem(499, "The client left.", code="client_left")
+            raise Problem(
+                503,
+                f"The answer took longer than {self.config.timeout_seconds:g} seconds. Send fewer texts at once, or "
+                "try again later.",
+                code="timeout",
+                headers={"Retry-After": "5"},
+            )
+        finally:
+            work.cancel()
+            left.cancel()
+
+    async def _answer(
+        self,
+        request: Request,
+        content: Callable[[], bytes],
+        sentences: Sequence[Sequence[str]],
+        n_numbers: int,
+        media_type: str = JSON,
+    ) -> Response:
+        """Write an answer, in a thread unless it is short."""
+        written = content() if n_numbers <= SHORT_ANSWER else await self._in_thread(content)
+        self.metrics.tokens.labels(request.url.path).inc(sum(map(len, sentences)))
+        return Response(written, media_type=media_type)
+
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        """Call a function that takes long enough to hold up other requests."""
+        result: Result = await to_thread.run_sync(function, limiter=self.threads)
+        return result
+
+
+async def _disconnected(request: Request) -> None:
+    """Return once the client has left. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _tokenize(texts: Sequence[Text], tokenize: Callable[[str], list[str]]) -> list[list[str]]:
+    return [tokenize(text) if isinstance(text, str) else text for text in texts]
+
+
+def _check_position(position: int, sentence: Sequence[str]) -> None:
+    if not 0 <= position < len(sentence):
+        raise Problem(
+            422,
+            f"position is {position}, but the sentence has {len(sentence)} tokens: choose 0 to {len(sentence) - 1}.",
+            param="position",
+        )
+
+
+def _accepts_arrow(request: Request) -> bool:
+    accepted = request.headers.get("accept", "")
+    return any(part.partition(";")[0].strip() == ARROW for part in accepted.split(","))
