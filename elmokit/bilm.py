@@ -17,6 +17,7 @@ from elmokit.config import check_at_least, check_at_most, setting
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.nn.kernels.backends import check_precision
+from elmokit.nn.kernels.lstm_inference import LayerKernel
 from elmokit.nn.kernels.native import Precision
 from elmokit.nn.lstm import LSTMStack, LSTMState
 
@@ -266,6 +267,18 @@ class BiLM(nn.Module):
         for module in self.token_layer.modules():
             if isinstance(module, CharCNN):
                 module.precision = precision
+
+    def kernels(self) -> list[LayerKernel]:
+        """Return what computes each LSTM layer when no gradient is needed: the forward layers, then the backward ones.
+
+        A layer is computed in a higher precision than ``precision`` where that is faster.
+
+        Example:
+            >>> BiLM(PRESETS["original"], precision="int8").kernels()[0]
+            LayerKernel(backend='native-int8', precision='int8', instructions='amx')
+        """
+        directions = (direction for direction in self.directions if isinstance(direction, LSTMStack))
+        return [kernel for direction in directions for kernel in direction.kernels()]
 
     @property
     def device(self) -> torch.device:

@@ -30,7 +30,6 @@ from elmokit.embedder import Elmo
 from elmokit.io.progress import ProgressCallback
 from elmokit.nn.kernels import backends, compiler, torch_products
 from elmokit.nn.kernels.instruction_sets import available_sets
-from elmokit.nn.kernels.lstm_inference import NativeLayer
 from elmokit.nn.kernels.native import MAX_CHUNK_ROWS, PRECISIONS, Precision
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
 from elmokit.weights.model import PretrainedBiLM
@@ -122,7 +121,7 @@ def measure_speed(
             for n in n_rows:
                 batch = _sentences(n)
                 best = _best_seconds(partial(_embed, elmo, batch), seconds)
-                computed_in = _computed_in(elmo.bilm, backend, request)
+                computed_in = _computed_in(elmo.bilm)
                 ceiling = min(
                     _ceiling_seconds(elmo, batch, operations[each], reading[each], each) for each in computed_in
                 )
@@ -199,17 +198,10 @@ def _best_seconds(call: Callable[[], object], seconds: float) -> float:
     return min(times)
 
 
-def _computed_in(bilm: BiLM, backend: backends.Backend, request: backends.BackendRequest) -> tuple[Precision, ...]:
+def _computed_in(bilm: BiLM) -> tuple[Precision, ...]:
     """Return the precisions of the LSTM layers' weights, the exactest first."""
-    if request == "reference":
-        return ("float32",)
-    packed = [layer.packed(backend) for layer in _lstm_layers(bilm)]
-    found = {layer.precision if isinstance(layer, NativeLayer) else _torch_precision(backend) for layer in packed}
+    found = {kernel.precision for kernel in bilm.kernels()}
     return tuple(precision for precision in PRECISIONS if precision in found)
-
-
-def _torch_precision(backend: backends.Backend) -> Precision:
-    return "int8" if backend.endswith("int8") else "bfloat16" if backend.endswith("16") else "float32"
 
 
 def _lstm_layers(bilm: BiLM) -> list[ProjectedLSTM]:

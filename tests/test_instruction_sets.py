@@ -6,6 +6,9 @@ runs everywhere.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +20,7 @@ from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, pack_na
 from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
 from tests.helpers.instruction_sets import build
 
-WITH_DOT = ("amx", "avx512-vnni", "avx2-vnni", "neon-dotprod", "emulated")
+WITH_DOT = ("amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-dotprod", "emulated")
 WITH_TILES = ("amx", "emulated")
 
 
@@ -61,6 +64,9 @@ def test_sums_of_bytes_are_exact(library: NativeLibrary) -> None:
         inputs[:, 0] = weight[:, 0] = -127  # so that all scales are 1
         result = product(library, inputs.float(), weight.float(), "int8")
         assert torch.equal(result, (inputs @ weight.T).float())
+    largest = torch.full((3, 4096), 127)
+    result = product(library, largest.float(), -largest.float(), "int8")
+    assert torch.equal(result, (largest @ -largest.T).float())  # no sum of bytes overflows on the way
 
 
 @pytest.mark.slow
@@ -73,13 +79,10 @@ def test_tiles_of_bfloat16_equal_their_emulation() -> None:
     torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-6)
 
 
-def run(
-    library: NativeLibrary, layer: NativeLayer, inputs: torch.Tensor, cell: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def run(layer: NativeLayer, inputs: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Run ``inputs`` (rows, steps, dim) from a state of ones and ``cell``."""
     n_rows, n_steps, _ = inputs.shape
     outputs, cell = run_native_layer(
-        library,
         layer,
         torch.full((n_steps,), n_rows),
         inputs.transpose(0, 1).flatten(0, 1).contiguous(),
@@ -103,10 +106,10 @@ def test_a_row_of_a_layer_does_not_depend_on_the_others(
     monkeypatch.setattr(lstm_inference, "MIN_WIDENED", 0)
     packed = pack_native_layer(library, precision, layer, 45)
     inputs, cells = torch.randn(70, 3, 45) * torch.arange(1, 71).view(-1, 1, 1) / 20, torch.randn(70, hidden)
-    together, cells_together = run(library, packed, inputs, cells)
+    together, cells_together = run(packed, inputs, cells)
     for n_rows in (1, 2, 3, 7, 13, 17, 33, 64):
         first = 70 - n_rows
-        outputs, cells_after = run(library, packed, inputs[first:], cells[first:])
+        outputs, cells_after = run(packed, inputs[first:], cells[first:])
         assert torch.equal(outputs, together[first:])
         assert torch.equal(cells_after, cells_together[first:])
 
@@ -116,6 +119,51 @@ def test_a_small_layer_is_not_widened(library: NativeLibrary) -> None:
     for precision in PRECISIONS:
         packed = pack_native_layer(library, precision, layer, 75)
         assert packed.precision == (precision if rounds_inputs(library, precision) else "float32")
+
+
+def test_a_product_of_denormal_numbers_does_not_depend_on_the_number_of_rows(library: NativeLibrary) -> None:
+    torch.manual_seed(0)
+    inputs, weight = torch.randn(40, 100), torch.randn(40, 100)
+    for scale in (1e-37, 1e-39):  # of sums, and of inputs
+        together = product(library, inputs * scale, weight, "bfloat16")
+        for n_rows in (1, 2, 3, 17):
+            assert torch.equal(product(library, inputs[:n_rows] * scale, weight, "bfloat16"), together[:n_rows])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_layer_equals_the_formulas(library: NativeLibrary, precision: Precision) -> None:
+    torch.manual_seed(0)
+    weight, bias, projection = torch.randn(600, 90) / 8, torch.randn(600), torch.randn(45, 150) / 9
+    packed = pack_native_layer(library, precision, LayerWeights(weight, bias, projection, 3.0, 3.0), 45)
+    inputs, cell = torch.randn(20, 1, 45) * 3, torch.randn(20, 150)
+    for n_rows in (1, 20):
+        outputs, new_cell = run(packed, inputs[:n_rows], cell[:n_rows])
+        gates = torch.cat([inputs[:n_rows, 0], torch.ones(n_rows, 45)], dim=1) @ weight.T + bias
+        i, g, f, o = gates.chunk(4, dim=1)
+        expected = (f.sigmoid() * cell[:n_rows] + i.sigmoid() * g.tanh()).clamp(-3, 3)
+        tolerance = {"float32": 1e-5, "bfloat16": 0.1, "int8": 0.3}[packed.precision]
+        torch.testing.assert_close(new_cell, expected, atol=tolerance, rtol=0)
+        expected = ((o.sigmoid() * expected.tanh()) @ projection.T).clamp(-3, 3)
+        torch.testing.assert_close(outputs[:, 0], expected, atol=tolerance, rtol=0)
+
+
+def test_activations_of_rounded_weights_are_exact_to_six_digits(library: NativeLibrary) -> None:
+    # Weights of 0: the gates are the bias, whatever the precision. They reach far beyond where sigmoid and tanh end.
+    gates = torch.linspace(-120, 120, 4 * 600).view(4, 600)
+    bias = torch.stack(
+        [gate[torch.randperm(600, generator=torch.Generator().manual_seed(n))] for n, gate in enumerate(gates)]
+    )
+    bias[:, :100] = torch.linspace(-4, 4, 400).view(100, 4).T
+    weights = LayerWeights(torch.zeros(2400, 600 + 600), bias.flatten(), None, math.inf, math.inf)
+    packed = dataclasses.replace(pack_native_layer(library, "float32", weights, 600), precision="bfloat16")
+    cell = torch.linspace(-50, 50, 600)[None]
+    outputs, new_cell = run_native_layer(
+        packed, torch.ones(1, dtype=torch.int64), torch.zeros(1, 600), cell, cell.clone()
+    )
+    i, g, f, o = bias.double()
+    expected = f.sigmoid() * cell[0] + i.sigmoid() * g.tanh()
+    torch.testing.assert_close(new_cell[0].double(), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(outputs[0].double(), o.sigmoid() * expected.tanh(), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -132,7 +180,7 @@ def test_threads_do_not_change_a_bit(
     try:
         for n in (1, 3):
             torch.set_num_threads(n)
-            results.append(run(library, packed, inputs, cells)[0])
+            results.append(run(packed, inputs, cells)[0])
     finally:
         torch.set_num_threads(n_threads)
     assert torch.equal(*results)

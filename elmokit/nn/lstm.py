@@ -23,7 +23,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.nn.kernels.backends import Backend, requested_backend, select_backend
-from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, TorchLayer, pack_layer, run_stack
+from elmokit.nn.kernels.lstm_inference import (
+    LayerKernel,
+    LayerWeights,
+    NativeLayer,
+    TorchLayer,
+    layer_kernel,
+    pack_layer,
+    run_stack,
+)
 from elmokit.nn.kernels.native import Precision
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.reversal import reorder, reversed_positions
@@ -292,6 +300,14 @@ class LSTMStack(nn.Module):
         if into is not None:
             outputs = [target.copy_(output) for target, output in zip(into, outputs, strict=True)]
         return outputs, new_states
+
+    def kernels(self) -> list[LayerKernel]:
+        """Return what computes each layer when no gradient is needed and dropout is off."""
+        weights = [layer.weight for layer in self.layers if isinstance(layer, ProjectedLSTM)]
+        backend: Backend = "reference"
+        if all(weight.dtype == torch.float32 for weight in weights):
+            backend = select_backend(weights[0].device, requested_backend(self.precision))
+        return [layer_kernel(backend, weight.numel()) for weight in weights]
 
     def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
         """Return whether the hand-written gradient can read this padded batch.

@@ -3,7 +3,8 @@
 
    Which of them exist is decided by the compiler's flags (`compiler.py` lists the variants that are built):
 
-   - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product);
+   - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with AVX2 and AVX-512 alone, sums of
+     products of two 16-bit numbers, from which they are put together);
    - HAS_TILES: products of whole tiles (AMX).
 
    With -DEMULATE both exist in plain C, so that everything around them is tested on machines without them. */
@@ -28,23 +29,34 @@
 #define HAS_DOT 1
 #define HAS_TILES 0
 #include <arm_neon.h>
+#elif defined(__AVX2__)
+#define HAS_DOT 1
+#define DOT_OF_PAIRS 1
+#define HAS_TILES 0
 #else
 #define HAS_DOT 0
 #define HAS_TILES 0
 #endif
 
-#if defined(__AVX2__)
-#include <immintrin.h>
+#ifndef DOT_OF_PAIRS
+#define DOT_OF_PAIRS 0
 #endif
 
-/* x86 multiplies unsigned by signed bytes, Arm signed by signed. Inputs, which are signed, are stored with this offset;
-   the sum of the weights times the offset is subtracted again. All of this is exact, so every machine gets the same
-   sums. */
-#if defined(__ARM_FEATURE_DOTPROD) && !defined(EMULATE)
+/* VNNI multiplies unsigned by signed bytes, the others signed by signed. Inputs, which are signed, are stored with this
+   offset; the sum of the weights times the offset is subtracted again. All of this is exact, so every machine gets the
+   same sums. */
+#if (defined(__ARM_FEATURE_DOTPROD) || DOT_OF_PAIRS) && !defined(EMULATE)
 enum { INPUT_OFFSET = 0 };
 #else
 enum { INPUT_OFFSET = 128 };
 #endif
+
+/* The bytes of a group of four rounded inputs. Products of pairs take them as 16-bit numbers in the order 0, 2, 1, 3,
+   because a lane's bytes 0 and 2 are widened together. */
+enum { GROUP_BYTES = DOT_OF_PAIRS ? 8 : 4 };
+/* The groups whose products are summed without an overflow. Bytes widened to the upper half of 16 bits are 256 times as
+   large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. */
+enum { DOT_SHIFT = DOT_OF_PAIRS ? 8 : 0, DOT_GROUPS = DOT_OF_PAIRS ? 128 : 256 };
 
 /* A byte of every lane as its highest byte, and zeros below it: the signed number times RAISED, which needs no shift back
    to extend the sign. */
@@ -65,9 +77,36 @@ INLINE ivec raised_byte(ivec lanes, int part) {
 #endif
 }
 
+/* The lower half of every lane as its upper half. */
+INLINE ivec lower_half(ivec lanes) {
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(EMULATE)
+    /* A shift would take one of the two units that multiply floats, bytes move in another. */
+    ivec select;
+    for (int lane = 0; lane < LANES; lane++) select[lane] = 0x8080 | (4 * (lane % 4)) << 16 | (4 * (lane % 4) + 1) << 24;
+    return (ivec)_mm256_shuffle_epi8((__m256i)lanes, (__m256i)select);
+#else
+    return lanes << 16;
+#endif
+}
+
 #if HAS_DOT
-/* sum += the products of the four bytes in every lane */
-INLINE ivec dot_bytes(ivec sum, ivec inputs, ivec weights) {
+/* One of the two terms of a group's sum, for products of pairs; else the only one. */
+enum { DOT_TERMS = DOT_OF_PAIRS ? 2 : 1 };
+
+/* The weights of a lane as a term needs them. */
+INLINE ivec dot_weights(ivec lanes, int term) {
+#if !DOT_OF_PAIRS
+    (void)term;
+    return lanes;
+#elif defined(__AVX512BW__)
+    return term ? lanes & (int)0xff00ff00 : (ivec)_mm512_slli_epi16((__m512i)lanes, 8);
+#else
+    return term ? lanes & (int)0xff00ff00 : (ivec)_mm256_slli_epi16((__m256i)lanes, 8);
+#endif
+}
+
+/* sum += the products of a lane's inputs and weights in one term; 2^DOT_SHIFT times as much */
+INLINE ivec dot(ivec sum, ivec inputs, ivec weights) {
 #if defined(EMULATE)
     const unsigned char *input = (const unsigned char *)&inputs;
     const signed char *weight = (const signed char *)&weights;
@@ -77,6 +116,10 @@ INLINE ivec dot_bytes(ivec sum, ivec inputs, ivec weights) {
     return (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)inputs, (__m512i)weights);
 #elif defined(__AVXVNNI__)
     return (ivec)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)inputs, (__m256i)weights);
+#elif defined(__AVX512BW__)
+    return sum + (ivec)_mm512_madd_epi16((__m512i)inputs, (__m512i)weights);
+#elif defined(__AVX2__)
+    return sum + (ivec)_mm256_madd_epi16((__m256i)inputs, (__m256i)weights);
 #else
     return (ivec)vdotq_s32((int32x4_t)sum, (int8x16_t)inputs, (int8x16_t)weights);
 #endif
@@ -93,6 +136,21 @@ typedef struct {
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } tile_config;
+
+/* AMX takes denormal numbers as zeros, and so must vector instructions that give the same bits. */
+#if defined(EMULATE)
+#define FLUSH_DENORMALS() 0
+#define RESTORE_MODE(mode) ((void)(mode))
+#else
+enum { FLUSH = 0x8040 };
+INLINE unsigned flush_denormals(void) {
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | FLUSH);
+    return mode;
+}
+#define FLUSH_DENORMALS() flush_denormals()
+#define RESTORE_MODE(mode) _mm_setcsr(mode)
+#endif
 
 #if defined(EMULATE)
 static _Thread_local tile_config tile_shape;

@@ -26,55 +26,62 @@ INLINE matrix rows_from(matrix inputs, long row) {
 static void multiply_bfloat16(long n_rows, int n_panels, matrix inputs, const float *weights, long n_inputs, float *sums,
                               long sum_stride, const float *after) {
 #if HAS_TILES
-    multiply_tiles(BFLOAT16, n_rows, n_panels, (const char *)inputs.rows + ROW_HEADER, inputs.row_bytes, weights, n_inputs,
-                   sums, sum_stride, after);
+    const char *numbers = (const char *)inputs.rows + ROW_HEADER;
+    if (n_rows > 2)
+        multiply_tiles(BFLOAT16, n_rows, n_panels, numbers, inputs.row_bytes, weights, n_inputs, sums, sum_stride, after);
+    else
+        multiply_pairs(n_rows, n_panels, numbers, inputs.row_bytes, weights, n_inputs, sums, sum_stride);
 #else
     multiply_floats(BFLOAT16, n_rows, n_panels, inputs.rows, inputs.row_bytes / 4, weights, n_inputs, sums, sum_stride,
                     after);
 #endif
 }
 
-/* The products of integers, or of the inputs with integers, wait in `raw` for their scales. */
+/* The products of integers, or of the inputs with integers, of as many panels as are computed at once. They wait in `raw`
+   for their scales. */
+static void multiply_int8_part(long n, int n_panels, matrix inputs, const float *weights, long n_inputs, float *sums,
+                               long sum_stride, const float *after) {
+    float raw[RAW_ROWS * WIDE] __attribute__((aligned(64)));
+    const long panel_stride = panel_lanes(INT8, n_inputs), stride = n_panels * WIDE;
+    for (int v = 0; v < 2 * n_panels; v++) {
+        const ivec weight_sum = (ivec)load(weights + v / 2 * panel_stride + WIDE + v % 2 * LANES);
+        const vec start = rounds_inputs(INT8) ? (vec)(-INPUT_OFFSET * weight_sum) : (vec){0};
+        for (long r = 0; r < n; r++) store(raw + r * stride + v * LANES, start);
+    }
+#if HAS_DOT
+    const char *numbers = (const char *)inputs.rows + ROW_HEADER;
+#if HAS_TILES
+    if (n > 2) /* few rows leave tiles nearly empty; the sums of integers are the same either way */
+        multiply_tiles(INT8, n, n_panels, numbers, inputs.row_bytes, weights, n_inputs, raw, stride, after);
+    else
+#endif
+        multiply_bytes(n, n_panels, numbers, inputs.row_bytes, weights, n_inputs, (int32_t *)raw, stride, after);
+#else
+    multiply_floats(INT8, n, n_panels, inputs.rows, inputs.row_bytes / 4, weights, n_inputs, raw, stride, after);
+#endif
+    for (long r = 0; r < n; r++) {
+        const float row_scale = rounds_inputs(INT8) ? *(const float *)rows_from(inputs, r).rows : 1.0f / RAISED;
+        for (int v = 0; v < 2 * n_panels; v++) {
+            const vec from = load(raw + r * stride + v * LANES);
+            const vec sum = rounds_inputs(INT8) ? __builtin_convertvector((ivec)from, vec) : from;
+            const vec column_scale = load(weights + v / 2 * panel_stride + v % 2 * LANES);
+            float *to = sums + r * sum_stride + v * LANES;
+            store(to, load(to) + sum * (row_scale * column_scale));
+        }
+    }
+}
+
 static void multiply_int8(long n_rows, int n_panels, matrix inputs, const float *weights, long n_inputs, float *sums,
                           long sum_stride, const float *after) {
-    enum { STRIDE = GATES * WIDE };
-    float raw[RAW_ROWS * STRIDE] __attribute__((aligned(64)));
     const long panel_stride = panel_lanes(INT8, n_inputs);
     for (long row = 0; row < n_rows; row += RAW_ROWS) {
         const long n = at_most(n_rows - row, RAW_ROWS);
-        const matrix part = rows_from(inputs, row);
-        for (int panel = 0; panel < n_panels; panel++)
-            for (int v = 0; v < 2; v++) {
-                const ivec weight_sum = (ivec)load(weights + panel * panel_stride + WIDE + v * LANES);
-                const vec start = rounds_inputs(INT8) ? (vec)(-INPUT_OFFSET * weight_sum) : (vec){0};
-                for (long r = 0; r < n; r++) store(raw + r * STRIDE + panel * WIDE + v * LANES, start);
-            }
-#if HAS_DOT
-        const char *numbers = (const char *)part.rows + ROW_HEADER;
-#if HAS_TILES
-        if (n_rows > 2) /* few rows leave tiles nearly empty; the sums of integers are the same either way */
-            multiply_tiles(INT8, n, n_panels, numbers, inputs.row_bytes, weights, n_inputs, raw, STRIDE, after);
-        else
-#endif
-            multiply_bytes(n, n_panels, numbers, inputs.row_bytes, weights, n_inputs, (int32_t *)raw, STRIDE, after);
-#else
-        multiply_floats(INT8, n, n_panels, part.rows, inputs.row_bytes / 4, weights, n_inputs, raw, STRIDE, after);
-#endif
-        for (int panel = 0; panel < n_panels; panel++)
-            for (int v = 0; v < 2; v++) {
-                const vec column_scale = load(weights + panel * panel_stride + v * LANES);
-                const long column = panel * WIDE + v * LANES;
-                for (long r = 0; r < n; r++) {
-                    const float *from = raw + r * STRIDE + column;
-                    float *to = sums + (row + r) * sum_stride + column;
-                    if (rounds_inputs(INT8)) {
-                        const float row_scale = *(const float *)rows_from(part, r).rows;
-                        const vec sum = __builtin_convertvector((ivec)load(from), vec);
-                        store(to, load(to) + sum * (row_scale * column_scale));
-                    } else
-                        store(to, load(to) + load(from) * (column_scale / RAISED));
-                }
-            }
+        const int at_once = panels_at_once(n, n_panels);
+        for (int panel = 0; panel < n_panels; panel += at_once) {
+            const float *part = weights + panel * panel_stride, *next = part + at_once * panel_stride;
+            multiply_int8_part(n, at_once, rows_from(inputs, row), part, n_inputs, sums + row * sum_stride + panel * WIDE,
+                               sum_stride, panel + at_once < n_panels ? next : after);
+        }
     }
 }
 
@@ -189,6 +196,19 @@ INLINE void unit_step(vec i, vec g, vec f, vec o, float *cell, float *squashed, 
     store(squashed, sigmoid(o) * tangent(new_cell));
 }
 
+/* The same for weights of a lower precision, whose rounding is far above these errors: three of five divisions are saved
+   by a common denominator, and tanh(x) = (e^2x - 1) / (e^2x + 1) loses digits near zero. The bound of `quick_power` keeps
+   the products of three finite. */
+INLINE void quick_unit_step(vec i, vec g, vec f, vec o, float *cell, float *squashed, vec cell_clip) {
+    const float log2_e = 1.44269504f;
+    const vec input = 1.0f + quick_power(-log2_e * i), forget = 1.0f + quick_power(-log2_e * f);
+    const vec candidate = quick_power(2 * log2_e * g), common = (candidate + 1.0f) * input;
+    const vec new_cell = clip((load(cell) * common + (candidate - 1.0f) * forget) / (common * forget), cell_clip);
+    store(cell, new_cell);
+    const vec wide = quick_power(2 * log2_e * new_cell), output = 1.0f + quick_power(-log2_e * o);
+    store(squashed, (wide - 1.0f) / ((wide + 1.0f) * output));
+}
+
 /* The elementwise part of a step alone, for backends whose products come from PyTorch. The gates i, g, f, o,
    `hidden_dim` numbers each, are the sum of from_input and from_state. */
 void elmokit_inference_step(long n_threads, long n_rows, long hidden_dim, const float *from_input,
@@ -226,6 +246,11 @@ static void add_input_product(int precision, long n_rows, matrix inputs, const f
     add_product(precision, n_rows, GATES, inputs, weights, input_dim, sums, GATES * WIDE, after);
 }
 
+/* A step with at least 1/8 as many rows as the layer has inputs is a chunk of its own: with that many rows, writing the
+   sums of several steps and reading them again costs more than reading the input weights in every step (measured for
+   128, 256 and 512 inputs). */
+enum { FUSED_INPUTS = 8 };
+
 /* Run one layer over all steps.
 
    The input products of several steps are computed together (a chunk of up to `chunk_rows` rows), as they do not
@@ -240,12 +265,12 @@ static void add_input_product(int precision, long n_rows, matrix inputs, const f
    all of its numbers.
 
    Units come in blocks of WIDE; `gates` holds, for every block, the sums of a chunk: (blocks, chunk_rows, 4 * WIDE). */
-void elmokit_run_layer(long n_threads, long layer_precision, long n_steps, const long *batch_sizes, const float *inputs,
-                       long input_dim, const float *input_panels, const float *bias, const float *recurrent_panels,
-                       long projection_dim, const float *projection_panels, long hidden_dim, const float *hidden,
-                       float *cell, float *outputs, float cell_clip, float projection_clip, long chunk_rows,
-                       float *gates, float *squashed, char *rounded_inputs, char *rounded_hidden,
-                       char *rounded_squashed) {
+void elmokit_run_layer(long n_threads, long layer_precision, long is_exact, long n_steps, const long *batch_sizes,
+                       const float *inputs, long input_dim, const float *input_panels, const float *bias,
+                       const float *recurrent_panels, long projection_dim, const float *projection_panels,
+                       long hidden_dim, const float *hidden, float *cell, float *outputs, float cell_clip,
+                       float projection_clip, long chunk_rows, float *gates, float *squashed, char *rounded_inputs,
+                       char *rounded_hidden, char *rounded_squashed) {
     const int precision = (int)layer_precision, rounds = rounds_inputs(precision);
     const long n_blocks = hidden_dim / WIDE;
     const long n_panels = (projection_dim + WIDE - 1) / WIDE;
@@ -265,7 +290,8 @@ void elmokit_run_layer(long n_threads, long layer_precision, long n_steps, const
         /* These loop bounds are the same in every thread, so that all of them meet at the same barriers. */
         for (long start = 0, stop; start < n_steps; start = stop) {
             long n_rows = 0; /* of the steps `start` to `stop`, the chunk */
-            for (stop = start; stop < n_steps && (stop == start || n_rows + batch_sizes[stop] <= chunk_rows); stop++)
+            const long bound = batch_sizes[start] < input_dim / FUSED_INPUTS ? chunk_rows : 0;
+            for (stop = start; stop < n_steps && (stop == start || n_rows + batch_sizes[stop] <= bound); stop++)
                 n_rows += batch_sizes[stop];
             const int is_fused = stop == start + 1;
             const matrix chunk =
@@ -283,8 +309,8 @@ void elmokit_run_layer(long n_threads, long layer_precision, long n_steps, const
                 /* Alternate the direction in which blocks are visited: the weights read last are still in the cache
                    when the next step begins with them. */
                 const int back = step % 2;
-                for (long i = first; i < last; i++) {
-                    const long block = back ? last - 1 - (i - first) : i, next = block + (back ? -1 : 1);
+                for (long at = first; at < last; at++) {
+                    const long block = back ? last - 1 - (at - first) : at, next = block + (back ? -1 : 1);
                     const float *weights = recurrent_panels + block * block_recurrent;
                     float *sums = gates + (block * chunk_rows + inside) * GATES * WIDE;
                     if (is_fused)
@@ -296,9 +322,14 @@ void elmokit_run_layer(long n_threads, long layer_precision, long n_steps, const
                     for (long r = 0; r < n; r++) {
                         const long unit = r * hidden_dim + block * WIDE;
                         const float *of = sums + r * GATES * WIDE;
-                        for (int v = 0; v < WIDE; v += LANES)
-                            unit_step(load(of + v), load(of + WIDE + v), load(of + 2 * WIDE + v), load(of + 3 * WIDE + v),
-                                      cell + unit + v, squashed + unit + v, wide_clip);
+                        for (int v = 0; v < WIDE; v += LANES) {
+                            const vec i = load(of + v), g = load(of + WIDE + v), f = load(of + 2 * WIDE + v);
+                            const vec o = load(of + 3 * WIDE + v);
+                            if (is_exact)
+                                unit_step(i, g, f, o, cell + unit + v, squashed + unit + v, wide_clip);
+                            else
+                                quick_unit_step(i, g, f, o, cell + unit + v, squashed + unit + v, wide_clip);
+                        }
                     }
                 }
 #pragma omp barrier

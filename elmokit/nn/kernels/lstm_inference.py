@@ -10,8 +10,11 @@ of a step is the product with the hidden state, an elementwise part, and the pro
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +29,22 @@ from elmokit.nn.kernels.torch_products import Product
 # Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate
 # sums to stay in the cache until the steps need them.
 MAX_CHUNK_ROWS = 64
-# Weights of a layer below which float32 is at least as fast as weights that are widened as they are loaded: they stay
-# in the cache, so that narrower ones save no time (the mini size has 0.5 million, the small one 1.05 million).
+# Which kernel computes a layer is decided here: by the layer's size, the instruction set and, only between kernels that
+# give the same bits, the number of rows. results/speed.md has the measurements.
+#
+# - Weights whose products round the inputs too (int8 with dot products of bytes or of 16-bit numbers; both precisions
+#   with AMX) are faster than float32 in every size and for any number of rows.
+# - Weights that are widened to floats as they are loaded save only memory traffic. A layer of fewer than MIN_WIDENED
+#   stays in the cache (the mini size has 0.5 million, the small one 1.05 million) and is computed in float32. Others
+#   are widened from bfloat16 only, also for int8: a byte takes so many instructions that one row was no faster (plain
+#   C on x86-64: 0.97 times float32, and 0.82 for four rows).
+# - For more rows than these, on average over the steps, widening bfloat16 weights costs more than it saves. The rows
+#   then read a copy in float32, made when it is first needed, of the same rounded weights: the same numbers are
+#   summed in the same order, so a row gets the same bits from both. Weights that come from memory, or that are widened
+#   16 at a time, pay off for more rows.
 MIN_WIDENED = 800_000
+MIN_IN_MEMORY = 4_000_000
+MAX_WIDENED_ROWS, MAX_WIDENED_ROWS_IN_CACHE = 4, 2
 
 
 class LayerWeights(NamedTuple):
@@ -51,10 +67,14 @@ class TorchLayer(NamedTuple):
     projection_clip: float
 
 
-class NativeLayer(NamedTuple):
+@dataclass(frozen=True)
+class NativeLayer:
     """A layer packed as panels for ``NativeLibrary.run_layer``; hidden units are padded with zeros to whole panels."""
 
-    precision: Precision
+    precision: Precision  # to which the weights are rounded; it may be more exact than the requested one
+    panel_precision: Precision  # in which they are stored
+    input_dim: int
+    recurrent_dim: int
     hidden_dim: int  # without the padding
     input_panels: Tensor
     bias: Tensor
@@ -62,6 +82,21 @@ class NativeLayer(NamedTuple):
     projection_panels: Tensor | None
     cell_clip: float
     projection_clip: float
+    library: NativeLibrary
+    max_rows: float  # of a step, on average, above which `widened` computes
+
+    @functools.cached_property
+    def widened(self) -> NativeLayer:
+        """The same layer with its rounded weights stored in float32."""
+        widen, padded_dim, projection = self.library.widen, len(self.bias) // GATES, self.projection_panels
+        return dataclasses.replace(
+            self,
+            panel_precision="float32",
+            input_panels=widen(self.input_panels, self.input_dim),
+            recurrent_panels=widen(self.recurrent_panels, self.recurrent_dim),
+            projection_panels=None if projection is None else widen(projection, padded_dim),
+            max_rows=math.inf,
+        )
 
 
 def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer | NativeLayer:
@@ -83,11 +118,21 @@ def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLa
     )
 
 
+def layer_precision(library: NativeLibrary, precision: Precision, n_weights: int) -> Precision:
+    """Return the precision in which a layer of ``n_weights`` is computed where ``precision`` was requested."""
+    if precision == "int8" and library.widens("int8"):
+        precision = "bfloat16"
+    return "float32" if library.widens(precision) and n_weights < MIN_WIDENED else precision
+
+
 def pack_native_layer(library: NativeLibrary, precision: Precision, layer: LayerWeights, input_dim: int) -> NativeLayer:
     """Pack the weights of a layer for the C functions, in a precision or in float32 where that is faster."""
-    hidden_dim = len(layer.bias) // GATES
-    if library.widens(precision) and layer.weight.numel() < MIN_WIDENED:
-        precision = "float32"
+    hidden_dim, n_weights = len(layer.bias) // GATES, layer.weight.numel()
+    precision = layer_precision(library, precision, n_weights)
+    max_rows = math.inf
+    if precision == "bfloat16" and library.widens(precision):
+        pays_longer = n_weights >= MIN_IN_MEMORY or library.wide >= 32
+        max_rows = MAX_WIDENED_ROWS if pays_longer else MAX_WIDENED_ROWS_IN_CACHE
     # Zero weights and biases for the padded units give g = tanh(0) = 0, so their cells stay 0 and they add nothing.
     n_blocks = math.ceil(hidden_dim / library.wide)
     padding = n_blocks * library.wide - hidden_dim
@@ -103,6 +148,9 @@ def pack_native_layer(library: NativeLibrary, precision: Precision, layer: Layer
     projection = layer.projection
     return NativeLayer(
         precision=precision,
+        panel_precision=precision,
+        input_dim=input_dim,
+        recurrent_dim=layer.weight.shape[1] - input_dim,
         hidden_dim=hidden_dim,
         input_panels=library.pack(by_block(layer.weight[:, :input_dim]), precision),
         bias=by_block(layer.bias[:, None])[:, 0].contiguous(),
@@ -112,7 +160,29 @@ def pack_native_layer(library: NativeLibrary, precision: Precision, layer: Layer
         ),
         cell_clip=layer.cell_clip,
         projection_clip=layer.projection_clip,
+        library=library,
+        max_rows=max_rows,
     )
+
+
+class LayerKernel(NamedTuple):
+    """What computes an LSTM layer when no gradient is needed."""
+
+    backend: Backend
+    precision: Precision  # of the weights; float16 counts as bfloat16
+    instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
+
+
+def layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
+    """Return what computes a layer of ``n_weights`` where a backend was selected."""
+    if backend in NATIVE:
+        library = native_library()
+        assert library is not None
+        precision = layer_precision(library, NATIVE[backend], n_weights)
+        (used,) = (name for name, of_backend in NATIVE.items() if of_backend == precision)
+        return LayerKernel(used, precision, library.instructions)
+    of_torch: Precision = "int8" if backend.endswith("int8") else "bfloat16" if backend.endswith("16") else "float32"
+    return LayerKernel(backend, of_torch, None)
 
 
 class PackedOrder(NamedTuple):
@@ -190,9 +260,7 @@ def run_stack(
         padded = inputs.new_zeros(*inputs.shape[:2], old_hidden.shape[1]) if into is None else into[index]
         if order.batch_sizes:
             if isinstance(layer, NativeLayer):
-                library = native_library()
-                assert library is not None
-                layer_outputs, last_cell = run_native_layer(library, layer, batch_sizes, packed, last_hidden, last_cell)
+                layer_outputs, last_cell = run_native_layer(layer, batch_sizes, packed, last_hidden, last_cell)
             else:
                 layer_outputs = run_layer_torch(layer, order.batch_sizes, packed, last_hidden, last_cell)
             # The state is what the layer itself put out: the skip connection comes after it.
@@ -207,13 +275,16 @@ def run_stack(
 
 
 def run_native_layer(
-    library: NativeLibrary, layer: NativeLayer, batch_sizes: Tensor, inputs: Tensor, hidden: Tensor, cell: Tensor
+    layer: NativeLayer, batch_sizes: Tensor, inputs: Tensor, hidden: Tensor, cell: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Run one layer over all steps with the C functions; return its outputs and the new cells."""
+    if len(inputs) > layer.max_rows * len(batch_sizes):
+        layer = layer.widened
     padding = len(layer.bias) // GATES - layer.hidden_dim
     cell = torch.nn.functional.pad(cell, (0, padding)) if padding else cell
-    outputs = library.run_layer(
-        layer.precision,
+    outputs = layer.library.run_layer(
+        layer.panel_precision,
+        layer.precision == "float32",
         batch_sizes,
         inputs,
         layer.input_panels,

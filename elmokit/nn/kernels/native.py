@@ -37,7 +37,7 @@ _SIGNATURES = {
     "large_pages": "pl",
     "product": "lllplpplpp",
     "inference_step": "lllppppf",
-    "run_layer": "lllpplppplplpppfflppppp",
+    "run_layer": "llllpplppplplpppfflppppp",
     "training_step": "lllpppppf",
     "training_step_backward": "lllpppppppf",
     "convolve": "llpllpppllpp",
@@ -151,6 +151,15 @@ class NativeLibrary:
         """Return whether the weights of a precision are widened to float32 as they are loaded."""
         return precision != "float32" and not self._rounded_row_bytes(PRECISIONS.index(precision), 1)
 
+    def widen(self, panels: Tensor, n_inputs: int) -> Tensor:
+        """Return bfloat16 panels as those of the same weights in float32."""
+        lanes = panels.view(len(panels), -1, 1, self.wide)
+        # Each lane has two inputs, the first in its lower half; a bfloat16 number is the upper half of a float32.
+        both = torch.cat([lanes << 16, lanes & ~0xFFFF], dim=2).flatten(1, 2)[:, :n_inputs]
+        widened = torch.empty(both.shape)
+        self._large_pages(widened.data_ptr(), widened.numel() * widened.element_size())
+        return widened.copy_(both.view(torch.float32))
+
     def product(
         self, inputs: Tensor, panels: Tensor, bias: Tensor, n_outputs: int, precision: Precision = "float32"
     ) -> Tensor:
@@ -202,6 +211,7 @@ class NativeLibrary:
     def run_layer(
         self,
         precision: Precision,
+        is_exact: bool,
         batch_sizes: Tensor,
         inputs: Tensor,
         input_panels: Tensor,
@@ -217,6 +227,8 @@ class NativeLibrary:
 
         Args:
             precision: That of the packed weights; the bias is float32.
+            is_exact: Compute the activations to the last digits. False is faster, with errors of some 1e-7, which
+                rounded weights make invisible.
             batch_sizes: ``(steps,)`` int64, never rising: step t reads the first ``batch_sizes[t]`` rows.
             inputs: ``(tokens, input_dim)``: the rows of step 0, then those of step 1, and so on.
             input_panels: The input weights. Units come in blocks of ``wide``, in each block i, g, f, o.
@@ -248,6 +260,7 @@ class NativeLibrary:
             *(
                 torch.get_num_threads(),
                 PRECISIONS.index(precision),
+                is_exact,
                 len(batch_sizes),
                 batch_sizes.data_ptr(),
                 inputs.data_ptr(),

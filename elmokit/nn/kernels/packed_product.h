@@ -63,14 +63,16 @@ INLINE int rounds_inputs(int precision) {
     return (precision == INT8 && HAS_DOT) || (precision == BFLOAT16 && HAS_TILES);
 }
 
-INLINE long rounded_row_bytes(int precision, long n_inputs) { return ROW_HEADER + 4 * n_groups(precision, n_inputs); }
+INLINE long rounded_row_bytes(int precision, long n_inputs) {
+    return ROW_HEADER + (precision == INT8 ? GROUP_BYTES : 4) * n_groups(precision, n_inputs);
+}
 
 /* The weights of one input in a group, as floats; those of int8 times RAISED. */
 INLINE vec widen(int precision, vec lanes, int part) {
     const ivec bits = (ivec)lanes;
     if (precision == FLOAT32) return lanes;
     /* A bf16 number is the upper half of a float. */
-    if (precision == BFLOAT16) return (vec)(part ? bits & (int)0xffff0000 : bits << 16);
+    if (precision == BFLOAT16) return (vec)(part ? bits & (int)0xffff0000 : lower_half(bits));
     return __builtin_convertvector(raised_byte(bits, part), vec);
 }
 
@@ -153,7 +155,7 @@ INLINE void multiply_floats(int precision, long n_rows, int n_panels, const floa
     /* Few rows wait for memory anyway, so their weights are widened as they are loaded. For more, a chunk is widened once
        for all tiles. */
     const int is_widened = precision != FLOAT32 && n_rows > WIDENING_ROWS;
-    float widened[precision == FLOAT32 ? 1 : INPUT_CHUNK * WIDE];
+    float widened[precision == FLOAT32 ? 1 : INPUT_CHUNK * WIDE] __attribute__((aligned(64)));
     /* Every tile prefetches its part of the next chunk: a step is so many lanes for each group of inputs. A single row
        prefetches within its own chunk, because the processor's prefetching stops at the end of every page. */
     const long step = ((is_widened ? WIDE / size : WIDE) + n_tiles - 1) / n_tiles;
@@ -214,19 +216,24 @@ INLINE void tile_bytes(int rows, int panels, const char *inputs, long input_stri
     for (long k = 0; k < n; k++) {
         ivec weight[2 * GATES];
         if (rows > 1) __builtin_prefetch(next), next += next_step;
-        _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-            weight[v] = (ivec)load(weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES);
-        _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
-            int32_t four;
-            memcpy(&four, inputs + r * input_stride + 4 * k, 4);
-            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                sum[r * 2 * panels + v] = dot_bytes(sum[r * 2 * panels + v], four - (ivec){0}, weight[v]);
+        _Pragma("GCC unroll 2") for (int term = 0; term < DOT_TERMS; term++) {
+            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+                const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
+                if (rows == 1 && !term) __builtin_prefetch(from + AHEAD);
+                weight[v] = dot_weights((ivec)load(from), term);
+            }
+            _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
+                int32_t lane;
+                memcpy(&lane, inputs + r * input_stride + GROUP_BYTES * k + 4 * term, 4);
+                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
+                    sum[r * 2 * panels + v] = dot(sum[r * 2 * panels + v], lane - (ivec){0}, weight[v]);
+            }
         }
     }
     _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             ivec *to = (ivec *)(sums + r * sum_stride + v * LANES);
-            *to += sum[r * 2 * panels + v];
+            *to += sum[r * 2 * panels + v] >> DOT_SHIFT;
         }
 }
 
@@ -236,14 +243,14 @@ static inline void multiply_bytes(long n_rows, int n_panels, const char *inputs,
     const long n_all = n_groups(INT8, n_inputs), step = (WIDE + n_tiles - 1) / n_tiles;
     const int at_once = panels_at_once(n_rows, n_panels);
     for (int panel = 0; panel < n_panels; panel += at_once) {
-        for (long first = 0; first < n_all; first += INPUT_CHUNK) {
-            const long n = at_most(n_all - first, INPUT_CHUNK);
+        for (long first = 0; first < n_all; first += DOT_GROUPS) {
+            const long n = at_most(n_all - first, DOT_GROUPS);
             const float *part = weights + panel_header(INT8) + panel * panel_stride + first * WIDE;
             const int is_last = panel + at_once >= n_panels && first + n >= n_all;
             const float *next = is_last ? after : part + n * WIDE;
             for (long t = 0; t < n_tiles; t++) {
                 const long row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
-                const char *input = inputs + row * input_stride + 4 * first;
+                const char *input = inputs + row * input_stride + GROUP_BYTES * first;
                 const float *ahead = next + t * n * step;
                 int32_t *to = sums + row * sum_stride + panel * WIDE;
 #define TILE(rows, panels)                                                                                           \
@@ -266,6 +273,61 @@ static inline void multiply_bytes(long n_rows, int n_panels, const char *inputs,
 #endif
 
 #if HAS_TILES
+/* As `tile`, for one or two rows of bf16 with the bits of `multiply_tiles`: a tile's product sums the first and the second
+   inputs of 16 pairs apart, then adds both. A product of two bf16 numbers has no rounding, so multiplication and addition
+   may be one instruction or two. */
+INLINE void tile_pairs(int rows, int panels, const char *inputs, long input_stride, const float *weights,
+                       long panel_stride, long n_blocks, float *sums, long sum_stride) {
+    for (long block = 0; block < n_blocks; block++) {
+        vec sum[2][2 * GATES];
+        _Pragma("GCC unroll 16") for (int i = 0; i < rows * 2 * panels; i++) sum[0][i] = sum[1][i] = (vec){0};
+        for (long k = 16 * block; k < 16 * (block + 1); k++) {
+            vec input[2][2];
+            _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++) {
+                int32_t pair;
+                memcpy(&pair, inputs + r * input_stride + 4 * k, 4);
+                for (int part = 0; part < 2; part++)
+                    input[r][part] = widen(BFLOAT16, (vec)(pair - (ivec){0}), part);
+            }
+            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+                const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
+                __builtin_prefetch(from + AHEAD);
+                const vec lanes = load(from);
+                _Pragma("GCC unroll 2") for (int part = 0; part < 2; part++) {
+                    const vec weight = widen(BFLOAT16, lanes, part);
+                    _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
+                        sum[part][r * 2 * panels + v] += input[r][part] * weight;
+                }
+            }
+        }
+        _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
+            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+                float *to = sums + r * sum_stride + v * LANES;
+                store(to, load(to) + (sum[0][r * 2 * panels + v] + sum[1][r * 2 * panels + v]));
+            }
+    }
+}
+
+static inline void multiply_pairs(long n_rows, int n_panels, const char *inputs, long input_stride, const float *weights,
+                           long n_inputs, float *sums, long sum_stride) {
+    const long panel_stride = panel_lanes(BFLOAT16, n_inputs), n_blocks = n_groups(BFLOAT16, n_inputs) / 16;
+    const int at_once = panels_at_once(n_rows, n_panels);
+    const unsigned mode = FLUSH_DENORMALS();
+    for (int panel = 0; panel < n_panels; panel += at_once) {
+        const float *part = weights + panel * panel_stride;
+        float *to = sums + panel * WIDE;
+#define TILE(rows, panels)                                                                                           \
+    tile_pairs(rows, panels, inputs, input_stride, part, panel_stride, n_blocks, to, sum_stride);                     \
+    break;
+        switch (n_rows) {
+            case 1: if (at_once == GATES) { TILE(1, GATES) } TILE(1, 1)
+            case 2: if (at_once == 2) { TILE(2, 2) } TILE(2, 1)
+        }
+#undef TILE
+    }
+    RESTORE_MODE(mode);
+}
+
 /* Configure the tiles for one or two tiles of rows. */
 static void configure_tiles(int first_rows, int second_rows) {
     tile_config config = {.palette = 1};

@@ -24,11 +24,10 @@ INLINE ivec upper_halves(vec value) {
 static void round_rows(int precision, long n_rows, const float *from, long n, char *to) {
     const long row_bytes = rounded_row_bytes(precision, n);
     typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
-    typedef signed char byte_vec __attribute__((vector_size(LANES), aligned(1)));
     for (long row = 0; row < n_rows; row++, from += n, to += row_bytes) {
         char *numbers = to + ROW_HEADER;
         /* The padding: at most LANES numbers of it are overwritten below. */
-        memset(to + row_bytes - 64, 0, 64);
+        memset(to + row_bytes - 16 * GROUP_BYTES, 0, 16 * GROUP_BYTES);
         if (precision == BFLOAT16) {
             for (long at = 0; at < n; at += LANES) {
                 const half_vec half = __builtin_convertvector(upper_halves(load_some(from + at, n - at)), half_vec);
@@ -50,8 +49,18 @@ static void round_rows(int precision, long n_rows, const float *from, long n, ch
             /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper
                ones do not matter. */
             const vec shifted = load_some(from + at, n - at) * factor + 12582912.0f;
-            const byte_vec bytes = __builtin_convertvector((ivec)shifted + INPUT_OFFSET, byte_vec);
+            const ivec rounded = (ivec)shifted + INPUT_OFFSET;
+#if DOT_OF_PAIRS
+            ivec order; /* the numbers of a group of four as 0, 2, 1, 3 */
+            for (int lane = 0; lane < LANES; lane++) order[lane] = lane % 4 % 3 ? lane ^ 3 : lane;
+            const half_vec halves = __builtin_convertvector(__builtin_shuffle(rounded, order), half_vec);
+            /* Whole groups: the inputs beyond the last are zeros. */
+            memcpy(numbers + 2 * at, &halves, sizeof halves);
+#else
+            typedef signed char byte_vec __attribute__((vector_size(LANES), aligned(1)));
+            const byte_vec bytes = __builtin_convertvector(rounded, byte_vec);
             memcpy(numbers + at, &bytes, n - at < LANES ? n - at : LANES);
+#endif
         }
     }
 }
