@@ -21,6 +21,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 # What every Linux system with glibc has, and OpenMP, which PyTorch brings.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libgomp.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 OLDEST_GLIBC = 17  # the oldest version 2.x that manylinux has a tag for
+NEWEST_GLIBC = 28  # what the wheels of PyTorch need
 
 
 class KernelsHook(BuildHookInterface):
@@ -94,4 +95,9 @@ def required_glibc(libraries: list[Path]) -> int:
         if needed - LIBRARIES:
             raise SystemExit(f"{path.name} needs {', '.join(sorted(needed - LIBRARIES))}, which not every system has.")
         newest = max(newest, *map(int, re.findall(rb"\0GLIBC_2\.(\d+)", content)))
+        if newest > NEWEST_GLIBC:
+            raise SystemExit(
+                f"{path.name} calls functions of glibc 2.{newest}, but PyTorch runs with 2.{NEWEST_GLIBC}. "
+                "Find them with `objdump -T`, and call others."
+            )
     return newest

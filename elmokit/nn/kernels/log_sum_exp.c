@@ -277,7 +277,8 @@ void elmokit_log_sum_exp(long n_threads, long precision, long n_rows, const floa
                     sum += load(part + WIDE) * decay(load(part) - largest);
                 }
                 for (long lane = 0, row = panel * WIDE + v * LANES; lane < LANES && row < n_rows; lane++, row++)
-                    result[row] = largest[lane] + log((double)sum[lane]);
+                    /* Not log, which glibc 2.29 has in a new version: the wheel would need it, PyTorch needs 2.28. */
+                    result[row] = largest[lane] + log1p((double)sum[lane] - 1);
             }
         release_tiles();
     }
