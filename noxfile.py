@@ -17,7 +17,7 @@ HOSTS = {
     "lm-eval": [],
     "onnx": ["onnxruntime"],
     "sentence-transformers": ["mteb"],
-    "serve": ["openai", "pyarrow"],
+    "serve": ["openai", "pyarrow", "axe-playwright-python"],
     "sklearn": ["pandas"],
     "spacy": [],
     "transformers": ["minicons", "accelerate"],

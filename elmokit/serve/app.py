@@ -23,11 +23,12 @@ from elmokit.serve.problems import add_handlers
 from elmokit.serve.served_model import ServedModel
 
 PAGE = Path(__file__).parent / "page"
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 PAGE_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/explorer.js": ("explorer.js", "text/javascript; charset=utf-8"),
+    "/" if path.name == "index.html" else f"/{path.name}": (path.name, f"{MEDIA_TYPES[path.suffix]}; charset=utf-8")
+    for path in sorted(PAGE.iterdir())
 }
+"""The file and media type of each path of the explorer."""
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body is not JSON in UTF-8."},
     401: {"description": "The token is missing or wrong."},

@@ -1,0 +1,58 @@
+// Make and fill elements of the page. Text is always set as text, never parsed as HTML.
+
+/** Return the element with an id. */
+export const byId = (id) => document.getElementById(id);
+
+/**
+ * Create an element.
+ * @param {string} tag Its name.
+ * @param {Object} attributes Attributes; those that are functions listen to the event of that name.
+ * @param {...(Node|string|number)} children What it contains.
+ */
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value !== undefined && value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children.map((child) => (child instanceof Node ? child : String(child))));
+  return made;
+}
+
+/** Create an element of an SVG drawing. */
+export function drawn(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** Color an element by a share from 0 to 1; its class says with which color. */
+export function tint(colored, share) {
+  colored.style.setProperty("--share", Math.max(0, Math.min(1, share)).toFixed(3));
+  return colored;
+}
+
+/** Create a group of radio buttons. `choices` maps values to labels. */
+export function radios(name, legend, choices, chosen, onChoice) {
+  const buttons = Object.entries(choices).map(([value, label]) => {
+    const input = element("input", { type: "radio", name, value, change: () => onChoice(value) });
+    input.checked = value === chosen;
+    return element("label", {}, input, " ", label);
+  });
+  return element("fieldset", {}, element("legend", {}, legend), ...buttons);
+}
+
+/** Return the words of a sentence with the word at a position marked. */
+export function inContext(words, position) {
+  const before = words.slice(0, position).join(" ");
+  const after = words.slice(position + 1).join(" ");
+  return element("span", {}, before, before && " ", element("mark", {}, words[position]), after && " ", after);
+}
+
+/** Highlight everything that belongs to a number in all elements with `data-item`, or nothing for null. */
+export function highlight(within, number) {
+  for (const one of within.querySelectorAll("[data-item]")) {
+    one.classList.toggle("lit", one.dataset.item === String(number));
+  }
+}

@@ -1,0 +1,60 @@
+// The Python code that computes what a view shows.
+
+// A JSON string is a Python string too, and a list of strings is a list of strings.
+const quoted = JSON.stringify;
+
+/**
+ * Return the code of a view.
+ * @param {Object} state The state of the page.
+ * @param {string} model The name of the model in requests.
+ * @param {function(string): Promise<string[]>} tokenize Returns the tokens of a text.
+ */
+export async function asPython(state, model, tokenize) {
+  const source = model === "en-mini" ? "" : quoted(model);
+  if (state.view === "senses") {
+    const texts = state.sentences.split("\n").map((line) => line.trim()).filter(Boolean);
+    const sentences = await Promise.all(texts.map(tokenize));
+    return `import numpy as np
+
+from elmokit import Elmo
+
+elmo = Elmo.from_pretrained(${source})
+sentences = [
+${sentences.map((tokens) => `    ${quoted(tokens)},\n`).join("")}]
+word = ${quoted(state.word.trim().toLowerCase())}
+positions = [[token.lower() for token in tokens].index(word) for tokens in sentences]
+vectors = np.stack([one[:, position] for one, position in zip(elmo.embed(sentences), positions)], axis=1)
+vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+for layer, rows in enumerate(vectors):
+    print("layer", layer)
+    print((rows @ rows.T).round(2))
+`;
+  }
+  const tokens = quoted(await tokenize(state.text));
+  if (state.view === "layers") {
+    return `import numpy as np
+
+from elmokit import Elmo
+
+tokens = ${tokens}
+(layers,) = Elmo.from_pretrained(${source}).embed([tokens])
+layers /= np.linalg.norm(layers, axis=-1, keepdims=True)
+cosines = (layers[1:] * layers[:-1]).sum(axis=-1)  # (layers - 1, tokens)
+for token, values in zip(tokens, cosines.T):
+    print(token, values.round(2))
+`;
+  }
+  const position = state.token;
+  const chosen = position === null ? "" : `
+for direction in ("forward", "backward", "both"):
+    print(direction, [one.word for one in lm.substitutes(tokens, ${position}, direction, n=8)])
+`;
+  return `from elmokit import LanguageModel
+
+lm = LanguageModel.from_pretrained(${source})
+tokens = ${tokens}
+(found,) = lm.surprisal([tokens])
+for token, nats in zip(found.tokens[1:-1], found.nats[:, 1:-1].T):  # one row per direction
+    print(token, nats.round(2))
+${chosen}`;
+}

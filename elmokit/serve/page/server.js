@@ -1,0 +1,63 @@
+// Ask the server that this page came from.
+
+const STORED = "elmokit-token";
+
+/** A problem that the server reported, or that there is no answer. */
+export class ServerError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Keep the bearer token for requests until the tab is closed. */
+export const useToken = (token) => sessionStorage.setItem(STORED, token);
+
+const answers = new Map();
+const MAX_ANSWERS = 60;
+
+/**
+ * Return the answer of a path; a `body` is sent as JSON with POST. The last answers are kept.
+ * @throws {ServerError} The server does not answer or reports a problem.
+ */
+export function ask(path, body) {
+  const key = path + JSON.stringify(body);
+  if (!answers.has(key)) {
+    const answer = request(path, body);
+    answers.set(key, answer);
+    answer.catch(() => answers.delete(key));
+    if (answers.size > MAX_ANSWERS) answers.delete(answers.keys().next().value);
+  }
+  return answers.get(key);
+}
+
+async function request(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  const token = sessionStorage.getItem(STORED);
+  if (token) headers.Authorization = `Bearer ${token}`;
+  let response;
+  try {
+    response = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers });
+  } catch {
+    throw new ServerError(0, "The server does not answer. Is it still running?");
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new ServerError(response.status, answer.error?.message ?? `The server answered ${response.status}.`);
+  return answer;
+}
+
+/**
+ * Return the tokens of each text and their vectors: `layers[layer][token]` is a Float32Array.
+ * @param {string[]} texts
+ */
+export async function tokenVectors(texts) {
+  const answer = await ask("v1/tokens", { input: texts, layers: "all", encoding_format: "base64" });
+  return answer.data.map(({ tokens, shape, vectors }) => {
+    const bytes = Uint8Array.from(atob(vectors), (character) => character.charCodeAt(0));
+    const numbers = new Float32Array(bytes.buffer);
+    const [nLayers, nTokens, dim] = shape;
+    const row = (layer, token) => numbers.subarray((layer * nTokens + token) * dim, (layer * nTokens + token + 1) * dim);
+    const layers = Array.from({ length: nLayers }, (_, layer) => tokens.map((_, token) => row(layer, token)));
+    return { tokens, layers };
+  });
+}
