@@ -43,7 +43,7 @@ from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from elmokit.nn.kernels.native import NativeLibrary
 
 # A compiler wrapper that hangs, for example on a network license, must not hang the program: it falls back to PyTorch.
-BUILD_SECONDS = 60
+BUILD_SECONDS = 180
 PACKAGED_LIBRARIES = Path(__file__).parent / PACKAGED
 
 
