@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from elmokit.errors import ElmoError
     from elmokit.nn.scalar_mix import ScalarMix
     from elmokit.nn.sentence_pooling import SentencePooling
+    from elmokit.scoring.heat_map import HeatMap, show
     from elmokit.scoring.language_model import LanguageModel
     from elmokit.sentence_vectors import SentenceEmbedder
     from elmokit.text.vocabulary import Vocabulary
@@ -37,6 +38,7 @@ _MODULES = {
     "Elmo": "elmokit.embedder",
     "ElmoError": "elmokit.errors",
     "ElmoOutput": "elmokit.embedder",
+    "HeatMap": "elmokit.scoring.heat_map",
     "LanguageModel": "elmokit.scoring.language_model",
     "PretrainedBiLM": "elmokit.weights.model",
     "ScalarMix": "elmokit.nn.scalar_mix",
@@ -50,6 +52,7 @@ _MODULES = {
     "open_model": "elmokit.weights.open",
     "resume": "elmokit.training.api",
     "save_model": "elmokit.weights.open",
+    "show": "elmokit.scoring.heat_map",
     "train": "elmokit.training.api",
 }
 """The module of each public name."""
@@ -64,6 +67,7 @@ __all__ = [
     "Elmo",
     "ElmoError",
     "ElmoOutput",
+    "HeatMap",
     "LanguageModel",
     "PretrainedBiLM",
     "ScalarMix",
@@ -77,6 +81,7 @@ __all__ = [
     "open_model",
     "resume",
     "save_model",
+    "show",
     "train",
 ]
 

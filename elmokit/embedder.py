@@ -133,6 +133,9 @@ class Elmo(nn.Module):
         # silently.
         self.eval()
 
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
+
     @classmethod
     def from_pretrained(
         cls,

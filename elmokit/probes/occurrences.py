@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.io.html import table
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.resumable import ResumableStore
 from elmokit.io.store_journal import StoreContents, read_store
@@ -91,6 +92,16 @@ class Neighbours:
         }
         similar = [vars(one) for one in self.context_free]
         return {"words": self.words, "token": self.token, "context_free": similar, "layers": layers}
+
+    def _repr_html_(self) -> str:
+        similar = [("0", f"{one.similarity:.2f}", one.word) for one in self.context_free]
+        rows = [
+            (layer, f"{one.similarity:.2f}", in_context(one.words, one.token).strip())
+            for layer, found in self.layers.items()
+            for one in found
+        ]
+        caption = f"Neighbors of {in_context(self.words, self.token).strip()}"
+        return table([*similar, *rows], ("layer", "cosine", "occurrence"), caption)
 
     def to_text(self) -> str:
         """Return a table for people: a line per neighbour, aligned at the word."""

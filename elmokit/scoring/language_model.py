@@ -64,6 +64,9 @@ class LanguageModel:
         self.model = model
         self.start = start
 
+    def _repr_html_(self) -> str:
+        return self.model._repr_html_()
+
     @classmethod
     def from_pretrained(
         cls,

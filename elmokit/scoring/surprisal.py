@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from elmokit.bilm import BiLMState, stack_states
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.initial_state import initial_state
+from elmokit.io.html import colored_tokens
 from elmokit.nn.softmax import Softmax
 from elmokit.text.batching import check_sentences, map_in_batches
 from elmokit.text.vocabulary import Vocabulary
@@ -22,6 +23,8 @@ from elmokit.weights.model import PretrainedBiLM
 
 BATCH_TOKENS = 2048
 DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
+STRONGEST_NATS = 12.0
+"""From this surprisal on, the color in a notebook is at its strongest."""
 TSV_HEADER = "sentence\ttoken\tforward_nats\tbackward_nats\n"
 
 FixedStart = Literal["warm", "zero"]
@@ -60,6 +63,26 @@ class Surprisal:
             columns.insert(0 if columns[0][0] else 1, [""] * len(self.tokens))
         cells = zip(self.tokens, *columns, strict=True)
         return "".join(f"{number}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
+
+    def to_html(self, notes: Sequence[Sequence[str]] | None = None) -> str:
+        """Return a line of tokens per direction, colored by surprisal, without boundaries.
+
+        Args:
+            notes: ``(directions, n)``: what is shown when the mouse points at a token, after its surprisal.
+        """
+        lines = []
+        for number, row in enumerate(self.nats):
+            side = "from the left" if math.isnan(row[0]) else "from the right"  # forward predicts no <S>
+            added = [""] * (len(row) - 2) if notes is None else notes[number]
+            boxes = [
+                (token, f"{nats:.1f}", nats / STRONGEST_NATS, f"{nats:.2f} nats. {note}".rstrip())
+                for token, nats, note in zip(self.tokens[1:-1], row[1:-1].tolist(), added, strict=True)
+            ]
+            lines.append(colored_tokens(boxes, f"Surprisal in nats, {side}"))
+        return "".join(lines)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
 
 def surprisals(

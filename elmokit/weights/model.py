@@ -48,6 +48,13 @@ class PretrainedBiLM:
     lexicon: Lexicon | None = None
     """The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes."""
 
+    def _repr_html_(self) -> str:
+        from elmokit.io.html import table
+        from elmokit.weights.describe import describe  # describe imports this module
+
+        facts = {name: fact for name, fact in describe(self).items() if name != "card"}
+        return table(facts.items(), caption="ELMo model")
+
     def defer_softmax(self, read: Callable[[], Softmax]) -> None:
         """Read the softmax when it is first used, for a file that takes long to read.
 
