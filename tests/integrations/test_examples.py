@@ -34,4 +34,4 @@ def test_every_host_has_an_example_a_page_and_a_test() -> None:
     assert set(EXAMPLES) == set(MODULES)
     assert {path.stem for path in PAGES.glob("*.md")} == set(MODULES)
     tests = {path.stem.removeprefix("test_").replace("_", "-") for path in Path(__file__).parent.glob("test_*.py")}
-    assert tests - {"examples", "serve"} == set(MODULES)
+    assert tests - {"examples", "serve", "serve-explorer"} == set(MODULES)
