@@ -229,7 +229,8 @@ def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch: pytest.M
 
 def test_a_mistyped_path_is_first_reported_as_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelNotFoundError, match=r"^There is no file or directory .*pip install 'elmokit\[huggingface-hub\]'"):
+    expected = r"^There is no file or directory .*pip install 'elmokit\[huggingface-hub\]'"
+    with pytest.raises(ModelNotFoundError, match=expected):
         open_model("models/foo")
     fake_hub(monkeypatch, OSError("404 Client Error"))
     with pytest.raises(
