@@ -8,7 +8,7 @@ direction. This module does no file I/O and works on ids only: sentence boundari
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -149,6 +149,11 @@ class BiLMConfig:
     def read_backward(self) -> tuple[bool, ...]:
         """For each direction, whether it reads sentences from their end."""
         return (False, True) if self.bidirectional else (self.backward_only,)
+
+    @property
+    def direction_names(self) -> list[Literal["forward", "backward"]]:
+        """The names of the directions, in the order of every result that has a value for each."""
+        return ["backward" if backward else "forward" for backward in self.read_backward]
 
     @property
     def output_dim(self) -> int:

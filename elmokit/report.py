@@ -52,7 +52,7 @@ from elmokit.scoring.natural_stories import (
 )
 from elmokit.scoring.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
 from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
-from elmokit.scoring.surprisal import direction_names
+from elmokit.speed import processor_name
 from elmokit.text.tokenize import treebank_tokenizer
 from elmokit.weights.describe import describe
 from elmokit.weights.open import DEFAULT_MODEL, open_model
@@ -250,23 +250,12 @@ def _markdown(
     lines += ["## How it was measured", ""]
     lines += [
         f"elmokit {version('elmokit')}, PyTorch {torch.__version__}, Python {platform.python_version()}, "
-        f"{_processor()}, {torch.get_num_threads()} threads.",
+        f"{processor_name()}, {torch.get_num_threads()} threads.",
         "",
     ]
     if left_out:
         lines += ["Left out:", "", *(f"- {reason}" for reason in left_out), ""]
     return "\n".join(lines)
-
-
-def _processor() -> str:
-    """Return the name of the processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _join(*parts: str) -> str:
@@ -285,7 +274,7 @@ def _find_perplexity(data: Path) -> Files | None:
 def _perplexity(run: _Run, files: Files) -> Section:
     language_model = LanguageModel(run.elmo.model)
     rows, headlines, facts = [], [], {}
-    names = direction_names(run.elmo.model)
+    names = run.elmo.model.bilm.config.direction_names
     for path in files["texts"]:
         name = path.parent.name
         stage = f"perplexity {name}/{path.name}"

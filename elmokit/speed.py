@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -109,7 +110,7 @@ def measure_speed(
 
     operations: dict[Precision, float] = {}
     reading: dict[Precision, float] = {}
-    n_weights = sum(weight.numel() for _, *weights in _layer_weights(elmo.bilm) for weight in weights)
+    n_weights = sum(map(sum, _layer_weights(elmo.bilm)))
     for precision in PRECISIONS:
         operations[precision] = _product_rate(precision, seconds)
         reading[precision] = _reading_rate(n_weights * WEIGHT_BYTES[precision], seconds)
@@ -136,7 +137,7 @@ def describe_machine() -> dict[str, Any]:
     library = compiler.load_library()
     used = None if library is None else library.instructions
     return {
-        "processor": _processor_name(),
+        "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "instruction_sets": available_sets(),
@@ -146,17 +147,14 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _processor_name() -> str:
+def processor_name() -> str:
+    """Return the name that the processor reports, or the best that is known of it."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         text = ""
-    names = [value.strip() for name, _, value in map(_partition, text.splitlines()) if name.strip() == "model name"]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _partition(line: str) -> tuple[str, str, str]:
-    return line.partition(":")
+    found = re.search(r"^model name\s*:\s*(.+?)\s*$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 @contextmanager
@@ -208,12 +206,12 @@ def _lstm_layers(bilm: BiLM) -> list[ProjectedLSTM]:
     return [cast(ProjectedLSTM, layer) for stack in bilm.directions for layer in cast(LSTMStack, stack).layers]
 
 
-def _layer_weights(bilm: BiLM) -> Iterator[tuple[ProjectedLSTM, torch.Tensor, torch.Tensor]]:
-    """Yield each LSTM layer with its input weights and its other weights, as vectors."""
+def _layer_weights(bilm: BiLM) -> Iterator[tuple[int, int]]:
+    """Yield for each LSTM layer how many weights multiply its input, and how many its state."""
     for layer in _lstm_layers(bilm):
-        from_input, from_state = layer.weight[:, : layer.input_dim], layer.weight[:, layer.input_dim :]
-        projection = layer.weight.new_empty(0) if layer.projection is None else layer.projection
-        yield layer, from_input.flatten(), torch.cat([from_state.flatten(), projection.flatten()])
+        n_from_input = len(layer.weight) * layer.input_dim
+        n_projecting = 0 if layer.projection is None else layer.projection.numel()
+        yield n_from_input, layer.weight.numel() - n_from_input + n_projecting
 
 
 def _ceiling_seconds(
@@ -227,10 +225,10 @@ def _ceiling_seconds(
         return max(2 * n_weights * rows / operations, n_weights * WEIGHT_BYTES[precision] * n_reads / reading)
 
     total = 0.0
-    for _, from_input, from_state in _layer_weights(elmo.bilm):
+    for from_input, from_state in _layer_weights(elmo.bilm):
         # The input products of many steps are computed together, the others step by step.
-        total += product_seconds(from_input.numel(), n_rows * n_steps, n_chunks)
-        total += product_seconds(from_state.numel(), n_rows * n_steps, n_steps)
+        total += product_seconds(from_input, n_rows * n_steps, n_chunks)
+        total += product_seconds(from_state, n_rows * n_steps, n_steps)
     n_distinct = len({word for sentence in batch for word in sentence}) + N_BOUNDARIES
     linears = [module for module in elmo.bilm.token_layer.modules() if isinstance(module, nn.Linear)]
     return total + sum(2 * linear.weight.numel() * n_distinct / operations for linear in linears)

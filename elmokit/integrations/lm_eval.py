@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.scoring.language_model import LanguageModel
-from elmokit.scoring.surprisal import Surprisal, direction_names, surprisals
+from elmokit.scoring.surprisal import Surprisal, surprisals
 from elmokit.text.tokenize import treebank_tokenizer
 from elmokit.weights.model import PretrainedBiLM
 
@@ -75,7 +75,7 @@ class ElmoLM(LM):  # type: ignore[misc]
             self.lm = LanguageModel(pretrained) if device is None else LanguageModel(pretrained).to(device)
         else:
             self.lm = LanguageModel.from_pretrained(pretrained, device=device)
-        names = direction_names(self.lm.model)
+        names = self.lm.model.bilm.config.direction_names
         choices = [*names, "both"] if len(names) == 2 else names
         if direction not in choices:
             raise ConfigError(f"direction is {direction!r}. With this model, choose {' or '.join(choices)}.")

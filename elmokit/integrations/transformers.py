@@ -29,7 +29,6 @@ from elmokit.nn.layer_selection import select_layers
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.softmax import Softmax
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
-from elmokit.scoring.surprisal import direction_names
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.tokenize import treebank_tokenizer
@@ -430,7 +429,7 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
         opened = _open(model)
         if opened.softmax is None or opened.vocabulary is None:
             raise ModelNotFoundError(f"{opened.source} has no softmax and vocabulary, so it cannot predict words.")
-        sizes, names = opened.bilm.config, direction_names(opened)
+        sizes, names = opened.bilm.config, opened.bilm.config.direction_names
         if direction not in names:
             raise ConfigError(f"direction is {direction!r}, but the model reads {' and '.join(names)}.")
         index = names.index(direction)

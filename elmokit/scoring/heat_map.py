@@ -70,8 +70,7 @@ def show(
     if not isinstance(model, LanguageModel):
         model = LanguageModel.from_pretrained(model)
     tokens = treebank_tokenizer()(sentence) if isinstance(sentence, str) else list(sentence)
-    reads_backward = model.model.bilm.config.read_backward
-    directions: tuple[Direction, ...] = tuple("backward" if backward else "forward" for backward in reads_backward)
+    directions: tuple[Direction, ...] = tuple(model.model.bilm.config.direction_names)
     (surprisal,) = model.surprisal([tokens])
     (expected,) = expected_words(model.model, [(tokens, range(len(tokens)))], directions, n_expected, model.start)
     return HeatMap(surprisal, directions, expected)

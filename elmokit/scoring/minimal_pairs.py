@@ -25,7 +25,7 @@ from elmokit.io.part_results import PartResults
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
 from elmokit.io.text_files import read_lines
-from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, Surprisal, direction_names, surprisals
+from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, Surprisal, surprisals
 from elmokit.weights.model import PretrainedBiLM
 
 BOTH = "both"
@@ -322,7 +322,7 @@ def evaluate_minimal_pairs(
     def score(paradigm: Paradigm) -> dict[str, Any]:
         pairs = ((tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs)
         scores = score_minimal_pairs(model, pairs, start, batch_tokens, count)
-        compared = _by_choice(scores, direction_names(model))
+        compared = _by_choice(scores, model.bilm.config.direction_names)
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,

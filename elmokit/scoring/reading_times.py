@@ -32,7 +32,7 @@ from elmokit.io.tables import Table
 from elmokit.io.text_files import find_text_files, read_sentences, total_bytes
 from elmokit.scoring.natural_stories import Story
 from elmokit.scoring.ngram import encode_text, ngram_nats
-from elmokit.scoring.surprisal import FixedStart, direction_names, softmax_and_vocabulary, surprisals
+from elmokit.scoring.surprisal import FixedStart, softmax_and_vocabulary, surprisals
 from elmokit.sentence_vectors import word_probability
 from elmokit.weights.model import PretrainedBiLM
 
@@ -183,7 +183,7 @@ def evaluate_reading_times(
         n_done += len(story.words)
         if progress is not None:
             progress("reading times", n_done, n_words)
-    for number, name in enumerate(direction_names(model)):
+    for number, name in enumerate(model.bilm.config.direction_names):
         columns[name] = [nats[number] for nats in by_story]
     if text:
         counted = parts.compute("reading times, text", lambda: _count_text(model, stories, text, progress))

@@ -143,11 +143,6 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
     return model.softmax, model.vocabulary
 
 
-def direction_names(model: PretrainedBiLM) -> Sequence[Literal["forward", "backward"]]:
-    """Return the names of a model's directions, in the order of its results."""
-    return [DIRECTIONS[backward] for backward in model.bilm.config.read_backward]
-
-
 @torch.no_grad()
 def score_batch(
     model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState, cache: TokenCache | None = None

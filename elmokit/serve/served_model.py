@@ -16,7 +16,7 @@ from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.io.text_files import split_tokens
 from elmokit.probes.occurrences import OccurrenceIndex, build_index
 from elmokit.scoring.substitutes import Direction, Query, Substitute, expected_words
-from elmokit.scoring.surprisal import Surprisal, direction_names, softmax_and_vocabulary, surprisals
+from elmokit.scoring.surprisal import Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
@@ -67,7 +67,7 @@ class ServedModel:
     @property
     def directions(self) -> Sequence[Direction]:
         """The directions in which the model reads."""
-        return direction_names(self.elmo.model)
+        return self.elmo.model.bilm.config.direction_names
 
     @property
     def expectations(self) -> Sequence[Direction]:

@@ -23,7 +23,7 @@ from elmokit.training.corpus import (
     read_held_out,
     word_order_notice,
 )
-from elmokit.training.curves import TensorBoardLog, direction_names
+from elmokit.training.curves import TensorBoardLog
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.optimizer_transfer import OptimizerState, read_optimizer_state, transfer_optimizer_state
@@ -300,7 +300,7 @@ def _run_to_end(
     board = None
     if config.tensorboard and world.is_main_process:
         n_steps = int(found[-1].name.removeprefix("step-")) if found else 0
-        board = TensorBoardLog(run, n_steps, direction_names(config.model.read_backward))
+        board = TensorBoardLog(run, n_steps, config.model.direction_names)
 
     def report_and_log(progress: TrainingReport) -> None:
         report(progress)

@@ -15,11 +15,6 @@ from elmokit.training.run_folder import MetricsLog
 DIRECTIONS = ("forward", "backward")
 
 
-def direction_names(read_backward: Sequence[bool]) -> list[str]:
-    """Name the directions of a model; see ``BiLMConfig.read_backward``."""
-    return [DIRECTIONS[backward] for backward in read_backward]
-
-
 def draw_curves(
     run: Path, loss_name: str = "training loss", directions: Sequence[str] = DIRECTIONS
 ) -> tuple[Path, Path]:

@@ -14,7 +14,7 @@ from elmokit.io.text_files import read_sentences
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.curves import direction_names, draw_curves
+from elmokit.training.curves import draw_curves
 from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities
 from elmokit.training.run import INITIAL, OLD_TEXT
 from elmokit.training.run_folder import run_lock
@@ -106,7 +106,7 @@ def finish_run(
     best: PretrainedBiLM | None = None
     with contextlib.suppress(LockedError), run_lock(run):
         try:
-            names = direction_names(config.model.read_backward)
+            names = config.model.direction_names
             curves = draw_curves(run, "sampled loss" if config.n_samples else "training loss", names)
         except MissingExtraError as error:
             report(TrainingNotice(str(error)))

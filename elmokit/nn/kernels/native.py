@@ -156,9 +156,7 @@ class NativeLibrary:
         lanes = panels.view(len(panels), -1, 1, self.wide)
         # Each lane has two inputs, the first in its lower half; a bfloat16 number is the upper half of a float32.
         both = torch.cat([lanes << 16, lanes & ~0xFFFF], dim=2).flatten(1, 2)[:, :n_inputs]
-        widened = torch.empty(both.shape)
-        self._large_pages(widened.data_ptr(), widened.numel() * widened.element_size())
-        return widened.copy_(both.view(torch.float32))
+        return self.empty(torch.float32, *both.shape).copy_(both.view(torch.float32))
 
     def product(
         self, inputs: Tensor, panels: Tensor, bias: Tensor, n_outputs: int, precision: Precision = "float32"
