@@ -1,4 +1,4 @@
-# `elmokit serve` in a container (docs/serve.md):
+# `elmokit serve` in a container (docs/how-to/deploy.md):
 #
 #     docker build --tag elmokit .
 #     docker run --rm --publish 127.0.0.1:8000:8000 elmokit

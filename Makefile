@@ -3,6 +3,7 @@
 # make check  lint and type-check
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
+# make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BENCH ?= bench
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick check wheel integrations bench clean
+.PHONY: demo test quick check docs docs-serve wheel integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -29,6 +30,12 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/installed-docs
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/installed-docs
+	$(BIN)/mkdocs serve
+
 wheel:
 	PYTHON=$(PYTHON) .ci/wheel dist
 
@@ -40,7 +47,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/inference.py --report --work $(BENCH) --figure $(BENCH)/speed
 
 clean:
-	rm -rf $(VENV) vectors.hdf5 dist
+	rm -rf $(VENV) vectors.hdf5 dist site
 
 $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -52,4 +59,8 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/pip
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+$(VENV)/installed-docs: pyproject.toml constraints.txt | $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	@touch $@

@@ -1,6 +1,6 @@
-"""Write docs/settings.md, the reference of all settings, from the dataclasses that declare them.
+"""Write docs/reference/settings.md, the reference of all settings, from the dataclasses that declare them.
 
-python docs/make_settings.py > docs/settings.md
+python docs/make_settings.py > docs/reference/settings.md
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ INTRODUCTION = """\
 # Settings
 
 This page lists all settings of config files. It is generated: do not edit it, run
-`python docs/make_settings.py > docs/settings.md`.
+`python docs/make_settings.py > docs/reference/settings.md`.
 
 A config file is TOML. `elmokit train` and `elmokit finetune` also accept the `options.json` of bilm-tf
-([how its keys are used](migrate.md#bilm-tfs-optionsjson)). In every TOML file, `false` switches off a setting that can
-be absent (type "or none").
+([how its keys are used](../how-to/migrate/bilm-tf.md#bilm-tfs-optionsjson)). In every TOML file, `false` switches
+off a setting that can be absent (type "or none").
 """
 TRAINING = """\
 ## Training a biLM
@@ -45,7 +45,7 @@ values to start from; without it, those of the preset `published` apply, which a
 
 
 def settings_page() -> str:
-    """Return the content of docs/settings.md."""
+    """Return the content of docs/reference/settings.md."""
     parts = [INTRODUCTION, TRAINING, "### Base values", BASE_VALUES, _table(BaseConfig)]
     parts += ["### Top level", _table(TrainingConfig), *_section("data", DataConfig)]
     for name, (cls, _) in _tables(TrainingConfig):

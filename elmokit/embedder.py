@@ -165,7 +165,8 @@ class Elmo(nn.Module):
             token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
             vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
             precision: The lowest precision in which LSTM weights may be computed when no gradient is needed: "float32"
-                (the default), "bfloat16" or "int8". Lower precision is faster and slightly less exact (docs/speed.md).
+                (the default), "bfloat16" or "int8". Lower precision is faster and slightly less exact
+                (docs/how-to/speed.md).
             device: Where to compute, such as "cuda". None leaves the model on the CPU.
             start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See :class:`Elmo`.
 

@@ -8,6 +8,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 def test_the_reference_of_settings_is_up_to_date() -> None:
     page = runpy.run_path(str(DOCS / "make_settings.py"))["settings_page"]()
-    assert (DOCS / "settings.md").read_text(encoding="utf-8") == page, (
-        "Run: python docs/make_settings.py > docs/settings.md"
+    assert (DOCS / "reference" / "settings.md").read_text(encoding="utf-8") == page, (
+        "Run: python docs/make_settings.py > docs/reference/settings.md"
     )

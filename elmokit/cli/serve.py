@@ -45,7 +45,7 @@ def serve(
 
     MODEL is a path, a URL, a published name or a Hub id (default: the model inside the package). The server prints its
     address. The page is at /, the list of requests at /docs, and POST /v1/embeddings is compatible with the OpenAI API.
-    docs/serve.md says how to use it behind a reverse proxy, with a token, with Prometheus, and in a container.
+    docs/how-to/deploy.md says how to use it behind a reverse proxy, with a token, with Prometheus, and in a container.
 
     \b
     Examples:

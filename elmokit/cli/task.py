@@ -102,7 +102,10 @@ def evaluate_command(
 @click.option("--tokenize", is_flag=True, help="TEXT is raw text: split it into Penn Treebank tokens.")
 @device_option
 def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, tokenize: bool, device: str) -> None:
-    """Label TEXT (- for standard input) with RUN's model. The input format depends on the task (docs/tasks.md)."""
+    """Label TEXT (- for standard input) with RUN's model.
+
+    The input format depends on the task (docs/reference/tasks.md).
+    """
     from elmokit.io.text_files import read_lines, split_tokens
     from elmokit.tasks.run import open_run
     from elmokit.text.tokenize import treebank_tokenizer

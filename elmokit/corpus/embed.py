@@ -85,7 +85,7 @@ def embed_file(
     """Embed a text file of one sentence per line into a file of vectors.
 
     The output has one row per line: in HDF5 a dataset, in Parquet and Arrow a row of the table. A blank line becomes an
-    empty row, so that the numbers of rows are line numbers. docs/embed.md describes each format.
+    empty row, so that the numbers of rows are line numbers. docs/reference/vector-files.md describes each format.
 
     If the process is interrupted, call the function again with ``resume=True``: computed batches are kept in the
     directory ``OUTPUT.partial``.

@@ -26,7 +26,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     """Transform texts to ELMo sentence vectors.
 
     For classifiers, use all layers: ``ElmoVectorizer(pooling="mean", layers="all")``. For similarity and clustering,
-    use the defaults, or "whitened" if the model stores a whitening (docs/sentence-vectors.md).
+    use the defaults, or "whitened" if the model stores a whitening (docs/how-to/compare-sentences.md).
 
     Nothing is learned from the texts, so that ``transform`` works without ``fit``. To fit a whitening, add
     ``sklearn.decomposition.PCA(whiten=True)`` to the pipeline.

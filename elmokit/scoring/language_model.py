@@ -86,7 +86,7 @@ class LanguageModel:
             start: As in the class.
             device: Where to compute, such as "cuda"; None for the CPU.
             precision: The lowest precision of the LSTM weights: "float32" (the default), "bfloat16" or "int8". With
-                AMX, the softmax is then computed in bfloat16 (docs/speed.md).
+                AMX, the softmax is then computed in bfloat16 (docs/how-to/speed.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.

@@ -34,8 +34,8 @@ class ServeConfig:
     name: str | None = setting(None, "Name of the model in requests. By default, that of its file.", "Model")
     pooling: Pooling = setting(
         "auto",
-        "How /v1/embeddings combines the vectors of tokens (docs/sentence-vectors.md). By default, the whitening that "
-        "is stored with the model, else sif, else mean.",
+        "How /v1/embeddings combines the vectors of tokens (docs/how-to/compare-sentences.md). By default, the "
+        "whitening that is stored with the model, else sif, else mean.",
         "Model",
     )
     index: str | None = setting(

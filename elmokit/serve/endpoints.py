@@ -76,7 +76,7 @@ class Endpoints:
             raise Problem(
                 422,
                 f"dimensions needs whitened vectors, whose first dimensions say most; those of {self.model.name} are "
-                "not. Leave dimensions out, or fit a whitening (docs/sentence-vectors.md).",
+                "not. Leave dimensions out, or fit a whitening (docs/how-to/compare-sentences.md).",
                 param="dimensions",
             )
         if body.dimensions is not None and body.dimensions > embedder.dim:

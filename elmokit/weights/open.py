@@ -121,8 +121,8 @@ def open_model(
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ModelNotFoundError(
-            f"No model found for {str(source)!r}: not a file, directory or published model name (see docs/formats.md)."
-            f"{hint}"
+            f"No model found for {str(source)!r}: not a file, directory or published model name "
+            f"(see docs/reference/model-files.md).{hint}"
         )
     return model if table is None else with_token_embeddings(model, table, listed)
 

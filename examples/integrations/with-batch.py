@@ -1,6 +1,6 @@
 """Add ELMo vectors to a table of the datasets library, and find the sentences that are most similar to one of them.
 
-With Ray Data the same callable runs on a cluster (docs/integrations/batch.md).
+With Ray Data the same callable runs on a cluster (docs/how-to/integrations/batch.md).
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def convert_config(top: ConfigTable) -> Tables:
 def _explain_reader(reader: ConfigTable) -> None:
     kind = reader.take("type", str, "")
     if reader.exists and kind not in READERS:
-        reader.differs("type", f" = {to_json(kind)}: see docs/tasks.md for the formats that are read here")
+        reader.differs("type", f" = {to_json(kind)}: see docs/reference/tasks.md for the formats that are read here")
     reader.redundant("examples are read once", "lazy")
 
 

@@ -309,7 +309,7 @@ def convert_qa(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
 
 REFUSED = {
     "decomposable_attention": "The task nli is the model of the ELMo paper: import a config of esim instead.",
-    "constituency_parser": "To use ELMo in a parser of your own, see docs/tasks-how-to.md.",
+    "constituency_parser": "To use ELMo in a parser of your own, see docs/how-to/pytorch.md.",
 }
 """Models that AllenNLP published with ELMo and that have no counterpart, and what to do instead."""
 COUNTERPARTS = {

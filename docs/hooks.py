@@ -1,0 +1,87 @@
+"""Hooks of MkDocs: pages of the site whose source is elsewhere in the repository.
+
+The documents link to files of the repository by relative paths, such as ``../../results/speed.md``, so that the links
+also work where a repository is browsed. MkDocs knows only the files below ``docs/``. So every linked file outside that
+directory becomes a page of the site (or a picture, for the pages among them), and links to it are rewritten.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+PICTURES = {".png", ".svg"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "docker"}
+"""The languages of source files, which are shown as one code block each."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files outside ``docs/`` that pages link to, directly or through each other."""
+    waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
+    waiting += [(name, "") for name in ("CHANGELOG.md", "SECURITY.md")]
+    added: set[str] = set()
+    while waiting:
+        source, text = waiting.pop()
+        if not source.startswith("docs/") and source not in added:
+            added.add(source)
+            files.append(_file_of(source, config))
+        for target in _links(source, text):
+            if not target.startswith(("docs/", "..")) and target not in added and (ROOT / target).is_file():
+                is_page = target.endswith(".md")
+                waiting.append((target, (ROOT / target).read_text(encoding="utf-8") if is_page else ""))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links to files outside ``docs/`` to their pages."""
+    here = posixpath.dirname(page.file.src_uri)
+    source = _source_of(page.file.src_uri)
+
+    def rewrite(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
+        uri = target.removeprefix("docs/") if target.startswith("docs/") else _uri_of(target)
+        return posixpath.relpath(uri, here or ".") if files.get_file_from_path(uri) else match[1]
+
+    parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
+    parts[::2] = [LINK.sub(rewrite, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _links(source: str, text: str) -> list[str]:
+    """Return the paths in the repository that a Markdown file links to."""
+    base = posixpath.dirname(source)
+    return [posixpath.normpath(posixpath.join(base, link)) for link in LINK.findall(CODE.sub("", text))]
+
+
+def _uri_of(path: str) -> str:
+    """Return where a file of the repository is in the site, as if it were below ``docs/``."""
+    if path in ("CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"):
+        return f"about/{path.lower()}"
+    return path if Path(path).suffix in {".md", *PICTURES} else f"source/{path}.md"
+
+
+def _source_of(uri: str) -> str:
+    """Return the path in the repository of a page: the inverse of ``_uri_of``."""
+    if not (ROOT / "docs" / uri).exists():
+        for path in (uri, uri.removeprefix("about/").removesuffix(".md").upper() + ".md"):
+            if (ROOT / path).is_file():
+                return path
+    return f"docs/{uri}"
+
+
+def _file_of(path: str, config: MkDocsConfig) -> File:
+    """Return a page or picture of the site for a file of the repository."""
+    uri = _uri_of(path)
+    if not uri.startswith("source/"):
+        return File.generated(config, uri, abs_src_path=str(ROOT / path))
+    language = LANGUAGES.get(Path(path).suffix or path, "text")
+    code = (ROOT / path).read_text(encoding="utf-8")
+    return File.generated(config, uri, content=f"# {path}\n\n````{language}\n{code.rstrip()}\n````\n")
