@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+from make_cli import cli_page  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
@@ -24,7 +28,8 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "d
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside ``docs/`` that pages link to, directly or through each other."""
+    """Add the page of the command line, and the files outside ``docs/`` that pages link to."""
+    files.append(File.generated(config, "reference/cli.md", content=cli_page()))
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
     waiting += [(name, "") for name in ("CHANGELOG.md", "SECURITY.md")]
     added: set[str] = set()

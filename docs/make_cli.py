@@ -1,0 +1,78 @@
+"""Write the page of the command line from the commands themselves: ``python docs/make_cli.py`` prints it.
+
+The documentation site makes the page each time that it is built (``hooks.py``), so it is not stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+
+from elmokit.cli.main import elmokit
+
+INTRODUCTION = """\
+# Command line
+
+This page lists all commands and their options, as `elmokit COMMAND --help` prints them. An error that you can fix is
+printed as one line, and the exit code is 2. If you stop a command with Ctrl-C, the exit code is 130, and the command
+prints how to resume it.
+"""
+
+
+def cli_page() -> str:
+    """Return the page as Markdown."""
+    return "\n\n".join([INTRODUCTION.rstrip(), *_command_parts(elmokit, click.Context(elmokit, info_name="elmokit"))]) + "\n"
+
+
+def _command_parts(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield the paragraphs about a command, then those about its subcommands."""
+    level = 2 if context.parent is None else min(3, 1 + len(context.command_path.split()))
+    yield f"{'#' * level} `{context.command_path}`"
+    text, _, examples = (command.help or "").replace("\b\n", "").partition("Examples:\n")
+    yield from _paragraphs(text)
+    yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```"
+    if examples:
+        yield "```text\n" + "\n".join(line.strip() for line in examples.strip().splitlines()) + "\n```"
+    for group, records in _options(command, context).items():
+        rows = [f"| {_flags(flags)} | {_cell(help)} |" for flags, help in records]
+        yield "\n".join([f"| {group} | |", "|---|---|", *rows])
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            subcommand = command.get_command(context, name)
+            if subcommand is not None:
+                yield from _command_parts(subcommand, click.Context(subcommand, info_name=name, parent=context))
+
+
+def _options(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:
+    """Return the flags and help texts of a command's options by group, the ungrouped ones last."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(context):
+        if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)):
+            groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
+    groups |= {"Options": groups.pop("Options", [])}
+    return {name: records for name, records in groups.items() if records}
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(_escape(part).split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _flags(flags: str) -> str:
+    return "`" + flags.replace("|", "\\|") + "`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(_escape(text).replace("|", "\\|").split())
+
+
+def _escape(text: str) -> str:
+    """Keep angle brackets, asterisks and underscores as they are in a help text, outside code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    parts[::2] = [re.sub(r"([<>*_\[\]])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    print(cli_page(), end="")
