@@ -22,6 +22,8 @@ from make_cli import cli_page  # noqa: E402
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+ABOUT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
+"""Files of the repository that belong to the section "About", whether a page links to them or not."""
 PICTURES = {".png", ".svg"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "docker"}
 """The languages of source files, which are shown as one code block each."""
@@ -31,7 +33,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the page of the command line, and the files outside ``docs/`` that pages link to."""
     files.append(File.generated(config, "reference/cli.md", content=cli_page()))
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
-    waiting += [(name, "") for name in ("CHANGELOG.md", "SECURITY.md")]
+    for name in ABOUT:
+        if (ROOT / name).is_file():
+            waiting.append((name, (ROOT / name).read_text(encoding="utf-8")))
     added: set[str] = set()
     while waiting:
         source, text = waiting.pop()
@@ -68,7 +72,7 @@ def _links(source: str, text: str) -> list[str]:
 
 def _uri_of(path: str) -> str:
     """Return where a file of the repository is in the site, as if it were below ``docs/``."""
-    if path in ("CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"):
+    if path in ABOUT:
         return f"about/{path.lower()}"
     return path if Path(path).suffix in {".md", *PICTURES} else f"source/{path}.md"
 
@@ -76,9 +80,7 @@ def _uri_of(path: str) -> str:
 def _source_of(uri: str) -> str:
     """Return the path in the repository of a page: the inverse of ``_uri_of``."""
     if not (ROOT / "docs" / uri).exists():
-        for path in (uri, uri.removeprefix("about/").removesuffix(".md").upper() + ".md"):
-            if (ROOT / path).is_file():
-                return path
+        return next((path for path in (uri, *ABOUT) if _uri_of(path) == uri and (ROOT / path).is_file()), f"docs/{uri}")
     return f"docs/{uri}"
 
 

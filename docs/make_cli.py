@@ -23,7 +23,10 @@ prints how to resume it.
 
 def cli_page() -> str:
     """Return the page as Markdown."""
-    return "\n\n".join([INTRODUCTION.rstrip(), *_command_parts(elmokit, click.Context(elmokit, info_name="elmokit"))]) + "\n"
+    return (
+        "\n\n".join([INTRODUCTION.rstrip(), *_command_parts(elmokit, click.Context(elmokit, info_name="elmokit"))])
+        + "\n"
+    )
 
 
 def _command_parts(command: click.Command, context: click.Context) -> Iterator[str]:

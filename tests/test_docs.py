@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import elmokit
-from elmokit.cli.main import main
+from elmokit.cli.main import COMMANDS, main
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
@@ -110,6 +112,35 @@ def test_links_lead_to_files(page: Path) -> None:
 def test_public_names_are_those_that_the_documents_list() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(elmokit.__all__)
+
+
+def test_the_reference_documents_every_public_name() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "python").glob("*.md"))
+    documented = re.findall(r"^::: elmokit\.(\w+)$", pages, re.MULTILINE)
+    assert sorted(set(documented) - {"errors"}) == sorted(set(elmokit.__all__) - {"ElmoError"})
+
+
+def test_the_page_of_the_command_line_lists_every_command_with_its_options_and_examples() -> None:
+    page = runpy.run_path(str(DOCS / "make_cli.py"))["cli_page"]()
+    for name in COMMANDS:
+        assert f"\n## `elmokit {name}`\n" in page
+    assert "\n### `elmokit evaluate minimal-pairs`\n" in page
+    assert "| `--dtype [float32\\|float16]` | Type of the stored numbers. \\[default: float32\\] |" in page
+    assert "\nelmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume\n" in page
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("name", elmokit.__all__)
