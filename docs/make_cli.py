@@ -23,16 +23,13 @@ prints how to resume it.
 
 def cli_page() -> str:
     """Return the page as Markdown."""
-    return (
-        "\n\n".join([INTRODUCTION.rstrip(), *_command_parts(elmokit, click.Context(elmokit, info_name="elmokit"))])
-        + "\n"
-    )
+    context = click.Context(elmokit, info_name="elmokit")
+    return "\n\n".join([INTRODUCTION.rstrip(), *_command_parts(elmokit, context)]) + "\n"
 
 
 def _command_parts(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the paragraphs about a command, then those about its subcommands."""
-    level = 2 if context.parent is None else min(3, 1 + len(context.command_path.split()))
-    yield f"{'#' * level} `{context.command_path}`"
+    yield f"{'#' * max(2, len(context.command_path.split()))} `{context.command_path}`"
     text, _, examples = (command.help or "").replace("\b\n", "").partition("Examples:\n")
     yield from _paragraphs(text)
     yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```"
