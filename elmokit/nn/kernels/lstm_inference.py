@@ -34,10 +34,10 @@ MAX_CHUNK_ROWS = 64
 #
 # - Weights whose products round the inputs too (int8 with dot products of bytes or of 16-bit numbers; both precisions
 #   with AMX) are faster than float32 in every size and for any number of rows.
-# - Weights that are widened to floats as they are loaded save only memory traffic. A layer of fewer than MIN_WIDENED
-#   stays in the cache (the mini size has 0.5 million, the small one 1.05 million) and is computed in float32. Others
-#   are widened from bfloat16 only, also for int8: a byte takes so many instructions that one row was no faster (plain
-#   C on x86-64: 0.97 times float32, and 0.82 for four rows).
+# - Weights that are widened to floats as they are loaded save only memory traffic. Plain C computes so slowly that it
+#   never waits for memory, and a layer of fewer than MIN_WIDENED weights stays in the cache (the mini size has
+#   0.5 million, the small one 1.05 million): both are computed in float32. Others are widened from bfloat16 only, also
+#   for int8, because a byte takes more instructions.
 # - For more rows than these, on average over the steps, widening bfloat16 weights costs more than it saves. The rows
 #   then read a copy in float32, made when it is first needed, of the same rounded weights: the same numbers are
 #   summed in the same order, so a row gets the same bits from both. Weights that come from memory, or that are widened
@@ -122,7 +122,8 @@ def layer_precision(library: NativeLibrary, precision: Precision, n_weights: int
     """Return the precision in which a layer of ``n_weights`` is computed where ``precision`` was requested."""
     if precision == "int8" and library.widens("int8"):
         precision = "bfloat16"
-    return "float32" if library.widens(precision) and n_weights < MIN_WIDENED else precision
+    saves_nothing = library.instructions == "portable" or n_weights < MIN_WIDENED
+    return "float32" if library.widens(precision) and saves_nothing else precision
 
 
 def pack_native_layer(library: NativeLibrary, precision: Precision, layer: LayerWeights, input_dim: int) -> NativeLayer:
