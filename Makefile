@@ -1,7 +1,8 @@
 # make demo   set up, then embed examples/sentences.txt
 # make test   run all tests      make quick   skip the slow ones
-# make check  lint and type-check
+# make check  lint, check spelling and types
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
+# make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
@@ -14,7 +15,7 @@ BENCH ?= bench
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick check docs docs-serve wheel integrations bench clean
+.PHONY: demo test quick check docs docs-serve wheel release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -28,6 +29,7 @@ quick: $(VENV)/installed-dev
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 docs: $(VENV)/installed-docs
@@ -38,6 +40,9 @@ docs-serve: $(VENV)/installed-docs
 
 wheel:
 	PYTHON=$(PYTHON) .ci/wheel dist
+
+release-check:
+	PYTHON=$(PYTHON) .ci/release dist
 
 integrations: $(VENV)/installed-dev
 	$(BIN)/nox

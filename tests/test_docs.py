@@ -31,9 +31,18 @@ SLOW_PAGES = {  # they train
     "how-to/tasks/train.md",
     "how-to/train.md",
 }
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+OTHERS = [
+    *sorted((ROOT / "results").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG")),
+]
+"""Documents with links but without code that is run."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.toml)\n")
+EXTRA = re.compile(r"# pip install '\.\[([\w-]+)\]'\n")
+"""The first line of code that needs an extra."""
+PRINTS = re.compile(r"^print\(.*\)  # ([^:\n]+)", re.MULTILINE)
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
 
 
@@ -43,6 +52,11 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def name_of(page: Path) -> str:
     return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
+
+
+def title_of(code: str) -> str:
+    extra = EXTRA.match(code)
+    return extra[1] if extra else "elmokit"
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
@@ -92,7 +106,21 @@ def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.Mon
                 assert not exit_.value.code, line
     names: dict[str, object] = {}
     for code in blocks(page, "python"):
-        exec(compile(code, page.name, "exec"), names)
+        if not EXTRA.match(code):
+            exec(compile(code, page.name, "exec"), names)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("code", [pytest.param(code, id=title_of(code)) for code in blocks(README, "python")])
+def test_code_of_the_readme_prints_what_it_says(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if extra := EXTRA.match(code):
+        need_host(extra[1])
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == PRINTS.findall(code)
+
+
+def test_the_readme_has_less_than_120_lines() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 120
 
 
 def test_shapes_in_comments_are_true(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,10 +130,10 @@ def test_shapes_in_comments_are_true(folder: Path, capsys: pytest.CaptureFixture
     assert printed == ["(3, 7, 256)", "torch.Size([2, 7, 256]) torch.Size([2, 7])"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
 def test_links_lead_to_files(page: Path) -> None:
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+    for target in [*re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text), *re.findall(r'src="([^":]+)"', text)]:
         assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
 
 
@@ -154,13 +182,18 @@ def test_what_is_no_public_name_is_refused() -> None:
     assert set(elmokit.__all__) <= set(dir(elmokit))
 
 
-def test_the_map_of_files_in_the_readme_is_complete() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_map_of_files_is_complete() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for path in (ROOT / "elmokit").iterdir():
         if path.name not in ("__pycache__", "__init__.py", "__main__.py", "py.typed"):
-            assert f"`{path.name}" in text, f"{path.name} is not on the README's map"
+            assert f"`{path.name}" in text, f"{path.name} is not on the map of CONTRIBUTING.md"
 
 
-def test_version_is_one() -> None:
-    assert f'version = "{elmokit.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f"## {elmokit.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+def test_the_index_of_results_is_complete() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "results").glob("*.md"):
+        assert path.name == "README.md" or f"]({path.name})" in text, f"{path.name} is not in results/README.md"
+
+
+def test_the_changelog_starts_with_this_version() -> None:
+    assert f"## [{elmokit.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
