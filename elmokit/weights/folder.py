@@ -1,8 +1,9 @@
 """The elmokit format: a directory of JSON and safetensors files.
 
 =======================  ==============================================================================
-``config.json``          format, sizes and switches of the biLM, whether there is a lexicon, model card
-``model.safetensors``    the biLM's tensors; ``warm_state.hidden`` and ``.cell`` if calibrated
+``config.json``          format, storage, sizes and switches of the biLM, whether there is a lexicon, model card
+``model.safetensors``    the biLM's tensors, as ``storage`` says (int8: see ``int8_storage``); ``warm_state.hidden`` and
+                         ``.cell`` if calibrated
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
 ``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
 ``vocab.txt``            the words of the softmax, one per line, if there are any
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,13 +33,15 @@ from elmokit.nn.sentence_pooling import SentencePooling, Whitening
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
+from elmokit.weights.int8_storage import StoredTensors, to_int8
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.table import fill, same_rows
 from elmokit.weights.words import row_vocabulary
 
 FORMAT = "elmokit"
 FORMAT_VERSION = 1
-Storage = Literal["float32", "float16"]
+Storage = Literal["float32", "float16", "int8"]
+"""How tensors are stored: as floating-point numbers, or as integers with a scale for each row."""
 PARTS = (
     "config.json",
     "model.safetensors",
@@ -66,7 +69,6 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
     Raises:
         OutputError: The directory exists and may not be overwritten, or cannot be written.
     """
-    dtype = torch.float16 if storage == "float16" else torch.float32
     config = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -82,9 +84,9 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         tensors |= {_WARM + name: part for name, part in model.initial_state._asdict().items()}
     with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        save_tensors(tensors, folder / "model.safetensors", dtype)
+        _save_stored(tensors, folder / "model.safetensors", storage)
         if model.softmax is not None:
-            save_tensors(model.softmax.state_dict(), folder / "softmax.safetensors", dtype)
+            _save_stored(model.softmax.state_dict(), folder / "softmax.safetensors", storage)
         if model.whitening is not None:
             parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
             # float32 always: a direction of small variance has a large factor, which float16 would round badly.
@@ -110,6 +112,12 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         raise FormatError(
             f"{folder / 'config.json'} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this "
             "elmokit reads. If a newer elmokit wrote it, upgrade."
+        )
+    storage = content.get("storage", "float32")
+    if storage not in get_args(Storage):
+        raise FormatError(
+            f"{folder / 'config.json'} says storage {storage!r}; expected one of {', '.join(get_args(Storage))}. If a "
+            "newer elmokit wrote it, upgrade."
         )
     card = content.get("card")
     if not isinstance(card, dict | None):
@@ -146,6 +154,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         whitening=_read_whitening(folder, content, bilm.config),
         card=card or {},
         lexicon=lexicon,
+        storage=storage,
     )
 
 
@@ -202,6 +211,13 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype |
     path.chmod(mode)
 
 
+def _save_stored(tensors: Mapping[str, Tensor], path: Path, storage: Storage) -> None:
+    if storage == "int8":
+        save_tensors(to_int8(tensors, _WARM), path)
+    else:
+        save_tensors(tensors, path, torch.float16 if storage == "float16" else torch.float32)
+
+
 class _Warm(nn.Module):
     """The fixed initial state as a module, so that it is loaded and checked like any other tensor."""
 
@@ -215,12 +231,13 @@ class _Warm(nn.Module):
 
 def _fill_from(path: Path, module: nn.Module, warm: _Warm | None = None) -> bool:
     """Load a module from a safetensors file, and the initial state if the file has one. Return whether it has."""
-    with _opened(path) as tensors:
-        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (no dict)
+    with _opened(path) as file:
+        tensors = StoredTensors(file, str(path))
+        shapes = dict(tensors.shapes)
         of_warm = {name: shapes.pop(name) for name in list(shapes) if warm is not None and name.startswith(_WARM)}
-        fill(module, same_rows(module), shapes, tensors.get_tensor, str(path))
+        fill(module, same_rows(module), shapes, tensors.read, str(path))
         if warm is not None and of_warm:
-            fill(warm, same_rows(warm, _WARM), of_warm, tensors.get_tensor, str(path))
+            fill(warm, same_rows(warm, _WARM), of_warm, tensors.read, str(path))
     return bool(of_warm)
 
 

@@ -48,6 +48,9 @@ class PretrainedBiLM:
     lexicon: Lexicon | None = None
     """The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes."""
 
+    storage: str = "float32"
+    """How the files hold the weights; the network always has them in float32."""
+
     def _repr_html_(self) -> str:
         from elmokit.io.html import table
         from elmokit.weights.describe import describe  # describe imports this module
