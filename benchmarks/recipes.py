@@ -1,11 +1,15 @@
-"""Compare training recipes at equal numbers of tokens, by held-out perplexity with the full softmax.
+"""Compare settings of a training at equal processor time, by held-out perplexity with the full softmax.
 
-    python benchmarks/recipes.py RUNS TEXT... --held-out TEXT... [--vocab VOCAB] [--words 10000] [--steps 300]
+    python benchmarks/recipes.py RUNS TEXT... --held-out TEXT... [--cpu-minutes 8 | --steps 200] [--words 30000]
         [--only NAME;...]
 
-All recipes train the same network (mini) on the same text with the same seed, for the same number of predictions. Every
-run has its own directory in RUNS. If the script is interrupted, run it again: unfinished runs are resumed and finished
-ones are not repeated. The script prints a Markdown table.
+Each setting trains with the same seed on the same text. The length of a training is computed from the processor time of
+its first steps, so that all take about equally long; the time that they really took is in the table. With ``--steps``,
+all make the same number of predictions instead: that many steps of 48 x 20. Processor time is that of the process,
+which other programs on the machine hardly change.
+
+Every run has its own directory in RUNS. If the script is interrupted, run it again: unfinished runs are resumed and
+finished ones are not repeated. The script prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -13,88 +17,160 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import elmokit
-from elmokit.bilm import PRESETS
+from elmokit.bilm import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import RECIPES, TrainingConfig
-from elmokit.training.corpus import count_corpus, read_held_out
+from elmokit.training.corpus import TrainingCorpus, count_corpus, read_held_out
 from elmokit.training.loop import run_training
-from elmokit.training.reports import TrainingReport
+from elmokit.training.reports import TrainingProgress, TrainingReport
 from elmokit.weights.folder import load_folder
 
 N_SAMPLES = 1024
-N_WORDS = 10_000
 N_HELD_OUT = 1000
+N_WARMUP, N_TIMED = 2, 4  # steps before the clock starts, and steps that it measures
+STEP = 48 * 20  # predictions of what --steps counts
 INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 
 MODERN, ORIGINAL = RECIPES["modern"], RECIPES["bilm-tf"]
+MINI = dataclasses.replace(PRESETS["mini"], dropout=0.0)
+SAMPLED = {"n_samples": N_SAMPLES, "batch_size": 128}
+MUON = {**SAMPLED, "optimizer": "muon"}
+LINEAR = {"schedule": "trapezoid", "decay_ratio": 0.95, "final_ratio": 0.0}
+WIDE_CNN = CharCNNConfig(((1, 32), (2, 64), (3, 128), (4, 192), (5, 256), (6, 352)), n_highway=1)
+NARROW_CNN = CharCNNConfig(((1, 16), (2, 32), (3, 64), (4, 64), (5, 80)), n_highway=1)
+
+
+def sized(hidden_dim: int, projection_dim: int) -> dict[str, BiLMConfig]:
+    """Return the setting of another size, with the char CNN of mini."""
+    return {"model": dataclasses.replace(MINI, hidden_dim=hidden_dim, projection_dim=projection_dim)}
+
+
+def with_char_cnn(char_cnn: CharCNNConfig) -> dict[str, BiLMConfig]:
+    """Return the setting of another char CNN, with the LSTM of mini."""
+    return {"model": dataclasses.replace(MINI, char_cnn=char_cnn)}
+
+
 CHANGES: dict[str, tuple[TrainingConfig, dict[str, Any]]] = {
-    "modern, full softmax": (MODERN, {}),
-    "modern, sampled": (MODERN, {"n_samples": N_SAMPLES}),
-    "modern, adaptive": (MODERN, {"softmax": SoftmaxConfig("adaptive", (1000, 4000))}),
+    "bilm-tf, full softmax": (ORIGINAL, {}),
     "bilm-tf": (ORIGINAL, {"n_samples": N_SAMPLES}),
-    "bilm-tf, full softmax": (ORIGINAL, {"n_samples": 0}),
+    "modern, full softmax": (MODERN, {}),
+    "modern, adaptive softmax": (MODERN, {"softmax": SoftmaxConfig("adaptive", (1000, 4000))}),
+    "Adam 5e-3": (MODERN, SAMPLED),
+    "Adam 2.5e-3": (MODERN, {**SAMPLED, "learning_rate": 2.5e-3}),
+    "Adam 1e-2": (MODERN, {**SAMPLED, "learning_rate": 1e-2}),
+    "Adam, 4,096 samples": (MODERN, {**SAMPLED, "n_samples": 4096}),
+    "Adam 5e-3, batch of 48": (MODERN, {"n_samples": N_SAMPLES}),
+    "Muon 0.02": (MODERN, MUON),
+    "Muon 0.01": (MODERN, {**MUON, "matrix_learning_rate": 0.01}),
+    "Muon 0.04": (MODERN, {**MUON, "matrix_learning_rate": 0.04}),
+    "Muon 0.02, batch of 48": (MODERN, {**MUON, "batch_size": 48}),
+    "Muon 0.02, Adam 1e-2 for the rest": (MODERN, {**MUON, "learning_rate": 1e-2}),
+    "Muon 0.02, linear decay": (MODERN, {**MUON, **LINEAR}),
+    "Muon 0.02, averaged": (MODERN, {**MUON, "ema_decay": 0.98}),
+    "Muon 0.02, 4,096 samples": (MODERN, {**MUON, "n_samples": 4096}),
+    "Muon 0.02, 1024/128": (MODERN, {**MUON, **sized(1024, 128)}),
+    "Muon 0.02, 1024/192": (MODERN, {**MUON, **sized(1024, 192)}),
+    "Muon 0.02, 768/192": (MODERN, {**MUON, **sized(768, 192)}),
+    "Muon 0.02, 1,024 filters": (MODERN, {**MUON, **with_char_cnn(WIDE_CNN)}),
+    "Muon 0.02, 256 filters": (MODERN, {**MUON, **with_char_cnn(NARROW_CNN)}),
 }
+"""What each run changes in a recipe."""
 
 
-def recipes(n_steps: int) -> dict[str, TrainingConfig]:
-    """Return each recipe with equal sizes, windows and tokens, without dropout (training is shorter than an epoch)."""
-    shared = {
-        "model": dataclasses.replace(PRESETS["mini"], dropout=0.0),
-        "epochs": None,
-        "batch_size": MODERN.batch_size,
-        "tokens": n_steps * MODERN.batch_size * MODERN.window_length,
-        "eval_every": n_steps,
-        "save_every": max(25, n_steps // 40),
-        "log_every": max(25, n_steps // 100),
-    }
-    return {name: dataclasses.replace(base, **{**shared, **changes}) for name, (base, changes) in CHANGES.items()}
+def recipe(name: str, n_predictions: int, size: tuple[int, int]) -> TrainingConfig:
+    """Return the settings of a run, without dropout (training is shorter than an epoch) and without evaluations."""
+    base, changes = CHANGES[name]
+    shared = {**sized(*size), "epochs": None, "batch_size": MODERN.batch_size, "eval_every": 10**9, "save_every": 100}
+    return dataclasses.replace(base, **{**shared, "tokens": n_predictions, "log_every": 25, **changes})
+
+
+def seconds_per_prediction(name: str, corpus: TrainingCorpus, size: tuple[int, int]) -> float:
+    """Measure the processor time of a run's first steps, in a run of their own."""
+    config = recipe(name, 1, size)
+    # One step more: the last line of the log comes after an evaluation, which is not counted.
+    n_steps = N_WARMUP + N_TIMED + 1
+    config = dataclasses.replace(config, tokens=n_steps * config.predictions_per_step, log_every=1)
+    times: list[float] = []
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingProgress):
+            times.append(time.process_time())
+
+    few = dataclasses.replace(corpus, held_out=corpus.held_out[:20])
+    with tempfile.TemporaryDirectory() as folder:
+        run_training(config, few, Path(folder) / "run", {}, report)
+    started, ended = times[N_WARMUP - 1], times[N_WARMUP + N_TIMED - 1]
+    return (ended - started) / (N_TIMED * config.predictions_per_step)
 
 
 def main() -> None:
-    """Train the recipes that are not finished, and print the table."""
+    """Train the runs that are not finished, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="directory for the runs")
     parser.add_argument("texts", metavar="text", nargs="+", type=Path, help="training text")
     parser.add_argument("--held-out", nargs="+", type=Path, required=True, help="validation text")
     parser.add_argument("--vocab", type=Path, default=INCLUDED_VOCABULARY, help="vocabulary file  [default: en-mini's]")
     parser.add_argument(
-        "--words", type=int, default=N_WORDS, help="use the first N words of the vocabulary  [default: 10000]"
+        "--words", type=int, default=30_000, help="use the first N words of the vocabulary  [default: 30000]"
     )
-    parser.add_argument("--steps", type=int, default=300, help="optimizer steps of 48 x 20 positions  [default: 300]")
-    parser.add_argument("--only", help="names of the recipes to train, separated by ;")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--cpu-minutes", type=float, default=8, help="processor time of each run  [default: 8]")
+    length.add_argument("--steps", type=int, help="equal numbers of predictions instead: steps of 48 x 20 positions")
+    parser.add_argument(
+        "--size", default="512/128", help="size of the LSTMs where a setting has none  [default: 512/128]"
+    )
+    parser.add_argument("--only", help="names of the settings to train, separated by ;")
     arguments = parser.parse_args()
 
-    configs = recipes(arguments.steps)
-    names = list(configs) if arguments.only is None else arguments.only.split(";")
+    names = list(CHANGES) if arguments.only is None else arguments.only.split(";")
     vocabulary = Vocabulary(Vocabulary.from_file(arguments.vocab).words[: arguments.words])
     held_out = read_held_out(arguments.held_out, N_HELD_OUT)
     corpus, _, _ = count_corpus(arguments.texts, held_out, vocabulary, None)
-    rows = []
+    hidden_dim, projection_dim = (int(part) for part in arguments.size.split("/"))
+    size, rows = (hidden_dim, projection_dim), []
     for name in names:
-        run = arguments.runs / name.replace(", ", "-").replace(" ", "-")
-
-        def report(content: TrainingReport, name: str = name) -> None:
-            print(f"{name}: {content}", flush=True)
-
-        run_training(configs[name], corpus, run, {"recipe": name}, report)
-        results = load_folder(run / "model").card
-        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-        values = " | ".join(f"{value:.1f}" for value in (*results["held_out_perplexity"], _mean(results)))
-        loss = sum(last["losses"]) / len(last["losses"])
-        rows.append(f"| {name} | {loss:.3f} | {values} |")
+        run = arguments.runs / name.replace(",", "").replace(" ", "-").replace("/", "-")
+        result = run.with_name(f"{run.name}.json")  # with_suffix would cut "Muon-0.02"
+        if not result.exists():
+            result.write_text(json.dumps(train(name, run, corpus, arguments.cpu_minutes, arguments.steps, size)))
+        found = json.loads(result.read_text())
+        values = " | ".join(f"{value:.1f}" for value in found["perplexity"])
+        rows.append(f"| {name} | {found['n_predictions'] / 1e6:.2f} | {found['cpu_seconds'] / 60:.1f} | {values} |")
         print(rows[-1], flush=True)
-    print("\n| recipe | final training loss | held-out perplexity, forward | backward | mean |")
-    print("|---" * 5 + "|", *rows, sep="\n")
+    print("\n| setting | million predictions | processor minutes | perplexity, forward | backward | mean |")
+    print("|---" * 6 + "|", *rows, sep="\n")
 
 
-def _mean(card: dict[str, Any]) -> float:
-    forward, backward = card["held_out_perplexity"]
-    return float((forward * backward) ** 0.5)
+def train(
+    name: str, run: Path, corpus: TrainingCorpus, cpu_minutes: float, n_steps: int | None, size: tuple[int, int]
+) -> dict[str, Any]:
+    """Train with one setting, or resume that run, and return its length, processor time and perplexities."""
+    clock = run.with_name(f"{run.name}.clock.json")  # what earlier calls of this script have spent, and the length
+    if not clock.exists():
+        n_predictions = STEP * (n_steps or 0) or int(60 * cpu_minutes / seconds_per_prediction(name, corpus, size))
+        clock.parent.mkdir(parents=True, exist_ok=True)
+        clock.write_text(json.dumps({"n_predictions": n_predictions, "cpu_seconds": 0.0}))
+    spent = json.loads(clock.read_text())
+    config, started = recipe(name, spent["n_predictions"], size), time.process_time()
+
+    def report(content: TrainingReport) -> None:
+        print(f"{name}: {content}", flush=True)
+        spent_now = spent["cpu_seconds"] + time.process_time() - started
+        clock.write_text(json.dumps({**spent, "cpu_seconds": spent_now}))
+
+    run_training(config, corpus, run, {"recipe": name}, report)
+    forward, backward = load_folder(run / "model").card["held_out_perplexity"]
+    return {
+        **json.loads(clock.read_text()),
+        "perplexity": [forward, backward, (forward * backward) ** 0.5],
+    }
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World, init_distributed
 from elmokit.training.losses import WindowLosses
+from elmokit.training.optimizers import set_learning_rate
 from elmokit.training.plan import config_optimizer
 from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
@@ -73,7 +74,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
     softmax.reset_parameters()
     model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
     losses = WindowLosses(bilm, softmax, 0).train()
-    optimizer = config_optimizer(config, losses.parameters())
+    optimizer = config_optimizer(config, losses)
     state = bilm.zero_state(2 * config.batch_size)
     parts = [
         WindowStream(
@@ -95,7 +96,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
         state = type(state)(hidden, cell)
         both.mean().backward()
         torch.nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
-        optimizer.param_groups[0]["lr"] = config.learning_rate_at(n_predictions / 240)
+        set_learning_rate(optimizer, config.learning_rate_at(n_predictions / 240))
         optimizer.step()
         optimizer.zero_grad()
         n_predictions += 2 * config.predictions_per_step
@@ -105,13 +106,14 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_shards", [1, 3])
-def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("n_shards", "flags"), [(1, ""), (3, "--optimizer muon --ema-decay 0.9")])
+def test_two_processes_of_b_rows_equal_one_of_2b(n_shards: int, flags: str, tmp_path: Path) -> None:
     shards = [tmp_path / f"shard-{index}.txt" for index in range(n_shards)]
     for index, shard in enumerate(shards):
         shard.write_text("".join(f"{line}\n" for line in LINES[index::n_shards]), encoding="utf-8")
     names = [shard.name for shard in shards]
-    ran = torchrun(tmp_path, 2, "train", *names, "--held-out", names[0], "--out", "run", *SETTINGS.split())
+    settings = [*SETTINGS.split(), *flags.split()]
+    ran = torchrun(tmp_path, 2, "train", *names, "--held-out", names[0], "--out", "run", *settings)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("Held-out perplexity") == 1, "only the leading process reports"
     assert "Grad strides" not in ran.stderr, "gradients lie as their weights, so that none is copied"

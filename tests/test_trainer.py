@@ -112,7 +112,12 @@ class Killed(BaseException):
 AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_order=False, scale_loss_by_steps=True)
 
 
-@pytest.mark.parametrize(("n_lines", "config"), [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF)])
+AVERAGED = dataclasses.replace(CONFIG, optimizer="muon", ema_decay=0.9)
+
+
+@pytest.mark.parametrize(
+    ("n_lines", "config"), [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF), (2, AVERAGED), (3, AVERAGED)]
+)
 def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
     n_lines: int, config: TrainingConfig, tmp_path: Path
 ) -> None:
@@ -298,3 +303,13 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("elmokit.training.losses.WindowLosses.forward", full)
     with pytest.raises(TrainingError, match=r"Out of memory with windows of 4 x 5\. Lower .* no checkpoint yet"):
         run_training(tmp_path)
+
+
+def test_the_model_that_is_kept_has_the_averaged_weights(tmp_path: Path) -> None:
+    run_training(tmp_path, dataclasses.replace(AVERAGED, save_every=3))
+    best = load_folder(tmp_path / "model")
+    checkpoint = tmp_path / "checkpoints" / f"step-{best.card['n_steps']:08d}"
+    averaged, trained = (load_folder(checkpoint / name).bilm.state_dict() for name in ("average", "model"))
+    for name, tensor in best.bilm.state_dict().items():
+        assert torch.equal(tensor, averaged[name]), name
+    assert not torch.equal(averaged["directions.0.layers.0.weight"], trained["directions.0.layers.0.weight"])

@@ -13,7 +13,7 @@ from elmokit.bilm import PRESETS, BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import FINAL_RATIO, TrainingConfig
+from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.plan import model_sizes, seconds_per_step, training_plan
 from elmokit.training.throughput import ThroughputMeter
@@ -46,16 +46,19 @@ def test_the_rate_warms_up_then_falls_as_its_schedule_says() -> None:
         assert config.learning_rate_at(0.0) == 0.5 * 1e-2
         assert config.learning_rate_at(0.05) == pytest.approx(0.25)
         assert config.learning_rate_at(0.1) == pytest.approx(0.5)
-    assert cosine.learning_rate_at(0.55) == pytest.approx(0.5 * (FINAL_RATIO + (1 - FINAL_RATIO) / 2))
+    assert cosine.learning_rate_at(0.55) == pytest.approx(0.5 * (CONFIG.final_ratio + (1 - CONFIG.final_ratio) / 2))
     assert [trapezoid.learning_rate_at(share) for share in (0.3, 0.7, 0.75)] == pytest.approx([0.5, 0.5, 0.5])
-    assert trapezoid.learning_rate_at(0.875) == pytest.approx(0.5 * (FINAL_RATIO + (1 - FINAL_RATIO) / 2))
-    assert [config.learning_rate_at(1.0) for config in (cosine, trapezoid)] == pytest.approx([0.5 * FINAL_RATIO] * 2)
+    assert trapezoid.learning_rate_at(0.875) == pytest.approx(0.5 * (CONFIG.final_ratio + (1 - CONFIG.final_ratio) / 2))
+    assert [config.learning_rate_at(1.0) for config in (cosine, trapezoid)] == pytest.approx(
+        [0.5 * CONFIG.final_ratio] * 2
+    )
     assert constant.learning_rate_at(1.0) == 0.5
+    assert dataclasses.replace(trapezoid, final_ratio=0.0).learning_rate_at(1.0) == 0.0
     shares = [share / 50 for share in range(5, 51)]
     assert all(cosine.learning_rate_at(one) >= cosine.learning_rate_at(other) for one, other in pairwise(shares))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad", "muon"])
 def test_timing_a_step_changes_no_weight_and_no_random_state(optimizer: str, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, optimizer=optimizer, model=dataclasses.replace(CONFIG.model, dropout=0.5))  # type: ignore[arg-type]
     losses, window = losses_and_window(tmp_path, config)

@@ -11,14 +11,13 @@ from elmokit.config import check_at_least, check_choice, check_not_negative, che
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig
 
-FINAL_RATIO = 0.05  # a falling schedule ends at this ratio of the peak learning rate
 MAX_SEED = 2**32 - 1  # each process derives a larger one from it, which must fit into 64 bits
 LENGTHS = ("epochs", "tokens", "hours")
 """The settings that say how long to train; at most one of them is given."""
 MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "patience", "tensorboard"})
 """Settings that may differ between a run and its resumption."""
 CHOICES = {
-    "optimizer": ("adam", "adamw", "adagrad"),
+    "optimizer": ("adam", "adamw", "adagrad", "muon"),
     "schedule": ("cosine", "trapezoid", "constant"),
     "precision": ("float32", "bfloat16"),
 }
@@ -62,10 +61,16 @@ class TrainingConfig:
         "Number of words that the sampled softmax draws for each window. 0 trains with the full softmax.",
         "Optimization",
     )
-    optimizer: Literal["adam", "adamw", "adagrad"] = setting(
-        "adam", "Optimizer. adagrad behaves as in TensorFlow and bilm-tf.", "Optimization"
+    optimizer: Literal["adam", "adamw", "adagrad", "muon"] = setting(
+        "adam",
+        "Optimizer. muon orthogonalizes the steps of the matrices of LSTM, highway layers and projections, and trains "
+        "the rest with Adam. adagrad behaves as in TensorFlow and bilm-tf.",
+        "Optimization",
     )
     learning_rate: float = setting(5e-3, "Peak learning rate.", "Optimization")
+    matrix_learning_rate: float = setting(
+        0.02, "Peak learning rate of the matrices that muon orthogonalizes; the schedule is the same.", "Optimization"
+    )
     weight_decay: float = setting(0.0, "Decoupled weight decay (adamw only).", "Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
         "cosine",
@@ -78,6 +83,9 @@ class TrainingConfig:
     decay_ratio: float = setting(
         0.2, "Fraction of the training, at its end, over which the trapezoid schedule decays.", "Optimization"
     )
+    final_ratio: float = setting(
+        0.05, "Ratio of the peak learning rate at which the cosine and trapezoid schedules end.", "Optimization"
+    )
     max_grad_norm: float = setting(1.0, "Clip the global norm of the gradient to this value.", "Optimization")
     scale_loss_by_steps: bool = setting(
         False,
@@ -86,6 +94,12 @@ class TrainingConfig:
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "Data type of matrix products. Weights, LSTM state and sums are always float32.", "Optimization"
+    )
+    ema_decay: float = setting(
+        0.0,
+        "Evaluate and keep an exponential moving average of the weights, of which each step leaves this fraction, such "
+        "as 0.999. 0 evaluates the weights themselves.",
+        "Optimization",
     )
     frozen_layers: tuple[int, ...] = setting(
         (), "Layers to freeze, such as 0,1. Layer 0 is the token layer; LSTM layers count from 1.", "Frozen weights"
@@ -109,7 +123,7 @@ class TrainingConfig:
         check_not_negative("weight_decay", self.weight_decay)
         if self.seed > MAX_SEED:
             raise ConfigError(f"seed is {self.seed}; it must be at most {MAX_SEED}.")
-        for name in ("learning_rate", "max_grad_norm", *LENGTHS):
+        for name in ("learning_rate", "matrix_learning_rate", "max_grad_norm", *LENGTHS):
             check_positive(name, getattr(self, name))
         if not (0 <= self.warmup_ratio < 1 and 0 <= self.decay_ratio < 1 and self.warmup_ratio + self.decay_ratio <= 1):
             raise ConfigError(
@@ -118,6 +132,10 @@ class TrainingConfig:
             )
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
+        if not 0 <= self.ema_decay < 1:
+            raise ConfigError(f"ema_decay is {self.ema_decay}; it must be at least 0 and below 1.")
+        if not 0 <= self.final_ratio <= 1:
+            raise ConfigError(f"final_ratio is {self.final_ratio}; it must be between 0 and 1.")
         if self.weight_decay and self.optimizer != "adamw":
             raise ConfigError(f"weight_decay needs the optimizer adamw, and the optimizer is {self.optimizer}.")
         if self.n_samples and self.softmax.kind == "adaptive":
@@ -138,7 +156,7 @@ class TrainingConfig:
     def learning_rate_at(self, fraction: float) -> float:
         """Return the learning rate after a fraction of the training, from 0 to 1.
 
-        The warmup is linear from 1 % of the peak. The two falling schedules end at 5 % of it.
+        The warmup is linear from 1 % of the peak. The two falling schedules end at ``final_ratio`` of it.
         """
         if fraction < self.warmup_ratio:
             return self.learning_rate * max(fraction / self.warmup_ratio, 1e-2)
@@ -149,7 +167,7 @@ class TrainingConfig:
             height = 0.5 * (1 + math.cos(math.pi * min(1.0, decayed)))
         else:
             height = 1.0 if fraction < 1 - self.decay_ratio else max(0.0, 1 - fraction) / self.decay_ratio
-        return self.learning_rate * (FINAL_RATIO + (1 - FINAL_RATIO) * height)
+        return self.learning_rate * (self.final_ratio + (1 - self.final_ratio) * height)
 
 
 RECIPES: dict[str, TrainingConfig] = {

@@ -49,6 +49,7 @@ from elmokit.training.state import (
     save_checkpoint,
 )
 from elmokit.training.throughput import ThroughputMeter
+from elmokit.training.weight_average import WeightAverage
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
@@ -326,6 +327,8 @@ class _TrainingLoop:
         state.optimizer.step()
         state.optimizer.zero_grad()
         counters.n_steps += 1
+        if state.average is not None:
+            state.average.update(state.model, counters.n_steps)
         counters.n_predictions += config.predictions_per_step * self.world.size
         return norm
 
@@ -366,7 +369,7 @@ class _TrainingLoop:
                     "held_out": asdict(result),
                     "held_out_perplexity": list(result.per_direction),
                 }
-                best = dataclasses.replace(state.model, card={**card, **results})
+                best = dataclasses.replace(state.evaluated_model, card={**card, **results})
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
                 save_folder(best, self.run / RUN_MODEL, overwrite=True)
         return result
@@ -376,7 +379,9 @@ class _TrainingLoop:
         held_out = self.corpus.held_out
         result: Perplexity = self.world.on_main_process(
             # The same start as in training, where each row continues its text.
-            lambda: perplexity(self.state.model, held_out, "stateful", n_rows=min(HELD_OUT_ROWS, len(held_out)))
+            lambda: perplexity(
+                self.state.evaluated_model, held_out, "stateful", n_rows=min(HELD_OUT_ROWS, len(held_out))
+            )
         )
         return result
 
@@ -405,9 +410,10 @@ def _build_state(
     softmax.to(device)
     losses = WindowLosses(model.bilm, softmax, min(config.n_samples, len(vocabulary)))
     _freeze(config, losses)
-    optimizer = config_optimizer(config, [value for value in losses.parameters() if value.requires_grad])
+    optimizer = config_optimizer(config, losses)
     lstm_state = model.bilm.zero_state(config.batch_size)
-    return TrainingState(model, losses, optimizer, lstm_state, _stream(config, corpus, model, world))
+    average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
+    return TrainingState(model, losses, optimizer, lstm_state, _stream(config, corpus, model, world), average)
 
 
 def _stream(config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiLM, world: World) -> WindowStream:

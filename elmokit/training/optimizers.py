@@ -13,8 +13,12 @@ SLOTS: dict[str, dict[str, float]] = {
     "adam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
     "adamw": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
     "adagrad": {"sum": 1.0},
+    "muon": {"momentum": 0.0, "exp_avg": 0.0, "exp_avg_sq": 0.0},
 }
-"""What an optimizer of a biLM training keeps for each weight: PyTorch's names, and the initial values."""
+"""What an optimizer of a biLM training keeps for each weight: PyTorch's names, and the initial values.
+
+Muon keeps the momentum of matrices and Adam's two means of the other weights.
+"""
 
 
 def build_optimizer(
@@ -63,9 +67,9 @@ def build_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the learning rate of all parameters."""
+    """Set the learning rate of all parameters; groups with an ``lr_ratio`` get that multiple of it."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get("lr_ratio", 1.0)
 
 
 def clip_gradients(

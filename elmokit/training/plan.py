@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import torch
-from torch.nn import Parameter
 
 from elmokit.bilm import BiLMConfig, BiLMState
 from elmokit.nn.kernels.backends import native_library_for
@@ -14,6 +12,7 @@ from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.windows import Window
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
+from elmokit.training.muon import Muon, matrix_blocks
 from elmokit.training.optimizers import SLOTS, build_optimizer, clip_gradients, set_learning_rate
 from elmokit.training.reports import ModelSizes, TrainingPlan
 
@@ -21,8 +20,12 @@ N_TIMED = 2
 TYPICAL_CHARS = 24  # columns of a batch of tokens: most are short, and empty columns are left out
 
 
-def config_optimizer(config: TrainingConfig, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer of a config."""
+def config_optimizer(config: TrainingConfig, losses: WindowLosses) -> torch.optim.Optimizer:
+    """Build the optimizer of a config for the parameters that are trained."""
+    parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
+    if config.optimizer == "muon":
+        blocks = matrix_blocks(losses.bilm)
+        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True)
     return build_optimizer(
         config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
@@ -64,7 +67,7 @@ def seconds_per_step(
             wait()
     window_seconds, update_seconds = (time.perf_counter() - started) / N_TIMED, 0.0
     if with_update:
-        optimizer = config_optimizer(config, trained)
+        optimizer = config_optimizer(config, losses)
         set_learning_rate(optimizer, 0.0)  # it does all its work, and changes nothing
         # The first update allocates the optimizer's slots; only the second is timed.
         for _ in range(2):

@@ -1,8 +1,9 @@
 """The state of a biLM training, and how it is saved to a checkpoint and restored from one.
 
-A checkpoint is a directory ``checkpoints/step-N`` with ``model/`` (which opens like any other model),
-``optimizer.safetensors``, ``state.safetensors`` (LSTM state, random states) and ``progress.json`` (counters, positions
-in the corpus). Where several processes train, the LSTM state holds the rows of all of them, in the order of ranks.
+A checkpoint is a directory ``checkpoints/step-N`` with ``model/`` (which opens like any other model), ``average/`` (the
+same with averaged weights, if the settings ask for them), ``optimizer.safetensors``, ``state.safetensors`` (LSTM state,
+random states) and ``progress.json`` (counters, positions in the corpus). Where several processes train, the LSTM state
+holds the rows of all of them, in the order of ranks.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from elmokit.training.checkpoint import (
 )
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
+from elmokit.training.weight_average import WeightAverage
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 
@@ -62,7 +64,14 @@ class TrainingState:
     optimizer: torch.optim.Optimizer
     lstm_state: BiLMState
     stream: WindowStream
+    average: WeightAverage | None = None
+    """The moving average of the weights, if the settings ask for one."""
     counters: TrainingCounters = field(default_factory=TrainingCounters)
+
+    @property
+    def evaluated_model(self) -> PretrainedBiLM:
+        """The model that is evaluated and kept: with averaged weights, if there is an average."""
+        return self.model if self.average is None else self.average.model
 
     @property
     def device(self) -> torch.device:
@@ -112,6 +121,8 @@ def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
     slots = optimizer_tensors(state.optimizer, state.trained_parameters())
     with write_checkpoint(path, progress, {"optimizer": slots, "state": tensors}) as folder:
         save_folder(state.model, folder / "model")
+        if state.average is not None:
+            save_folder(state.average.model, folder / "average")
     # After the new one is complete, so that there is always one to resume from.
     for old in checkpoints(run)[:-N_KEPT]:
         shutil.rmtree(old)
@@ -145,6 +156,8 @@ def restore_checkpoint(state: TrainingState, path: Path, world: World) -> str | 
 
 def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     restore_optimizer(state.optimizer, state.trained_parameters(), read_tensors(path, "optimizer"))
+    if state.average is not None:
+        state.average.restore(load_folder(path / "average"))
     progress = read_progress(path)
     state.counters = TrainingCounters(**progress["counters"])
     tensors = read_tensors(path, "state")

@@ -1,0 +1,135 @@
+"""Muon: steps of equal size in all directions of a weight matrix, and Adam for everything else.
+
+Muon (Jordan et al. 2024) replaces the running mean of a matrix's gradients, ``U S V^T``, by ``U V^T``: all singular
+values become about 1, so that directions with small gradients are learned as fast as those with large ones.
+Newton-Schulz iterations compute this from matrix products alone. Embeddings, the softmax, convolutions and biases are
+not matrices in this sense, because a step uses only some of their rows, or each number has a meaning of its own: Adam
+trains them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmokit.nn.char_cnn import CharCNN, Highway
+from elmokit.nn.lstm import ProjectedLSTM
+
+MOMENTUM = 0.95
+# Jordan's quintic: it brings singular values between 0.01 and 1 to between 0.7 and 1.2 in five iterations. The exact
+# value 1 would need many more, and training does not profit from it.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+N_ITERATIONS = 5
+EPSILON = 1e-7
+
+Blocks = tuple[int, int]
+"""How many blocks of equal size a weight has along its rows and its columns."""
+
+
+def matrix_blocks(module: nn.Module) -> dict[Tensor, Blocks]:
+    """Return the matrices inside a module that Muon trains, and the blocks of which each consists.
+
+    An LSTM keeps eight matrices in one weight: those of its four gates, each for the input and for the state. They are
+    orthogonalized one by one, because their gradients differ in size. In one matrix, the largest would leave little of
+    the others.
+    """
+    blocks: dict[Tensor, Blocks] = {}
+    for part in module.modules():
+        if isinstance(part, ProjectedLSTM):
+            blocks[part.weight] = (4, 2 if part.input_dim == part.projection_dim else 1)
+            if part.projection is not None:
+                blocks[part.projection] = (1, 1)
+        elif isinstance(part, Highway):
+            blocks |= {linear.weight: (1, 1) for linear in (part.transform, part.gate)}
+        elif isinstance(part, CharCNN) and part.projection is not None:
+            blocks[part.projection.weight] = (1, 1)
+    return blocks
+
+
+class Muon(torch.optim.Adam):
+    """Muon for some weight matrices and Adam for the other parameters.
+
+    Args:
+        parameters: What to train.
+        blocks: The matrices among them, as :func:`matrix_blocks` returns them.
+        lr: Learning rate of Adam.
+        matrix_lr: Learning rate of the matrices. ``set_learning_rate`` scales both.
+        fused: Use PyTorch's fused kernel for Adam.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        blocks: Mapping[Tensor, Blocks],
+        lr: float,
+        matrix_lr: float,
+        fused: bool,
+    ) -> None:
+        trained = list(parameters)
+        matrices = [parameter for parameter in trained if parameter in blocks]
+        groups: list[dict[str, Any]] = [
+            {"params": [parameter for parameter in trained if parameter not in blocks]},
+            {"params": matrices, "lr": matrix_lr, "lr_ratio": matrix_lr / lr},
+        ]
+        super().__init__([group for group in groups if group["params"]], lr=lr, fused=fused or None)
+        self._blocks = {parameter: blocks[parameter] for parameter in matrices}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take a step."""
+        gradients = {parameter: parameter.grad for parameter in self._blocks}
+        for group in self.param_groups:
+            self._step_matrices([one for one in group["params"] if one in self._blocks], group["lr"])
+        for parameter in gradients:
+            parameter.grad = None  # Adam skips parameters without a gradient
+        loss = super().step(closure)
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+        return loss  # type: ignore[no-any-return]
+
+    def _step_matrices(self, parameters: list[Tensor], learning_rate: float) -> None:
+        # Blocks of one shape are orthogonalized in one batch: the products of single blocks are small.
+        by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+        for parameter in parameters:
+            if (gradient := parameter.grad) is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+            momentum: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+            update = gradient.lerp(momentum, MOMENTUM)  # Nesterov's
+            for block, part in zip(
+                _split(parameter, self._blocks[parameter]), _split(update, self._blocks[parameter]), strict=True
+            ):
+                # Wide blocks: the iterations multiply squares of the number of rows.
+                wide = part if part.shape[0] <= part.shape[1] else part.T
+                by_shape.setdefault((wide.shape[0], wide.shape[1]), []).append((block, wide))
+        for pairs in by_shape.values():
+            orthogonal = orthogonalize(torch.stack([wide for _, wide in pairs]))
+            for (block, _), new in zip(pairs, orthogonal, strict=True):
+                n_rows, n_columns = block.shape
+                scale = max(1.0, n_rows / n_columns) ** 0.5  # Jordan's: equal effect on the outputs of any shape
+                block.add_(new if block.shape == new.shape else new.T, alpha=-learning_rate * scale)
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Replace the singular values of matrices by numbers around 1.
+
+    Args:
+        matrices: ``(matrices, rows, columns)``, with at most as many rows as columns.
+    """
+    a, b, c = COEFFICIENTS
+    result: Tensor = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + EPSILON)  # no singular value above 1
+    for _ in range(N_ITERATIONS):
+        square = result @ result.mT
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        result = torch.baddbmm(result, polynomial, result, beta=a)
+    return result
+
+
+def _split(weight: Tensor, blocks: Blocks) -> list[Tensor]:
+    """Split a weight into its blocks, as views."""
+    return [block for rows in weight.chunk(blocks[0]) for block in rows.chunk(blocks[1], dim=1)]
