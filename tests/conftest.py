@@ -15,6 +15,7 @@ from hypothesis import settings
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.probes import linear
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.weights import fetch
 from elmokit.weights.model import PretrainedBiLM
@@ -80,6 +81,12 @@ def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: flo
     return PretrainedBiLM(
         bilm.eval(), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS), card={"note": "random"}
     )
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let classifiers of a few written words take fewer steps than those of real data."""
+    monkeypatch.setattr(linear, "MIN_STEPS", 60)
 
 
 @pytest.fixture

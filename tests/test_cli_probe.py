@@ -13,6 +13,8 @@ from tests.conftest import random_model
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 from tests.helpers.shell import Shell
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -91,6 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "page",
     [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in PAGES],
 )
+@pytest.mark.usefixtures("short_probes")
 def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.parent.name == "integrations" and page.stem != "index":
         need_host(page.stem)

@@ -12,6 +12,8 @@ from elmokit.probes.pos import PosRow, probe_pos
 from elmokit.probes.tagged import TaggedSentence
 from elmokit.weights.model import PretrainedBiLM
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
 TRAIN = [
     TaggedSentence(["the", "cat", "sat", "."], ["DET", "NOUN", "VERB", "PUNCT"]),
     TaggedSentence(["the", "dog", "ran", "on"], ["DET", "NOUN", "VERB", None]),

@@ -16,6 +16,8 @@ from tests.conftest import random_model
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 from tests.helpers.shell import Shell
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
 STORIES = Path(__file__).parents[1] / "examples" / "evaluation" / "natural-stories"
 
 
