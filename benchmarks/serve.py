@@ -138,7 +138,16 @@ class Server:
     """``elmokit serve`` in a process of its own, with one thread for computing."""
 
     def __init__(self, model: str | None, *options: str) -> None:
-        command = [sys.executable, "-m", "elmokit", "serve", *([model] if model else []), "--port", "0", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "elmokit",
+            "serve",
+            *(["--model", model] if model else []),
+            "--port",
+            "0",
+            *options,
+        ]
         self.process = subprocess.Popen(
             [*command, "--threads", "1"], stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )

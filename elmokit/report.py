@@ -55,7 +55,8 @@ from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
 from elmokit.speed import processor_name
 from elmokit.text.tokenize import treebank_tokenizer
 from elmokit.weights.describe import describe
-from elmokit.weights.open import DEFAULT_MODEL, open_model
+from elmokit.weights.listing import DEFAULT_MODEL
+from elmokit.weights.open import open_model
 
 FACTS = "results.json"
 POS_SEEDS = 3
@@ -239,7 +240,7 @@ def _markdown(
     card = {key: value for key, value in model["card"].items() if isinstance(value, str) and key != "name"}
     known = {key: value for key, value in model.items() if key not in ("path", "card") and value}
     shown = [[key, " ".join(str(value).split())] for key, value in (known | card).items()]
-    call = f"elmokit evaluate all {name} --data DIR --report {report.name}"
+    call = f"elmokit evaluate all --model {name} --data DIR --report {report.name}"
     for chosen in only:
         call += f" --only {chosen}"
     lines = [f"# Evaluation of {name}", "", f"Made by `{call}`.", ""]

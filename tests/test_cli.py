@@ -82,18 +82,18 @@ def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untype
 def test_convert_stores_a_calibrated_initial_state(shell) -> None:  # type: ignore[no-untyped-def]
     assert shell("convert", "model", "warm", "--calibrate", "text.txt").code == 0
     assert open_model("warm").initial_state is not None
-    assert "stored with the model" in shell("info", "warm").out
+    assert "stored with the model" in shell("info", "--model", "warm").out
 
 
 def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-def]
     shell("convert", "model", "weights.hdf5")
-    ours, theirs = shell("info", "model").out, shell("info", "weights.hdf5").out
+    ours, theirs = shell("info", "--model", "model").out, shell("info", "--model", "weights.hdf5").out
     assert "format            elmokit" in ours
     assert "format            bilm-tf" in theirs
     for line in ("hidden 64, projection 32, vectors 64", "filters 8x1 16x2 32x3, relu, 1 highway"):
         assert line in ours
         assert line in theirs
-    facts = json.loads(shell("info", "model", "--json").out)
+    facts = json.loads(shell("info", "--model", "model", "--json").out)
     assert facts["parameters"] == f"{random_model().bilm.n_parameters:,}"
     assert facts["card"] == {"note": "random"}
 
@@ -209,9 +209,9 @@ BAD_CALLS = {
     "Layer 5 does not exist": ["embed", "text.txt", "out.hdf5", "--model", "model", "--layers", "5"],
     "line 1: not UTF-8": ["embed", "latin.txt", "out.hdf5", "--model", "model"],
     "Cannot write to text.txt/out.hdf5": ["embed", "text.txt", "text.txt/out.hdf5", "--model", "model"],
-    "is not a model that elmokit can open": ["info", "text.txt"],
-    "not a readable HDF5 file": ["info", "broken.hdf5"],
-    "There is no options file": ["info", "lonely.hdf5"],
+    "is not a model that elmokit can open": ["info", "--model", "text.txt"],
+    "not a readable HDF5 file": ["info", "--model", "broken.hdf5"],
+    "There is no options file": ["info", "--model", "lonely.hdf5"],
     "No such option '--modle'": ["embed", "text.txt", "out.hdf5", "--modle", "model"],
     "Missing argument 'TEXT'": ["embed"],
     "No such command 'embde'. Did you mean 'embed'?": ["embde"],
@@ -264,7 +264,7 @@ WRITING_CALLS = [
     ["convert", "model", "OUT.hdf5"],
     ["vocab", "text.txt", "OUT.txt"],
     ["train", "text.txt", "--held-out", "text.txt", "--preset", "tiny", "--out", "OUT"],
-    ["finetune", "model", "text.txt", "--held-out", "text.txt", "--out", "OUT"],
+    ["finetune", "text.txt", "--model", "model", "--held-out", "text.txt", "--out", "OUT"],
     ["evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "OUT.tsv"],
     ["neighbours", "index", "text.txt", "OUT", "--model", "model"],
     ["evaluate", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],

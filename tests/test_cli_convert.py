@@ -57,7 +57,9 @@ def test_a_run_converts_to_a_folder_with_all_that_was_trained(shell, kind: str) 
         for name in ("run", "ours")
     ]
     assert facts[0]["perplexity"]["forward"] == pytest.approx(facts[1]["perplexity"]["forward"], rel=1e-2)
-    ran = shell("finetune", "ours", "text.txt", "--held-out", "text.txt", "--run", "more", "--tokens", "20", *SMALL)
+    ran = shell(
+        "finetune", "text.txt", "--model", "ours", "--held-out", "text.txt", "--run", "more", "--tokens", "20", *SMALL
+    )
     assert ran.code == 0, ran.err
     assert open_model("more").card["initial"]["card"] == after.card
 

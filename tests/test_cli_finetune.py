@@ -69,7 +69,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     model.initial_state = model.bilm.zero_state(1)
     save_model(model, Path("model"))
     texts = ("new.txt", "--held-out", "held.txt", "--old-text", "old.txt")
-    ran = shell("finetune", "model", *texts, "--run", "run", *QUICK)
+    ran = shell("finetune", *texts, "--model", "model", "--run", "run", *QUICK)
     assert ran.code == 0, ran.err
     assert fell("run")
     tuned = open_model("run")
@@ -88,12 +88,24 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     assert card["initial"] == {"source": "model", "card": {"note": "random"}}
     assert card["train"]["learning_rate"] == 0.02
     assert card["corpus"]["n_tokens"] == len(NEW_TEXT.split())
-    assert card["command"].startswith("elmokit finetune model new.txt")
+    assert card["command"].startswith("elmokit finetune new.txt")
 
 
 def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("earlier/model"))
-    ran = shell("finetune", "earlier", "new.txt", "--held-out", "held.txt", "--run", "run", "--max-words", "9", *QUICK)
+    ran = shell(
+        "finetune",
+        "new.txt",
+        "--model",
+        "earlier",
+        "--held-out",
+        "held.txt",
+        "--run",
+        "run",
+        "--max-words",
+        "9",
+        *QUICK,
+    )
     assert ran.code == 0, ran.err
     assert fell("run")
     vocabulary = open_model("run").vocabulary
@@ -101,7 +113,17 @@ def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ig
     assert vocabulary.words == ["<S>", "</S>", "<UNK>", ".", "the", "zebra", "a", "on", "ran"]
     Path("again.txt").write_text("\n".join(vocabulary.words) + "\n")
     ran = shell(
-        "finetune", "run", "new.txt", "--held-out", "held.txt", "--run", "b", "--vocabulary", "again.txt", *QUICK
+        "finetune",
+        "new.txt",
+        "--model",
+        "run",
+        "--held-out",
+        "held.txt",
+        "--run",
+        "b",
+        "--vocabulary",
+        "again.txt",
+        *QUICK,
     )
     assert ran.code == 0, ran.err
     np.testing.assert_allclose(perplexities("b")["held-out"]["before"], perplexities("run")["held-out"]["after"])
@@ -114,7 +136,9 @@ def test_a_runs_model_over_the_words_of_the_new_text(shell) -> None:  # type: ig
 )
 def test_from_a_checkpoint_of_bilm_tf(shell, config: BiLMConfig, tied: bool) -> None:  # type: ignore[no-untyped-def]
     trace_b.write_checkpoint(Path("ckpt"), config, tied)
-    ran = shell("finetune", "ckpt", "new.txt", "--held-out", "held.txt", "--run", "run", "--max-words", "12", *QUICK)
+    ran = shell(
+        "finetune", "new.txt", "--model", "ckpt", "--held-out", "held.txt", "--run", "run", "--max-words", "12", *QUICK
+    )
     assert ran.code == 0, ran.err
     assert fell("run")
     tuned = open_model("run")
@@ -128,7 +152,7 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> 
     trace_b.write_checkpoint(Path("ckpt"), trace_b.CHARS)
     checkpoint = open_model("ckpt")
     save_model(checkpoint, Path("ckpt/dump_weights.hdf5"))
-    ran = shell("finetune", "ckpt", "new.txt", "--held-out", "held.txt", "--run", "run", *QUICK)
+    ran = shell("finetune", "new.txt", "--model", "ckpt", "--held-out", "held.txt", "--run", "run", *QUICK)
     assert ran.code == 0, ran.err
     assert "The softmax over 11 words is the model's own" in ran.err
     assert shell("convert", "ckpt", "ours").code == 0
@@ -142,7 +166,7 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> 
 def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("their_weights.hdf5"))
     arguments = ("new.txt", "--held-out", "held.txt", "--run", "run", "--freeze-softmax", *QUICK)
-    ran = shell("finetune", "their_weights.hdf5", *arguments)
+    ran = shell("finetune", *arguments, "--model", "their_weights.hdf5")
     assert (ran.code, Path("run").exists()) == (2, False)
     assert "has no softmax, and freeze_softmax would freeze random weights" in ran.err
     assert "Counting" not in ran.err
@@ -156,7 +180,9 @@ def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  #
     save_model(random_model(config), Path("their_weights.hdf5"))
     if kind == "beside a vocabulary":  # a list for another purpose: one need not predict all of its words
         Path("vocab.txt").write_text("<S>\n</S>\n<UNK>\nunseen\n")
-    ran = shell("finetune", "their_weights.hdf5", "new.txt", "--held-out", "held.txt", "--run", "run", *LONGER)
+    ran = shell(
+        "finetune", "new.txt", "--model", "their_weights.hdf5", "--held-out", "held.txt", "--run", "run", *LONGER
+    )
     assert ran.code == 0, ran.err
     assert fell("run")
     tuned = open_model("run")
@@ -168,12 +194,12 @@ def test_from_a_published_file_that_has_no_softmax(shell, kind: str) -> None:  #
 @pytest.mark.slow
 def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: Path, bilm_tf_run: Path) -> None:  # type: ignore[no-untyped-def]
     golden = bilm_tf_fixture
-    arguments = (str(golden / "lm_weights.hdf5"), "new.txt", "--held-out", "held.txt")
+    arguments = ("new.txt", "--model", str(golden / "lm_weights.hdf5"), "--held-out", "held.txt")
     ran = shell("finetune", *arguments, "--run", "run", *QUICK)
     assert ran.code == 0, ran.err
     assert fell("run", times=0.9)
     run = bilm_tf_run
-    ran = shell("finetune", str(run), "new.txt", "--held-out", "held.txt", "--run", "run2", *LONGER)
+    ran = shell("finetune", "new.txt", "--model", str(run), "--held-out", "held.txt", "--run", "run2", *LONGER)
     assert ran.code == 0, ran.err
     assert "is the model's own" in ran.err  # the checkpoint's: the HDF5 file beside it has none
     assert fell("run2", times=0.9)
@@ -182,7 +208,7 @@ def test_from_the_published_files_of_bilm_tfs_own_tests(shell, bilm_tf_fixture: 
 @pytest.mark.slow
 def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def]
     toy_model().write(Path("zh"))
-    ran = shell("finetune", "zh", "new.txt", "--held-out", "held.txt", "--run", "run", *LONGER)
+    ran = shell("finetune", "new.txt", "--model", "zh", "--held-out", "held.txt", "--run", "run", *LONGER)
     assert ran.code == 0, ran.err
     assert fell("run", times=0.97), perplexities("run")  # 4 numbers a word, clipped at 0.5
     assert open_model("run").lexicon == open_model("zh").lexicon
@@ -191,7 +217,7 @@ def test_from_elmo_for_many_langs(shell) -> None:  # type: ignore[no-untyped-def
 @pytest.mark.slow
 def test_frozen_layers_keep_their_weights_and_the_others_do_not(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
-    arguments = ("finetune", "model", "new.txt", "--held-out", "held.txt", *QUICK)
+    arguments = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", *QUICK)
     assert shell(*arguments, "--run", "all").code == 0
     assert changed("all") == set(weights(open_model("all"))) - {"nothing"}
     assert shell(*arguments, "--run", "top", "--frozen-layers", "0,1").code == 0
@@ -208,7 +234,7 @@ def test_training_that_only_harms_stops_early_and_leaves_the_model_as_it_was(she
     save_model(random_model(), Path("model"))
     texts = ("new.txt", "--held-out", "old.txt", "--learning-rate", "3")
     settings = (*SMALL, "--epochs", "100", "--eval-every", "2", "--patience", "3", "--warmup-ratio", "0")
-    ran = shell("finetune", "model", *texts, "--run", "run", *settings)
+    ran = shell("finetune", *texts, "--model", "model", "--run", "run", *settings)
     assert ran.code == 0, ran.err
     assert "Training did not improve the model; the original weights were kept." in ran.out
     assert changed("run") == set()
@@ -225,7 +251,7 @@ def test_a_config_file_goes_under_the_flags(shell) -> None:  # type: ignore[no-u
         "learning_rate = 0.5\ntokens = 100\nfrozen_layers = [0, 1]\n"
         '[model]\ndropout = 0.25\n[softmax]\nkind = "adaptive"\ncutoffs = [6]\n'
     )
-    arguments = ("finetune", "model", "new.txt", "--held-out", "held.txt", "--config", "f.toml")
+    arguments = ("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--config", "f.toml")
     ran = shell(*arguments, "--run", "run", *SMALL, "--learning-rate", "0.01")
     assert ran.code == 0, ran.err
     config = json.loads(Path("run/settings.json").read_text())["config"]
@@ -258,7 +284,17 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_
         "--log-every",
         "1",
     )
-    arguments = ["finetune", "model", "new.txt", "--held-out", "held.txt", "--old-text", "old.txt", *settings]
+    arguments = [
+        "finetune",
+        "new.txt",
+        "--model",
+        "model",
+        "--held-out",
+        "held.txt",
+        "--old-text",
+        "old.txt",
+        *settings,
+    ]
     assert shell(*arguments, "--run", "straight").code == 0
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", KILLED, *arguments, "--run", "killed"], env=environment) as process:
@@ -293,7 +329,9 @@ def _no_words(folder: Path) -> None:
         (("model", "empty.txt"), "empty.txt contains no sentence"),
         (("model", "none.txt"), "No file matches 'none.txt'."),
         (("model", "new.txt", "--old-text", "empty.txt"), "empty.txt contains no sentence"),
-        (("model",), "Give the text to train on"),
+        (("model",), "There is no text to train on"),
+        (("model", "model"), "model is a model, but the arguments are texts. Pass the model with --model model."),
+        (("model", "en-mini"), "en-mini is a model, but the arguments are texts."),
         (("model", "short.txt"), "The corpus has 1 sentences, but a batch reads 4 in parallel. Lower batch_size"),
         (("words.hdf5", "new.txt"), "reads words and has no vocabulary. Put its vocab.txt next to the weights."),
         (("nowhere", "new.txt"), "No model found for 'nowhere'"),
@@ -318,7 +356,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(
     Path("bad.toml").write_text("learning_rat = 0.1\n")
     if arguments[0] == "words.hdf5":
         _no_words(folder)
-    ran: CommandResult = shell("finetune", "--held-out", "held.txt", "--run", "run", *SMALL, *arguments)
+    ran: CommandResult = shell("finetune", "--held-out", "held.txt", "--run", "run", *SMALL, "--model", *arguments)
     assert ran.code == 2
     assert message in ran.err
     assert ran.err.splitlines()[-1].startswith("elmokit: ")
@@ -329,7 +367,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(
 def test_a_run_that_stands_there_is_not_touched(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     Path("run").mkdir()
-    ran = shell("finetune", "model", "new.txt", "--held-out", "held.txt", "--run", "run", *SMALL)
+    ran = shell("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)
     assert (ran.code, list(Path("run").iterdir())) == (2, [])
     assert "run already exists. Resume the run there (elmokit train --resume run)" in ran.err
 
@@ -339,7 +377,7 @@ def test_words_without_unk_are_no_vocabulary_to_predict(shell) -> None:  # type:
     config = dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words))
     save_model(random_model(config), Path("words.hdf5"))
     Path("words_vocab.txt").write_text("\n".join(words) + "\n")
-    arguments = ("finetune", "words.hdf5", "new.txt", "--held-out", "held.txt", "--run", "run", *QUICK)
+    arguments = ("finetune", "new.txt", "--model", "words.hdf5", "--held-out", "held.txt", "--run", "run", *QUICK)
     ran = shell(*arguments)
     assert ran.code == 2
     assert "not a valid vocabulary" in ran.err

@@ -183,7 +183,8 @@ BAD_CALLS = {
     "give one of them": (*START, "--vocabulary", "text.txt", "--max-words", "9"),
     "Give only one of epochs, tokens or hours": (*START, "--epochs", "1", "--hours", "1"),
     "Give a new directory with --out, or a run": START[:4],
-    "Give the text to train on, and held-out text": ("train", "corpus.txt", "--out", "run"),
+    "There is no held-out text. Pass text that is not trained on": ("train", "corpus.txt", "--out", "run"),
+    "There is no text to train on": ("train", "--held-out", "text.txt", "--out", "run"),
     "model already exists": (*START[:4], "--out", "model"),
     "nothing does not exist": ("train", "--resume", "nothing"),
     "unknown key 'batchsize'. Did you mean 'batch_size'?": (*START, "--config", "typo.toml"),
@@ -232,7 +233,10 @@ def test_bad_input_is_one_line_and_leaves_no_run_behind(shell, corpus: Path, mes
 @pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--hours", "1"), ("--config", "typo")])
 def test_settings_are_checked_before_the_text_is_counted(shell, corpus: Path, flags: list[str]) -> None:  # type: ignore[no-untyped-def]
     Path("typo").write_text("batchsize = 3\n")
-    for command in (START, ("finetune", "en-mini", "corpus.txt", "--held-out", "corpus.txt", "--out", "run")):
+    for command in (
+        START,
+        ("finetune", "corpus.txt", "--model", "en-mini", "--held-out", "corpus.txt", "--out", "run"),
+    ):
         ran = shell(*command, *flags)
         assert ran.code == 2
         assert "Counting" not in ran.err

@@ -144,7 +144,7 @@ def test_the_command_line_converts_and_describes_it(tmp_path: Path) -> None:
     toy = toy_model().write(tmp_path / "toy")
     assert CliRunner().invoke(elmokit, ["convert", str(toy), str(tmp_path / "ours")]).exit_code == 0
     for name, family in (("toy", "ELMoForManyLangs"), ("ours", "elmokit")):
-        facts = json.loads(CliRunner().invoke(elmokit, ["info", str(tmp_path / name), "--json"]).output)
+        facts = json.loads(CliRunner().invoke(elmokit, ["info", "--model", str(tmp_path / name), "--json"]).output)
         assert facts["format"] == family
         assert facts["tokens"].startswith("words: a table of 10 x 5; at most 9 characters")
         assert facts["lexicon"] == f"10 words, {len(CHARS)} characters"

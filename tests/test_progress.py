@@ -59,10 +59,8 @@ def test_on_a_terminal_there_is_a_bar_per_stage_and_lines_go_above_it(monkeypatc
 
 
 def test_durations_are_short() -> None:
-    assert [format_duration(seconds) for seconds in (0, 0.1, 40, 720, 12_600)] == [
-        "0 s",
-        "1 s",
-        "40 s",
-        "12 min",
-        "3.5 h",
+    seconds = (0, 0.1, 45, 89.5, 93, 720, 3580, 4800, 12_600, 86_399, 2 * 86_400, 183_600)
+    assert [format_duration(one) for one in seconds] == [
+        *("0 s", "1 s", "45 s", "90 s", "2 min", "12 min", "1 h", "1 h 20 min", "3 h 30 min", "1 day", "2 days"),
+        "2 days 3 h",
     ]

@@ -134,11 +134,21 @@ def test_a_partial_report_of_other_data_is_refused(data: Path, tmp_path: Path) -
 
 def test_the_command_writes_one_section(shell: Shell, data: Path) -> None:
     ran = shell(
-        "evaluate", "all", "model", "--data", str(data), "--report", "report.md", "--only", "minimal-pairs", "--json"
+        "evaluate",
+        "all",
+        "--model",
+        "model",
+        "--data",
+        str(data),
+        "--report",
+        "report.md",
+        "--only",
+        "minimal-pairs",
+        "--json",
     )
     assert ran.code == 0, ran.err
     assert list(json.loads(ran.out)) == ["minimal-pairs"]
     assert Path("report/minimal-pairs.svg").is_file()
     assert "--only minimal-pairs" in Path("report.md").read_text()
-    refused = shell("evaluate", "all", "model", "--data", str(data), "--report", "report.md")
+    refused = shell("evaluate", "all", "--model", "model", "--data", str(data), "--report", "report.md")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)

@@ -15,7 +15,8 @@ from elmokit.initial_state import boundary_state
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.neighbours import nearest_tokens
 from elmokit.scoring.perplexity import perplexity
-from elmokit.weights.open import DEFAULT_MODEL, open_model
+from elmokit.weights.listing import DEFAULT_MODEL
+from elmokit.weights.open import open_model
 
 ROOT = Path(__file__).parents[1]
 SENTENCES = [split_tokens(line) for line in read_lines(ROOT / "examples" / "sentences.txt")]

@@ -294,7 +294,7 @@ def test_exported_weights_in_the_folder_come_first(tmp_path: Path) -> None:
 
 def test_the_command_line_describes_and_converts_a_checkpoint(tmp_path: Path) -> None:
     folder = write_checkpoint(random_model(), tmp_path / "run")
-    told = CliRunner().invoke(elmokit, ["info", str(folder)])
+    told = CliRunner().invoke(elmokit, ["info", "--model", str(folder)])
     assert told.exit_code == 0, told.output
     assert "tf-checkpoint" in told.output
     for target in (tmp_path / "ours", tmp_path / "theirs.hdf5"):

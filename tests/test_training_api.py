@@ -180,7 +180,7 @@ def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
         ({"preset": "huge"}, "preset is 'huge'; it must be one of"),
         ({"recipe": "old"}, "recipe is 'old'; it must be one of"),
         ({"input": "bytes"}, "input is 'bytes'; it must be one of"),
-        ({"held_out": ()}, "Give the text to train on, and held-out text"),
+        ({"held_out": ()}, "There is no held-out text"),
         ({"device": "abacus"}, "There is no device 'abacus'"),
     ],
 )

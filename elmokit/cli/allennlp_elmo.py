@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from elmokit.cli.options import GroupedCommand
 from elmokit.errors import ConfigError
 
 OUTPUT = click.Path(path_type=Path)  # not `OutputPath`: AllenNLP created the directory of an output
 
 
-@click.command("allennlp-elmo")
+@click.command("allennlp-elmo", cls=GroupedCommand)
 @click.argument("source", metavar="INPUT", type=click.Path(path_type=Path, allow_dash=True))
 @click.argument("output", metavar="OUTPUT", type=OUTPUT)
 @click.option("--all", "all_layers", is_flag=True, help="All layers: (layers, tokens, dim).")
@@ -48,6 +49,11 @@ def allennlp_elmo(
 
     The LSTM state is carried from batch to batch, so vectors depend on the lines before (those of `elmokit embed` do
     not). An existing OUTPUT is replaced when the new one is complete. Blank lines are refused.
+
+    \b
+    Examples:
+      elmokit allennlp-elmo sentences.txt elmo_layers.hdf5 --all
+      elmokit allennlp-elmo sentences.txt top.hdf5 --top --weight-file weights.hdf5 --options-file options.json
     """
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo
@@ -87,7 +93,7 @@ def allennlp_elmo(
     click.echo(f"{output}: {summary.n_sentences:,} sentences, {summary.n_tokens:,} tokens", err=True)
 
 
-@click.command("allennlp-vocab")
+@click.command("allennlp-vocab", cls=GroupedCommand)
 @click.option(
     "--vocab_path", "--vocab-path", required=True, type=click.Path(path_type=Path), help="Word list, one word per line."
 )
@@ -118,7 +124,13 @@ def allennlp_vocab(
     device: int,
     use_custom_oov_token: bool,
 ) -> None:
-    """Write a vocabulary's context-free vectors as text, as AllenNLP's create_elmo_embeddings_from_vocab.py did."""
+    """Write a vocabulary's context-free vectors as text, as AllenNLP's create_elmo_embeddings_from_vocab.py did.
+
+    \b
+    Examples:
+      elmokit allennlp-vocab --vocab_path vocab.txt --elmo_weights weights.hdf5 --output_dir vectors
+      elmokit allennlp-vocab --vocab_path vocab.txt --elmo_weights original --output_dir vectors --device 0
+    """
     from elmokit.compat.allennlp import create_elmo_embeddings_from_vocab
 
     create_elmo_embeddings_from_vocab(

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from elmokit.cli.common import options_option
+from elmokit.cli.common import echo_json, json_option, model_option, options_option
+from elmokit.cli.options import GroupedCommand
 from elmokit.io.progress import ProgressBar
 
 if TYPE_CHECKING:
     from elmokit.speed import Speed, SpeedReport
 
 
-@click.command()
-@click.argument("model", required=False)
+@click.command(cls=GroupedCommand)
+@model_option
 @options_option
 @click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.  [default: all cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def bench(model: str | None, options: str | None, threads: int | None, as_json: bool) -> None:
-    """Measure how fast this machine computes MODEL, in every precision and in plain PyTorch.
+    """Measure how fast this machine computes a model, in every precision and in plain PyTorch.
 
-    MODEL is a path, a URL, a published name or a Hub id (default: the model inside the package). The rows are sentences
-    of 20 tokens that are computed together; no token is cached. "of ceiling" compares the speed with what this machine
-    would reach if it only multiplied matrices, in the same precision, at the fastest rate that was measured.
+    The rows are sentences of 20 tokens that are computed together; no token is cached. "of ceiling" compares the speed
+    with what this machine would reach if it only multiplied matrices, in the same precision, at the fastest rate that
+    was measured.
 
     Run it on an idle machine: other programs slow down all threads.
 
     \b
     Examples:
       elmokit bench
-      elmokit bench original --threads 4
-      elmokit bench my-model --json > speed.json
+      elmokit bench --model original --threads 4
+      elmokit bench --model my-model --json > speed.json
     """
     import torch
 
@@ -45,7 +45,7 @@ def bench(model: str | None, options: str | None, threads: int | None, as_json: 
     with ProgressBar("") as progress:
         report = measure_speed(opened, progress=progress)
     if as_json:
-        click.echo(json.dumps({"model": str(opened.source), **report.as_dict()}, indent=2))
+        echo_json({"model": str(opened.source), **report.as_dict()})
         return
     click.echo("\n".join(_report_lines(report, str(opened.source), opened.bilm.n_parameters)))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from elmokit.cli.options import OutputPath
+from elmokit.cli.options import CommandGroup, OutputPath
 from elmokit.cli.train import resumable_run
 
 N_GPUS_HELP = "A step reads n_gpus times batch_size rows. To use several GPUs, start with torchrun, which divides them."
@@ -37,11 +37,16 @@ device_option = click.option(
 )
 
 
-@click.group("bilm-tf")
+@click.group("bilm-tf", cls=CommandGroup)
 def bilm_tf() -> None:
     """Run the scripts of bilm-tf: train_elmo, restart, run_test and dump_weights.
 
     They accept the options of the scripts, and directories of bilm-tf and of elmokit.
+
+    \b
+    Examples:
+      elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
+      elmokit bilm-tf dump_weights --save_dir run --outfile weights.hdf5
     """
 
 
@@ -79,8 +84,7 @@ def train_elmo(
     \b
     Examples:
       elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
-      elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*' \\
-        --options_file options.json --n_epochs 3
+      elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*' --n_epochs 3
     """
     from elmokit.compat import bilm_training
     from elmokit.text.vocabulary import Vocabulary
@@ -124,6 +128,11 @@ def restart(
 
     The Adagrad sums are kept, as in bilm-tf's restart.py. The new run directory is SAVE_DIR/restart-1, or the next free
     number; existing files are not changed. To resume an interrupted restart: elmokit train --resume SAVE_DIR/restart-1
+
+    \b
+    Examples:
+      elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
+      elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'new/*' --n_epochs 2
     """
     from elmokit.compat import bilm_training
 
@@ -150,7 +159,13 @@ def restart(
 @_number_option("batch_size", default=256, show_default=True, help="Rows read side by side. The result depends on it.")
 @click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ... (not in bilm-tf)")
 def run_test(save_dir: Path, vocab_file: Path, test_prefix: str, batch_size: int, device: str | None) -> None:
-    """Compute the test perplexity of the newest checkpoint in SAVE_DIR, as bilm-tf's run_test.py does."""
+    """Compute the test perplexity of the newest checkpoint in SAVE_DIR, as bilm-tf's run_test.py does.
+
+    \b
+    Examples:
+      elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix 'held-out/*'
+      elmokit bilm-tf run_test --save_dir run --vocab_file vocab.txt --test_prefix test.txt --batch_size 1
+    """
     from elmokit.compat import bilm_training
 
     options, checkpoint = bilm_training.load_options_latest_checkpoint(save_dir)
@@ -165,6 +180,11 @@ def dump_weights(save_dir: Path, outfile: Path) -> None:
     """Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.
 
     Options for inference are written next to it, as OUTFILE_options.json without the ending of OUTFILE.
+
+    \b
+    Examples:
+      elmokit bilm-tf dump_weights --save_dir run --outfile weights.hdf5
+      elmokit embed corpus.txt vectors.hdf5 --model weights.hdf5
     """
     from elmokit.compat import bilm_training
 

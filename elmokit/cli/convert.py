@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from elmokit.cli.common import options_option, overwrite_option
-from elmokit.cli.options import OutputPath
+from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
     from elmokit.weights.folder import Storage
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST", type=OutputPath())
 @options_option
@@ -55,18 +55,25 @@ def convert(
 
     If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same name
     next to them: X_options.json for X.hdf5 and X_weights.hdf5. A DST without an extension becomes an elmokit directory,
-    the only format that also keeps the softmax, its words, the initial state and the whitening of sentence vectors.
+    the only format that also keeps the softmax, its words, the initial state and the whitening of sentence vectors. If
+    DST ends in .onnx, a graph from char ids to the vectors of all layers is written, which ONNX Runtime runs.
 
     \b
     Examples:
       elmokit convert elmo_weights.hdf5 my-elmo
       elmokit convert my-elmo back_weights.hdf5
+      elmokit convert en-mini en-mini.onnx
     """
     from elmokit.initial_state import calibrate_initial_state
     from elmokit.io.hdf5 import HDF5_SUFFIXES
     from elmokit.io.text_files import read_sentences
     from elmokit.weights.open import open_model, refuse_target, save_model
 
+    if target.suffix == ".onnx":
+        if storage != "float32" or calibrate is not None or whiten is not None:
+            raise ConfigError("--storage, --calibrate and --whiten are for an elmokit directory, not for ONNX.")
+        _export_onnx(source, target, options, overwrite)
+        return
     is_hdf5 = target.suffix in HDF5_SUFFIXES
     if is_hdf5 and storage != "float32":
         raise ConfigError(
@@ -90,3 +97,12 @@ def convert(
     lost = [name for name, part in parts.items() if part is not None]
     if is_hdf5 and lost:
         click.echo(f"Not saved (the HDF5 format does not support it): {', '.join(lost)}", err=True)
+
+
+def _export_onnx(source: str, target: Path, options: str | None, overwrite: bool) -> None:
+    from elmokit.integrations.onnx import export_onnx
+    from elmokit.io.atomic import check_output_path
+    from elmokit.weights.open import open_model
+
+    check_output_path(target, overwrite)
+    click.echo(f"wrote {export_onnx(open_model(source, options=options), target, overwrite=overwrite)}", err=True)

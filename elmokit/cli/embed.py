@@ -9,8 +9,17 @@ from typing import Any, TypeVar
 
 import click
 
-from elmokit.cli.common import model_option, options_option, overwrite_option, resumable_command, this_command
-from elmokit.cli.options import GroupedCommand, GroupedOption, OutputPath
+from elmokit.cli.common import (
+    language_option,
+    model_option,
+    options_option,
+    overwrite_option,
+    raw_language,
+    raw_option,
+    resumable_command,
+    this_command,
+)
+from elmokit.cli.options import GroupedCommand, GroupedOption, OutputPath, layer_numbers
 from elmokit.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -59,7 +68,9 @@ _run = partial(_option, "Interrupted runs and existing files")
     help="LSTM state that each sentence starts from: a fixed initial state, zeros, or (stateful) the state after the "
     "previous batch, as in AllenNLP; vectors then depend on preceding lines.",
 )
-@_text("--tokenize", is_flag=True, help="TEXT is raw text: split each line as in the Penn Treebank.")
+@raw_option
+@language_option
+@_text("--tokenize", is_flag=True, help="TEXT has one raw sentence on each line: split it into tokens (English only).")
 @_text(
     "--fasta",
     is_flag=True,
@@ -101,6 +112,8 @@ def embed(
     batch_size: int,
     device: str | None,
     precision: Any,
+    raw: bool,
+    language: str | None,
     tokenize: bool,
     fasta: bool,
     strict: bool,
@@ -114,16 +127,19 @@ def embed(
 ) -> None:
     """Compute ELMo vectors for TEXT and store them in OUT.
 
-    TEXT has one sentence per line with space-separated tokens. It may be compressed (.gz, .xz, .zst), or - for standard
-    input. The extension of OUT chooses the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by the
-    line number from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Until OUT is complete, it
-    grows in the directory OUT.partial, from which --resume continues.
+    TEXT has one sentence per line with space-separated tokens: "It rained , so we left ." For other text, pass --raw: a
+    line can then be a paragraph, and each sentence gets a row. TEXT may be compressed (.gz, .xz, .zst), or - for
+    standard input.
+
+    The extension of OUT chooses the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by the line
+    number from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Until OUT is complete, it grows
+    in the directory OUT.partial, from which --resume continues.
 
     \b
     Examples:
       elmokit embed corpus.txt vectors.hdf5 --dtype float16
       elmokit embed corpus.txt vectors.hdf5 --dtype float16 --resume
-      elmokit embed reviews.txt.gz top.hdf5 --tokenize --top --model original
+      elmokit embed article.txt vectors.hdf5 --raw --top --model original
       elmokit embed corpus.txt sentences.parquet --pool whitened
     """
     from elmokit.corpus.embed import embed_file
@@ -145,10 +161,13 @@ def embed(
         raise ConfigError(f"--{chosen[0]} and --{chosen[1]} both choose layers. Pass one of them.")
     if forget_sentences and include_sentence_indices:
         raise ConfigError("--forget-sentences omits the map that --include-sentence-indices stores. Pass one of them.")
-    if fasta and (tokenize or use_sentence_keys or include_sentence_indices):
+    if fasta and (raw or tokenize or use_sentence_keys or include_sentence_indices):
         raise ConfigError(
-            "--fasta cannot be combined with --tokenize, --use-sentence-keys or --include-sentence-indices."
+            "--fasta cannot be combined with --raw, --tokenize, --use-sentence-keys or --include-sentence-indices."
         )
+    if raw and (tokenize or strict):
+        raise ConfigError("--raw cannot be combined with --tokenize or --strict: its rows are sentences, not lines.")
+    language = raw_language(raw, language)
     if threads is not None:
         import torch
 
@@ -162,7 +181,7 @@ def embed(
         device=device,
         precision=precision,
     )
-    selected: Any = (chosen[0] if chosen else None) if layers is None else _parse_layers(layers)
+    selected: Any = (chosen[0] if chosen else None) if layers is None else layer_numbers(layers)
     embedder: Elmo | SentenceEmbedder = elmo
     if pool is not None:
         embedder = SentenceEmbedder.by_name(elmo, pool, tuple(selected) if layers is not None else selected)
@@ -181,6 +200,7 @@ def embed(
             strict=strict,
             fasta=fasta,
             tokenize=treebank_tokenizer() if tokenize else split_tokens,
+            raw_language=language,
             batch_tokens=batch_tokens,
             batch_size=batch_size,
             overwrite=overwrite,
@@ -195,10 +215,3 @@ def embed(
         f"{summary.tokens_per_second:,.0f} tokens/s",
         err=True,
     )
-
-
-def _parse_layers(layers: str) -> list[int]:
-    try:
-        return [int(number) for number in layers.split(",")]
-    except ValueError:
-        raise ConfigError(f"--layers is {layers!r}. Pass layer numbers separated by commas, such as 0,2.") from None

@@ -2,61 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import (
-    device_option,
-    figure_option,
-    json_option,
-    model_option,
-    options_option,
-    overwrite_option,
-    resumable_command,
-    this_command,
+from elmokit.cli.evaluation_options import (
+    EvaluationOptions,
+    choose_tokenizer,
+    evaluation_options,
+    keep_option,
+    resumable_parts,
+    tokenizer_option,
 )
-from elmokit.cli.options import OutputPath
+from elmokit.cli.options import CommandGroup
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
-if TYPE_CHECKING:
-    from elmokit.io.part_results import PartResults
-    from elmokit.weights.model import PretrainedBiLM
 
-tokenizer_option = click.option(
-    "--tokenizer",
-    type=click.Choice(["treebank", "spaces"]),
-    default="treebank",
-    show_default=True,
-    help="How to split the sentences: into Penn Treebank tokens, or at spaces.",
-)
-keep_option = click.option(
-    "--keep",
-    type=OutputPath(),
-    metavar="DIR",
-    help="Keep finished parts in this directory. If the command is interrupted, run it again to resume.",
-)
-
-
-@click.group()
+@click.group(cls=CommandGroup)
 def evaluate() -> None:
     """Measure how good a model is.
 
     For perplexity, minimal pairs and reading times, the model needs its softmax and vocabulary. `elmokit evaluate all`
     writes a report with all evaluations.
+
+    \b
+    Examples:
+      elmokit evaluate perplexity held-out.txt --model my-run
+      elmokit evaluate all --data evaluation --report report.md
     """
 
 
 @evaluate.command("minimal-pairs", short_help="Test whether a model prefers acceptable sentences (BLiMP).")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@model_option
-@options_option
 @click.option(
     "--published",
     type=click.Path(path_type=Path),
@@ -65,22 +44,14 @@ def evaluate() -> None:
 @click.option("--by-paradigm", is_flag=True, help="Show a row for each paradigm instead of each phenomenon.")
 @tokenizer_option
 @keep_option
-@json_option
-@figure_option
-@device_option
-@overwrite_option
+@evaluation_options
 def minimal_pairs(
+    common: EvaluationOptions,
     files: tuple[str, ...],
-    model: str | None,
-    options: str | None,
     published: Path | None,
     by_paradigm: bool,
     tokenizer: str,
     keep: Path | None,
-    as_json: bool,
-    figure: Path | None,
-    device: str | None,
-    overwrite: bool,
 ) -> None:
     """Compare the probabilities of an acceptable and an unacceptable sentence, as BLiMP does.
 
@@ -89,36 +60,34 @@ def minimal_pairs(
 
     A sentence is more probable if the sum of its log probabilities, sentence end included, is higher: in the forward
     direction, the backward direction, or both added. Ties count as wrong. Accuracies are means over paradigms.
+
+    \b
+    Examples:
+      elmokit evaluate minimal-pairs blimp/ --figure blimp.png
+      elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
     from elmokit.io.checksums import file_digest
-    from elmokit.io.figures import check_figure_path
     from elmokit.io.text_files import find_text_files
-    from elmokit.scoring.language_model import LanguageModel
     from elmokit.scoring.minimal_pairs import (
         evaluate_minimal_pairs,
         read_minimal_pairs,
         read_published_accuracies,
     )
 
-    if figure is not None:
-        check_figure_path(figure, overwrite)
+    common.check_figure()
     paths = find_text_files(files, reread=True, pattern="*.jsonl*")
     known = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = choose_tokenizer(tokenizer)
-    opened = LanguageModel.from_pretrained(model, options=options, device=device).model
+    opened = common.open_language_model()
     settings = {"tokenizer": tokenizer, "texts": [file_digest(path) for path in paths]}
     with resumable_parts(keep, opened, settings) as parts, ProgressBar("sentences") as progress:
         result = evaluate_minimal_pairs(opened, paradigms, tokenize, published=known, parts=parts, progress=progress)
-    if figure is not None:
-        result.draw(figure, overwrite)
-    click.echo(as_text(result.to_dict()) if as_json else result.to_text(by_paradigm))
+    common.show(result, result.to_text(by_paradigm))
 
 
 @evaluate.command("reading-times", short_help="Test how well surprisal explains reading times (Natural Stories).")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@model_option
-@options_option
 @click.option(
     "--text",
     "texts",
@@ -127,20 +96,12 @@ def minimal_pairs(
     "model's training text. Needs about 100 bytes of memory per token.",
 )
 @keep_option
-@json_option
-@figure_option
-@device_option
-@overwrite_option
+@evaluation_options
 def reading_times(
+    common: EvaluationOptions,
     folder: Path,
-    model: str | None,
-    options: str | None,
     texts: tuple[str, ...],
     keep: Path | None,
-    as_json: bool,
-    figure: Path | None,
-    device: str | None,
-    overwrite: bool,
 ) -> None:
     """Measure how well the surprisal of each word explains the time that people take to read it.
 
@@ -150,20 +111,22 @@ def reading_times(
     A linear regression on length, log frequency and surprisal, of a word and the two words before it, is compared with
     one without surprisal, on stories that it was not fitted on. Forward surprisal is what a reader could know; backward
     surprisal is a control.
+
+    \b
+    Examples:
+      elmokit evaluate reading-times natural-stories/
+      elmokit evaluate reading-times natural-stories/ --text corpus/ --model my-run --figure reading.png
     """
     from elmokit.io.checksums import file_digest
-    from elmokit.io.figures import check_figure_path
     from elmokit.io.text_files import find_text_files
-    from elmokit.scoring.language_model import LanguageModel
     from elmokit.scoring.natural_stories import WORDS, find_file, read_large_model, read_natural_stories
     from elmokit.scoring.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
 
-    if figure is not None:
-        check_figure_path(figure, overwrite)
+    common.check_figure()
     stories = read_natural_stories(folder)
     large = read_large_model(folder, stories)
     paths = find_text_files(texts) if texts else []
-    opened = LanguageModel.from_pretrained(model, options=options, device=device).model
+    opened = common.open_language_model()
     words = find_file(folder, WORDS)
     settings = {"words": words and file_digest(words), "texts": [[path.name, path.stat().st_size] for path in paths]}
     with resumable_parts(keep, opened, settings) as parts, ProgressBar("") as progress:
@@ -175,15 +138,11 @@ def reading_times(
             parts=parts,
             progress=progress,
         )
-    if figure is not None:
-        result.draw(figure, overwrite)
-    click.echo(as_text(result.to_dict()) if as_json else result.to_text())
+    common.show(result)
 
 
 @evaluate.command(short_help="Compare cosines of vectors with people's scores (STS benchmark).")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@model_option
-@options_option
 @click.option(
     "--columns",
     metavar="A,B,SCORE",
@@ -194,24 +153,16 @@ def reading_times(
 @click.option("--sentences", default=2000, show_default=True, help="Sentences of each --whiten to use.")
 @tokenizer_option
 @keep_option
-@json_option
-@figure_option
-@device_option
-@overwrite_option
+@evaluation_options
 def similarity(
+    common: EvaluationOptions,
     files: tuple[Path, ...],
-    model: str | None,
-    options: str | None,
     columns: str | None,
     smoothings: tuple[float, ...],
     texts: tuple[str, ...],
     sentences: int,
     tokenizer: str,
     keep: Path | None,
-    as_json: bool,
-    figure: Path | None,
-    device: str | None,
-    overwrite: bool,
 ) -> None:
     """Compare the cosine of two sentence or word vectors with the similarity that people gave the pair.
 
@@ -220,23 +171,25 @@ def similarity(
 
     Token vectors are pooled in every way: each layer, their average and all concatenated; with equal weights (mean) and
     with less weight for frequent words (sif); and with the whitening that the model stores.
+
+    \b
+    Examples:
+      elmokit evaluate similarity sts-dev.csv
+      elmokit evaluate similarity wordsim.txt --columns 1,2,4 --tokenizer spaces --model original
     """
     from itertools import islice
 
-    from elmokit.embedder import Elmo
     from elmokit.io.checksums import file_digest
-    from elmokit.io.figures import check_figure_path
     from elmokit.io.text_files import find_text_files, read_sentences
     from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
 
-    if figure is not None:
-        check_figure_path(figure, overwrite)
+    common.check_figure()
     check_at_least("--sentences", sentences, 2)
     tokenize, chosen = choose_tokenizer(tokenizer), _three_columns(columns)
     pairs = {str(path): read_scored_pairs(path, tokenize, chosen) for path in files}
     whiten_paths = find_text_files(texts) if texts else []
     whiten = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
-    elmo = Elmo.from_pretrained(model, options=options, device=device)
+    elmo = common.open_elmo()
     settings = {
         "tokenizer": tokenizer,
         "columns": columns,
@@ -247,9 +200,7 @@ def similarity(
     given = {"smoothings": smoothings} if smoothings else {}
     with resumable_parts(keep, elmo.model, settings) as parts, ProgressBar("pairs") as progress:
         result = evaluate_similarity(elmo, pairs, whiten=whiten, parts=parts, progress=progress, **given)
-    if figure is not None:
-        result.draw(figure, overwrite)
-    click.echo(as_text(result.to_dict()) if as_json else result.to_text())
+    common.show(result)
 
 
 def _three_columns(text: str | None) -> tuple[int, int, int] | None:
@@ -262,34 +213,3 @@ def _three_columns(text: str | None) -> tuple[int, int, int] | None:
     if min(first, second, score) < 1:
         raise ConfigError(f"--columns is {text!r}; give three column numbers from 1, such as 1,2,4.")
     return first, second, score
-
-
-@contextlib.contextmanager
-def resumable_parts(folder: Path | None, model: PretrainedBiLM, settings: dict[str, Any]) -> Iterator[PartResults]:
-    """Yield the finished parts of an evaluation, and say how to resume it if the user stops it.
-
-    Args:
-        folder: Where they are kept; None to keep nothing.
-        model: The model.
-        settings: What else the results depend on.
-    """
-    from elmokit.fingerprint import prediction_fingerprint
-    from elmokit.io.part_results import PartResults
-
-    settings = {"model": prediction_fingerprint(model, "warm"), **settings}
-    parts = PartResults(folder, settings)
-    with resumable_command(lambda: this_command() if parts.can_resume else None), parts:
-        yield parts
-
-
-def choose_tokenizer(name: str) -> Callable[[str], list[str]]:
-    """Return the function of a name that ``tokenizer_option`` accepts."""
-    from elmokit.io.text_files import split_tokens
-    from elmokit.text.tokenize import treebank_tokenizer
-
-    return treebank_tokenizer() if name == "treebank" else split_tokens
-
-
-def as_text(facts: dict[str, Any]) -> str:
-    """Format the facts of a result as JSON."""
-    return json.dumps(facts, indent=2, ensure_ascii=False)

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from elmokit.cli.common import (
     device_option,
+    echo_json,
     json_option,
+    model_option,
     options_option,
     overwrite_option,
     resumable_command,
     this_command,
 )
-from elmokit.cli.options import OutputPath
+from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.io.progress import ProgressBar
 
 
-@click.command("all", short_help="Write a report with every evaluation for which there is data.")
-@click.argument("model", required=False)
+@click.command("all", cls=GroupedCommand, short_help="Write a report with every evaluation for which there is data.")
+@model_option
+@options_option
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="The directory of the data.")
 @click.option("--report", required=True, type=OutputPath(), help="The report to write, such as report.md.")
 @click.option(
     "--only", multiple=True, metavar="NAME", help="Write this section only, such as minimal-pairs; can be repeated."
 )
-@options_option
 @json_option
 @device_option
 @overwrite_option
@@ -40,11 +41,10 @@ def all_(
     device: str | None,
     overwrite: bool,
 ) -> None:
-    """Evaluate MODEL with everything for which there is data, and write a report in Markdown.
+    """Evaluate a model with everything for which there is data, and write a report in Markdown.
 
-    MODEL is a path, a URL, a published name or a Hub id (default: the model inside the package). A directory with the
-    name of the report without its extension gets the figures (PNG and SVG) and all numbers (results.json). If the
-    command is interrupted, run it again to resume.
+    A directory with the name of the report without its extension gets the figures (PNG and SVG) and all numbers
+    (results.json). If the command is interrupted, run it again to resume.
 
     \b
     Sections and their files in --data (they can be compressed); what is missing is left out:
@@ -56,8 +56,9 @@ def all_(
       wsd            wsd/semcor/*.data.xml, wsd/*/*.data.xml, wsd/sense-inventory.tsv
 
     \b
-    Example:
-      elmokit evaluate all my-run --data DIR --report my-run.md
+    Examples:
+      elmokit evaluate all --data evaluation --report en-mini.md
+      elmokit evaluate all --model my-run --data evaluation --report my-run.md --only perplexity --only pos
     """
     from elmokit.report import evaluate_all
 
@@ -74,6 +75,6 @@ def all_(
             on_section=lambda name: progress.write(f"Section {name}"),
         )
     if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        echo_json(facts)
     else:
         click.echo(f"{report} is written, with sections {', '.join(facts)}.", err=True)

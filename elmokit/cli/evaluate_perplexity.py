@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -14,13 +13,17 @@ import click
 
 from elmokit.cli.common import (
     device_option,
+    echo_json,
     json_option,
+    language_option,
     model_option,
     options_option,
     overwrite_option,
     precision_option,
+    raw_language,
+    raw_option,
 )
-from elmokit.cli.options import OutputPath
+from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.progress import ProgressBar
@@ -32,10 +35,12 @@ if TYPE_CHECKING:
     from elmokit.scoring.surprisal import Surprisal
 
 
-@click.command(short_help="Compute the perplexity of a text, and each token's surprisal.")
+@click.command(cls=GroupedCommand, short_help="Compute the perplexity of a text, and each token's surprisal.")
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 @model_option
 @options_option
+@raw_option
+@language_option
 @click.option("--vocabulary", help="File with the words of the softmax, if it is not next to the weights.")
 @click.option(
     "--state",
@@ -50,7 +55,7 @@ if TYPE_CHECKING:
     "--per-token",
     type=OutputPath(allow_dash=True),
     metavar="FILE",
-    help="Write a table of sentence number, token, forward nats and backward nats (TSV; - for standard output).",
+    help="Write a table (TSV; - for standard output) of sentence index, from 0, token, forward and backward nats.",
 )
 @click.option("--as-bilm-tf", type=int, metavar="B", help="Print what bilm-tf's run_test prints for batch size B.")
 @json_option
@@ -59,6 +64,8 @@ def perplexity(
     texts: tuple[Path, ...],
     model: str | None,
     options: str | None,
+    raw: bool,
+    language: str | None,
     vocabulary: str | None,
     state: Any,
     batch_tokens: int,
@@ -74,16 +81,16 @@ def perplexity(
     The full softmax is used, and every token and sentence end counts once, for each direction.
 
     TEXT is one or more files (.txt, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
-    per line, or - for standard input. Several are scored as one text.
+    per line, or - for standard input. Several are scored as one text. For other text, pass --raw.
 
     \b
     Examples:
       elmokit evaluate perplexity held-out.txt --model my-run
-      elmokit evaluate perplexity essay.txt --per-token surprisal.tsv
+      elmokit evaluate perplexity essay.txt --raw --per-token surprisal.tsv
     """
     from elmokit.io.text_files import find_text_files
     from elmokit.scoring.language_model import LanguageModel
-    from elmokit.weights.open import DEFAULT_MODEL
+    from elmokit.weights.listing import DEFAULT_MODEL
 
     if batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1.")
@@ -91,6 +98,9 @@ def perplexity(
         raise ConfigError("--as-bilm-tf fixes the state and prints one number: leave out --per-token and --state.")
     if str(per_token) == STDIN and as_json:
         raise ConfigError("--per-token - and --json both write to standard output. Write the table to a file.")
+    if as_bilm_tf is not None and raw:
+        raise ConfigError("--as-bilm-tf reads text as bilm-tf does, which splits lines at spaces: leave out --raw.")
+    language = raw_language(raw, language)
     if per_token is not None:
         check_output_path(per_token, overwrite)
     found = find_text_files(texts)
@@ -106,10 +116,17 @@ def perplexity(
             facts["state"] = state or "warm"
             with _table(per_token, overwrite) as write:
                 result = language_model.perplexity(
-                    found, start=state, batch_tokens=batch_tokens, on_sentence=write, progress=progress
+                    found,
+                    start=state,
+                    batch_tokens=batch_tokens,
+                    on_sentence=write,
+                    progress=progress,
+                    raw_language=language,
                 )
-    text = json.dumps(facts | result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.table()
-    click.echo(text, err=str(per_token) == STDIN)
+    if as_json:
+        echo_json(facts | result.to_dict())
+    else:
+        click.echo(result.table(), err=str(per_token) == STDIN)
 
 
 @contextlib.contextmanager
@@ -127,6 +144,6 @@ def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal],
 def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
     from elmokit.scoring.surprisal import TSV_HEADER
 
-    numbers = count(1)
+    numbers = count()  # from 0, as the rows of `elmokit embed`
     write(TSV_HEADER)
     return lambda sentence: write(sentence.to_tsv(next(numbers)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from elmokit.cli.common import options_option
+from elmokit.cli.common import model_option, options_option
 from elmokit.cli.options import GroupedOption, SettingsCommand, name_flags, setting_options
 from elmokit.cli.train import (
     PATH,
@@ -19,6 +19,7 @@ from elmokit.cli.train import (
     texts_argument,
     threads_option,
 )
+from elmokit.errors import ConfigError
 
 
 class FinetuneCommand(SettingsCommand):
@@ -40,8 +41,9 @@ class FinetuneCommand(SettingsCommand):
 
 
 @click.command(cls=FinetuneCommand)
-@click.argument("model", metavar="MODEL")
 @texts_argument
+@model_option
+@options_option
 @out_option(required=True, help="New directory for checkpoints, logs and the final model.")
 @in_run("--config", type=PATH, help="TOML file of settings, or bilm-tf's options.json. Flags override it.")
 @click.option(
@@ -52,26 +54,43 @@ class FinetuneCommand(SettingsCommand):
     type=PATH,
     help="Text from the original training domain, to measure forgetting.",
 )
-@options_option
 @device_option
 @threads_option
-def finetune(model: str, texts: tuple[Path, ...], out: Path, device: str, **settings: Any) -> None:
-    """Continue training MODEL on your own text.
+def finetune(model: str | None, texts: tuple[Path, ...], out: Path, device: str, **settings: Any) -> None:
+    """Continue training a model on your own text.
 
-    MODEL is a model directory, a run, a published name such as "original", or a TensorFlow checkpoint. TEXT is one or
-    more files or directories of tokenized text. A model without a softmax, as most published ones are, gets a new one
-    over the words of TEXT. To resume an interrupted run, use: elmokit train --resume OUT
+    TEXT is one or more files or directories of tokenized text. The model can also be a run directory or a TensorFlow
+    checkpoint. A model without a softmax, as most published ones are, gets a new one over the words of TEXT. To resume
+    an interrupted run, use: elmokit train --resume OUT
 
     \b
     Examples:
-      elmokit finetune en-mini clinical-notes/ --held-out dev.txt --out clinical
-      elmokit finetune original reviews.txt.gz --held-out dev.txt --epochs 3 --out reviews
-      elmokit finetune bilm-tf-run/ notes.txt --held-out dev.txt --recipe bilm-tf --out continued
+      elmokit finetune clinical-notes/ --held-out dev.txt --out clinical
+      elmokit finetune reviews.txt.gz --model original --held-out dev.txt --epochs 3 --out reviews
+      elmokit finetune notes.txt --model bilm-tf-run/ --held-out dev.txt --recipe bilm-tf --out continued
     """
     from elmokit.training import api
 
+    _refuse_models(texts)
     given = given_options(settings)
     with name_flags(given), resumable_run(out):
         result = api.finetune(model, texts, out=out, device=device, **given)
     if result.is_main_process:
         click.echo(str(result))
+
+
+def _refuse_models(texts: tuple[Path, ...]) -> None:
+    """Check that no text is the model. A model directory has .txt files, so it would be trained on.
+
+    Raises:
+        ConfigError: One is.
+    """
+    from elmokit.weights.folder import is_folder
+    from elmokit.weights.listing import DEFAULT_MODEL
+    from elmokit.weights.open import RUN_MODEL
+    from elmokit.weights.published import find_published
+
+    for text in texts:
+        is_name = str(text) == DEFAULT_MODEL or find_published(str(text)) is not None
+        if (is_name and not text.exists()) or is_folder(text) or is_folder(text / RUN_MODEL):
+            raise ConfigError(f"{text} is a model, but the arguments are texts. Pass the model with --model {text}.")

@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
-import json
+import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from elmokit.cli.common import options_option
+from elmokit.cli.common import echo_json, json_option, model_option, options_option
+from elmokit.cli.options import GroupedCommand
+
+WIDTH = 100
+MAX_VALUES = 8
 
 
-@click.command()
-@click.argument("model", required=False)
+@click.command(cls=GroupedCommand)
+@model_option
 @options_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def info(model: str | None, options: str | None, as_json: bool) -> None:
-    """Show the format, architecture, size, vocabulary and provenance of MODEL.
+    """Show the format, architecture, size, vocabulary and provenance of a model.
 
-    MODEL is a path, a URL, a published name or a Hub id (default: the model inside the package).
+    \b
+    Examples:
+      elmokit info
+      elmokit info --model elmo_weights.hdf5 --json
     """
     from elmokit.weights.describe import describe
     from elmokit.weights.open import open_model
 
     facts = describe(open_model(model, options=options))
     if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        echo_json(facts)
         return
     card = facts.pop("card")
-    for name, value in facts.items():
-        click.echo(f"{name:<17} {value}")
+    click.echo(format_facts(facts))
     if card:
-        click.echo("\nModel card")
-    for name, value in card.items():
-        shown = f"(a table of {len(value)} values; see --json)" if isinstance(value, dict) else value
-        click.echo(f"{name:<17} {shown}")
+        click.echo(f"\nModel card\n{format_facts(card)}")
+
+
+def format_facts(facts: Mapping[str, Any]) -> str:
+    """Format named facts as two aligned columns. Long values continue on the next line."""
+    shown = {name: _format(value) for name, value in facts.items()}
+    indent = max(map(len, shown)) + 2
+    lines = []
+    for name, value in shown.items():
+        wrapped = textwrap.wrap(value, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [f"{name:<{indent}}{wrapped[0]}", *(f"{'':{indent}}{line}" for line in wrapped[1:])]
+    return "\n".join(lines)
+
+
+def _format(value: Any) -> str:
+    """Format a value; of a long list or a table with many numbers, only how many there are."""
+    if isinstance(value, Mapping):
+        if len(value) > MAX_VALUES or any(isinstance(one, Mapping) for one in value.values()):
+            return f"{len(value)} values (--json shows them)"
+        return ", ".join(f"{name} {_format(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return f"{len(value)} values (--json shows them)" if len(value) > MAX_VALUES else ", ".join(map(_format, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

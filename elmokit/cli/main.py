@@ -12,31 +12,44 @@ import warnings
 import click
 
 from elmokit.cli.common import PROGRAM, CommandInterrupted
+from elmokit.cli.options import CommandGroup
 from elmokit.errors import ElmoError, is_out_of_memory
 
 BAD_INPUT = 2
 INTERRUPTED = 130
 
 COMMANDS = {
-    "embed": ("elmokit.cli.embed", "Compute ELMo vectors for a text file."),
-    "info": ("elmokit.cli.info", "Show a model's architecture, size and provenance."),
-    "bench": ("elmokit.cli.bench", "Measure how fast this machine computes a model."),
-    "convert": ("elmokit.cli.convert", "Convert a model to another format."),
-    "vocab": ("elmokit.cli.vocab", "Build a vocabulary from tokenized text."),
-    "train": ("elmokit.cli.train", "Pre-train a biLM on tokenized text."),
-    "finetune": ("elmokit.cli.finetune", "Fine-tune a biLM on your own text."),
-    "evaluate": ("elmokit.cli.evaluate", "Measure how good a model is: perplexity, minimal pairs, probes and more."),
-    "task": ("elmokit.cli.task", "Train, evaluate and apply task models (NER, SST, NLI, SRL, coreference, QA)."),
-    "neighbours": ("elmokit.cli.neighbours", "Find the most similar word occurrences in a corpus."),
-    "serve": ("elmokit.cli.serve", "Answer requests over HTTP, and explore a model in a browser."),
-    "allennlp-elmo": ("elmokit.cli.allennlp_elmo", "Run `allennlp elmo` with the options of AllenNLP."),
-    "allennlp-vocab": (
-        "elmokit.cli.allennlp_elmo",
-        "Write context-free vectors of a word list (replaces AllenNLP's create_elmo_embeddings_from_vocab.py).",
-    ),
-    "bilm-tf": ("elmokit.cli.bilm_tf", "Run bilm-tf's train_elmo, restart, run_test and dump_weights."),
+    "Vectors": {
+        "embed": ("elmokit.cli.embed", "Compute ELMo vectors for a text file."),
+        "neighbours": ("elmokit.cli.neighbours", "Find the most similar word occurrences in a corpus."),
+        "serve": ("elmokit.cli.serve", "Answer requests over HTTP, and explore a model in a browser."),
+    },
+    "Models": {
+        "models": ("elmokit.cli.models", "List the models that can be opened by name."),
+        "info": ("elmokit.cli.info", "Show a model's architecture, size and provenance."),
+        "convert": ("elmokit.cli.convert", "Convert a model to another format."),
+        "bench": ("elmokit.cli.bench", "Measure how fast this machine computes a model."),
+    },
+    "Training": {
+        "vocab": ("elmokit.cli.vocab", "Build a vocabulary from tokenized text."),
+        "train": ("elmokit.cli.train", "Pre-train a biLM on tokenized text."),
+        "finetune": ("elmokit.cli.finetune", "Fine-tune a biLM on your own text."),
+    },
+    "Evaluation and tasks": {
+        "evaluate": (
+            "elmokit.cli.evaluate",
+            "Measure how good a model is: perplexity, minimal pairs, probes.",
+        ),
+        "task": ("elmokit.cli.task", "Train and apply task models: NER, SST, NLI, SRL, coreference, QA."),
+    },
+    "Drop-in replacements": {
+        "allennlp-elmo": ("elmokit.cli.allennlp_elmo", "Run `allennlp elmo` with the options of AllenNLP."),
+        "allennlp-vocab": ("elmokit.cli.allennlp_elmo", "Run AllenNLP's create_elmo_embeddings_from_vocab.py."),
+        "bilm-tf": ("elmokit.cli.bilm_tf", "Run train_elmo, restart, run_test and dump_weights of bilm-tf."),
+    },
 }
-"""Each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
+"""By purpose: each command's module, in which it is a variable of the same name, and its line in ``elmokit --help``."""
+MODULES = {name: module for commands in COMMANDS.values() for name, (module, _) in commands.items()}
 SUBCOMMANDS = {
     "evaluate": {
         "all": "elmokit.cli.evaluate_all",
@@ -52,18 +65,19 @@ SUBCOMMANDS = {
     },
 }
 """Commands of groups that have modules of their own."""
+WIDTH = max(map(len, MODULES))
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(CommandGroup):
     """A group that imports a command's module when the command is used, so that ``elmokit --help`` is instant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in MODULES:
             return None
-        command = _load(COMMANDS[cmd_name][0], cmd_name)
+        command = _load(MODULES[cmd_name], cmd_name)
         if isinstance(command, click.Group):
             for name, module in SUBCOMMANDS.get(cmd_name, {}).items():
                 command.add_command(_load(module, name), name)
@@ -73,15 +87,16 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in MODULES and not name.startswith("-"):
             from elmokit.config import did_you_mean
 
-            raise click.UsageError(f"No such command {name!r}. {did_you_mean(name, COMMANDS)}", ctx)
+            raise click.UsageError(f"No such command {name!r}. {did_you_mean(name, MODULES)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for purpose, commands in COMMANDS.items():
+            with formatter.section(purpose):
+                formatter.write_dl([(f"{name:<{WIDTH}}", text) for name, (_, text) in commands.items()])
 
 
 def _load(module: str, name: str) -> click.Command:
@@ -99,7 +114,16 @@ def _load(module: str, name: str) -> click.Command:
     help="Longest line that a text may have. Give it before the command.  [default: 16777216]",
 )
 def elmokit(max_line_bytes: int | None) -> None:
-    """Compute ELMo embeddings, train ELMo models, and use them in tasks."""
+    """Compute ELMo embeddings, train ELMo models, and use them in tasks.
+
+    Text is read in UTF-8, one sentence per line, with spaces between tokens: "It rained , so we left ." For other text,
+    `elmokit embed --raw` splits sentences and tokens.
+
+    \b
+    Examples:
+      elmokit embed corpus.txt vectors.hdf5
+      elmokit info --model original
+    """
     if max_line_bytes is not None:
         from elmokit.io.text_files import MAX_LINE_VARIABLE
 
@@ -130,9 +154,7 @@ def main() -> None:
         _fail(str(stopped), INTERRUPTED)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
-    except RecursionError:
-        _fail("A file is nested too deeply to be read.", BAD_INPUT)
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:  # a RecursionError is a RuntimeError, too
         if not is_out_of_memory(error):
             raise
         _fail("Out of memory. Use a smaller batch, shorter lines, a smaller model or a larger machine.", BAD_INPUT)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from elmokit.cli.common import (
     device_option,
+    echo_json,
     json_option,
+    language_option,
     model_option,
     options_option,
+    raw_language,
+    raw_option,
     resumable_command,
     this_command,
 )
-from elmokit.cli.options import OutputPath, layer_numbers
+from elmokit.cli.options import CommandGroup, GroupedOption, OutputPath, layer_numbers
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def neighbours() -> None:
     """Find the most similar word occurrences in a corpus.
 
@@ -33,10 +36,17 @@ def neighbours() -> None:
 @click.argument("index", metavar="INDEX", type=OutputPath())
 @model_option
 @options_option
-@click.option("--tokenize", is_flag=True, help="CORPUS is raw text: split each line into Penn Treebank tokens.")
+@raw_option
+@language_option
 @device_option
 def index(
-    corpus: tuple[str, ...], index: Path, model: str | None, options: str | None, tokenize: bool, device: str | None
+    corpus: tuple[str, ...],
+    index: Path,
+    model: str | None,
+    options: str | None,
+    raw: bool,
+    language: str | None,
+    device: str | None,
 ) -> None:
     """Index a corpus.
 
@@ -45,20 +55,26 @@ def index(
 
     CORPUS is text with one sentence per line, tokens separated by spaces: files, directories of .txt files, or glob
     patterns. Files named .conllu and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
+
+    \b
+    Examples:
+      elmokit neighbours index corpus/ my-index
+      elmokit neighbours index reviews.txt.gz my-index --raw --model original
     """
     from elmokit.embedder import Elmo
-    from elmokit.io.text_files import find_text_files, split_tokens
+    from elmokit.io.text_files import find_text_files
     from elmokit.probes.corpus import read_corpus_files
     from elmokit.probes.occurrences import build_index
-    from elmokit.text.tokenize import treebank_tokenizer
+    from elmokit.text.tokenize import text_splitter
 
     paths = find_text_files(corpus, reread=True)
-    tokenizer = treebank_tokenizer() if tokenize else split_tokens
+    language = raw_language(raw, language)
+    split = None if language is None else text_splitter(language)
     elmo = Elmo.from_pretrained(model, options=options, device=device)
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory
     with resumable_command(this_command), ProgressBar("words") as progress:
-        built = build_index(elmo, lambda: read_corpus_files(paths, tokenizer), index, model, progress)
+        built = build_index(elmo, lambda: read_corpus_files(paths, split=split), index, model, progress)
     click.echo(
         f"{index}: {built.n_sentences:,} sentences, {built.n_tokens:,} tokens, {len(built.types):,} distinct words",
         err=True,
@@ -69,7 +85,12 @@ def index(
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("word")
 @click.argument("sentence")
-@click.option("--model", help="The model that the index was built with.  [default: its name when the index was built]")
+@click.option(
+    "--model",
+    cls=GroupedOption,
+    group="Model",
+    help="The model that the index was built with.  [default: its name when the index was built]",
+)
 @options_option
 @click.option(
     "--occurrence", default=1, show_default=True, help="Which occurrence of WORD in SENTENCE to use, counted from 1."
@@ -105,6 +126,11 @@ def find(
     """Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.
 
     The words that are most similar without context are shown too, as in table 4 of Peters et al. 2018.
+
+    \b
+    Examples:
+      elmokit neighbours find my-index bank "The bank raised its rate ."
+      elmokit neighbours find my-index play "A play in three acts ." --layers 2 --among same -n 10
     """
     from elmokit.embedder import Elmo
     from elmokit.io.text_files import split_tokens
@@ -122,4 +148,7 @@ def find(
     opened = OccurrenceIndex(index)
     elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
     found = opened.neighbours(elmo, words, tokens[occurrence - 1], chosen, number, among, min_count)  # type: ignore[arg-type]
-    click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else found.to_text())
+    if as_json:
+        echo_json(found.to_dict())
+    else:
+        click.echo(found.to_text())

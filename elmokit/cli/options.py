@@ -1,9 +1,10 @@
-"""Command-line options: derived from the fields of a config, and listed under headings in ``--help``."""
+"""Commands and options: derived from the fields of a config, listed under headings in ``--help``, with examples."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import types
 import typing
@@ -18,6 +19,8 @@ from elmokit.io.atomic import check_parent
 from elmokit.io.text_files import STDIN, expand_user
 
 DEFAULT_GROUP = "Options"
+EXAMPLES = "\b\nExamples:\n"
+"""What comes before the examples in the docstring of a command. The escape keeps click from joining their lines."""
 
 
 class GroupedOption(click.Option):
@@ -32,11 +35,35 @@ class GroupedOption(click.Option):
         self.group = group
 
 
-class GroupedCommand(click.Command):
+class _WithExamples(click.Command):
+    """A command whose ``--help`` ends with the examples of its docstring.
+
+    They come last because that is what a terminal still shows after a long list of options.
+    """
+
+    def examples(self) -> list[str]:
+        """Return the command lines in the docstring."""
+        return [line.strip() for line in inspect.cleandoc(self.help or "").partition(EXAMPLES)[2].splitlines()]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the docstring without its examples."""
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(inspect.cleandoc(self.help or "").partition(EXAMPLES)[0].rstrip())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        if examples := self.examples():
+            with formatter.section("Examples"):
+                # Not wrapped: a command line is copied as a whole.
+                formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in examples))
+
+
+class GroupedCommand(_WithExamples):
     """A command whose ``--help`` lists options under headings, in the order in which the headings first appear."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options to ``--help``. Options without a heading come last."""
+        """Write the options. Those without a heading come last."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
@@ -46,6 +73,26 @@ class GroupedCommand(click.Command):
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. For one too many, say how a model is passed, which is the usual reason."""
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            has_model = any(parameter.name == "model" for parameter in self.params)
+            ctx.fail(f"Unexpected argument {rest[0]!r}.{' Pass a model with --model.' if has_model else ''}")
+        return rest
+
+
+class CommandGroup(_WithExamples, click.Group):
+    """A group of commands of :class:`GroupedCommand`. Its ``--help`` lists the commands before the options."""
+
+    command_class = GroupedCommand
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
 
 
 class SettingsCommand(GroupedCommand):

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from elmokit.cli.common import options_option, precision_option
+from elmokit.cli.common import device_option, model_option, options_option, precision_option
 from elmokit.cli.options import SettingsCommand, name_flags, setting_options
 from elmokit.errors import MissingExtraError
 
@@ -26,9 +26,9 @@ class ServeCommand(SettingsCommand):
 
 
 @click.command(cls=ServeCommand)
-@click.argument("model", required=False)
+@model_option
 @options_option
-@click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
+@device_option
 @precision_option
 @click.option(
     "--threads", type=click.IntRange(min=1), help="CPU threads of each process.  [default: its part of all cores]"
@@ -41,17 +41,17 @@ def serve(
     threads: int | None,
     **settings: Any,
 ) -> None:
-    """Answer requests over HTTP, and show a page for exploring MODEL in a browser.
+    """Answer requests over HTTP, and show a page for exploring the model in a browser.
 
-    MODEL is a path, a URL, a published name or a Hub id (default: the model inside the package). The server prints its
-    address. The page is at /, the list of requests at /docs, and POST /v1/embeddings is compatible with the OpenAI API.
-    docs/how-to/deploy.md says how to use it behind a reverse proxy, with a token, with Prometheus, and in a container.
+    The server prints its address. The page is at /, the list of requests at /docs, and POST /v1/embeddings is
+    compatible with the OpenAI API. docs/how-to/deploy.md says how to use it behind a reverse proxy, with a token, with
+    Prometheus, and in a container.
 
     \b
     Examples:
       elmokit serve
-      elmokit serve original --port 9000 --index my-index
-      ELMOKIT_SERVE_TOKEN=... elmokit serve my-model --host 0.0.0.0 --workers 4 --threads 1
+      elmokit serve --model original --port 9000 --index my-index
+      ELMOKIT_SERVE_TOKEN=... elmokit serve --model my-model --host 0.0.0.0 --workers 4 --threads 1
     """
     # Looked up and not imported: prometheus_client must be imported after the number of processes is known.
     if not all(importlib.util.find_spec(name) for name in ("fastapi", "prometheus_client", "uvicorn")):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.common import PROGRAM, resumable_command
-from elmokit.cli.options import OutputPath
+from elmokit.cli.common import PROGRAM, echo_json, json_option, resumable_command, resume_command
+from elmokit.cli.options import CommandGroup, OutputPath
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,12 +24,17 @@ set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting, such as train.epochs=5."
 )
 seeds_option = click.option("--seeds", metavar="N[,N...]", help="Train once with each; overrides train.seeds.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def task() -> None:
-    """Train, evaluate and use models for six NLP tasks, with or without ELMo."""
+    """Train, evaluate and use models for six NLP tasks, with or without ELMo.
+
+    \b
+    Examples:
+      elmokit task train ner.toml --run ner
+      elmokit task predict ner text.txt
+    """
 
 
 @task.command("train", short_help="Train a model from a config file.")
@@ -42,12 +47,18 @@ def task() -> None:
 def train_command(
     config: Path, run: Path, overrides: tuple[str, ...], seeds: str | None, device: str, resume: bool
 ) -> None:
-    """Train a task model from CONFIG (TOML) and keep the model with the best dev score."""
+    """Train a task model from CONFIG (TOML) and keep the model with the best dev score.
+
+    \b
+    Examples:
+      elmokit task train ner.toml --run ner
+      elmokit task train ner.toml --run ner-long --set train.epochs=50 --seeds 1,2,3
+    """
     from elmokit.io.progress import ProgressBar
     from elmokit.tasks.run import train_task
 
     chosen, content = load_config_with(config, overrides, seeds)
-    command = shlex.join([PROGRAM, "task", "train", str(run / "config.toml"), "--run", str(run), "--resume"])
+    command = resume_command("task", "train", str(run / "config.toml"), "--run", str(run), "--resume")
     is_started = (run / "config.toml").exists
     with resumable_command(lambda: command if is_started() else None), ProgressBar("") as progress:
         results = train_task(
@@ -78,7 +89,13 @@ def train_command(
 def evaluate_command(
     run: Path, data: tuple[str, ...], seed: int | None, count_unknown_labels: bool, as_json: bool, device: str
 ) -> None:
-    """Evaluate RUN on DATA, files in the format of its training data."""
+    """Evaluate RUN on DATA, files in the format of its training data.
+
+    \b
+    Examples:
+      elmokit task evaluate ner test.txt
+      elmokit task evaluate ner-elmo.tar.gz eng.testb --count-unknown-labels --json
+    """
     from elmokit.io.progress import ProgressBar
     from elmokit.tasks.run import evaluate_run
     from elmokit.tasks.run_folder import mean_and_deviation
@@ -89,7 +106,7 @@ def evaluate_command(
         )
     scores = mean_and_deviation(list(per_seed.values()))
     if as_json:
-        click.echo(json.dumps({"n_examples": n_examples, "scores": scores, "seeds": per_seed}, indent=2))
+        echo_json({"n_examples": n_examples, "scores": scores, "seeds": per_seed})
     else:
         echo_scores(scores, len(per_seed))
 
@@ -105,6 +122,11 @@ def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, toke
     """Label TEXT (- for standard input) with RUN's model.
 
     The input format depends on the task (docs/reference/tasks.md).
+
+    \b
+    Examples:
+      elmokit task predict ner text.txt
+      elmokit task predict ner reviews.txt --tokenize --json
     """
     from elmokit.io.text_files import read_lines, split_tokens
     from elmokit.tasks.run import open_run

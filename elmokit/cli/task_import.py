@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from elmokit.cli.options import GroupedCommand
 from elmokit.errors import ConfigError
 
 
-@click.command("import", short_help="Convert an AllenNLP config to TOML.")
+@click.command("import", cls=GroupedCommand, short_help="Convert an AllenNLP config to TOML.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--var", "variables", multiple=True, metavar="NAME=VALUE", help="Set an external variable of a Jsonnet file."
@@ -19,6 +20,11 @@ def import_(file: Path, variables: tuple[str, ...]) -> None:
 
     Settings without a counterpart are listed on standard error. FILE can also be a fragment: a text_field_embedder, its
     token_embedders, or the token_indexers.
+
+    \b
+    Examples:
+      elmokit task import ner_elmo.jsonnet > ner.toml
+      elmokit task import ner_elmo.jsonnet --var NER_TRAIN_DATA_PATH=train.txt > ner.toml
     """
     from elmokit.tasks.allennlp_import.importer import import_config
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from elmokit.cli.options import OutputPath
-from elmokit.cli.task import json_option, run_facts
+from elmokit.cli.common import echo_json, json_option
+from elmokit.cli.options import GroupedCommand, OutputPath
+from elmokit.cli.task import run_facts
 
 
-@click.command("open", short_help="Open a trained model of AllenNLP (model.tar.gz).")
+@click.command("open", cls=GroupedCommand, short_help="Open a trained model of AllenNLP (model.tar.gz).")
 @click.argument("archive", type=click.Path(path_type=Path))
 @click.option("--run", type=OutputPath(), help="Write the model as a run directory.")
 @click.option(
@@ -29,11 +29,10 @@ def open_(archive: Path, run: Path | None, start: Literal["allennlp", "zero", "w
     ARCHIVE is model.tar.gz or the directory of an unpacked one. `elmokit task predict` and `task evaluate` take it
     directly, too; a run directory opens faster, and its settings can be edited.
 
-    Examples:
-
     \b
+    Examples:
+      elmokit task open ner-elmo.tar.gz
       elmokit task open ner-elmo.tar.gz --run ner
-      elmokit task evaluate ner eng.testb
     """
     from elmokit.tasks.allennlp_archive.as_run import describe_archive, save_as_run
     from elmokit.tasks.allennlp_archive.opened import open_task_archive
@@ -44,7 +43,7 @@ def open_(archive: Path, run: Path | None, start: Literal["allennlp", "zero", "w
         save_as_run(opened, run, run_facts())
         facts["run"] = str(run)
     if as_json:
-        click.echo(json.dumps({**facts, "notes": opened.notes}, indent=2, ensure_ascii=False))
+        echo_json({**facts, "notes": opened.notes})
         return
     width = max(map(len, facts))
     for name, value in facts.items():

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from elmokit.cli.common import overwrite_option, resumable_command, this_command
-from elmokit.cli.options import OutputPath
+from elmokit.cli.common import echo_json, json_option, overwrite_option, resumable_command, this_command
+from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.cli.task import (
     device_option,
     format_evaluation,
-    json_option,
     load_config_with,
     run_facts,
     seeds_option,
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from elmokit.tasks.sweep import StepsSaved, SweepRow, TrainingStart
 
 
-@click.command(short_help="Train variants of a config: data sizes, layers, positions.")
+@click.command(cls=GroupedCommand, short_help="Train variants of a config: data sizes, layers, positions.")
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option(
     "--over",
@@ -60,6 +58,11 @@ def sweep(
     `ratios` reproduces Figure 1, with the number of steps to the baseline's best score; `layers` reproduces Table 2,
     and `positions` Table 3. To continue after an interruption, run the same command again. You can also run it in
     several processes at once: they share the work.
+
+    \b
+    Examples:
+      elmokit task sweep ner.toml --over layers --run ner-layers
+      elmokit task sweep ner.toml --over ratios --ratios 0.01,0.1,1 --seeds 1,2,3 --run ner-ratios
     """
     from elmokit.io.figures import check_can_draw
     from elmokit.tasks.plots import plot_ratios
@@ -108,13 +111,19 @@ def sweep(
         click.echo(f"Other processes are running {missing} trainings. Run the command again afterwards.", err=True)
 
 
-@click.command(short_help="Show the learned layer weights of finished runs.")
+@click.command(cls=GroupedCommand, short_help="Show the learned layer weights of finished runs.")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--figure", type=OutputPath(), help="Plot them, as PNG and SVG.")
 @json_option
 @overwrite_option
 def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrite: bool) -> None:
-    """Show the softmaxed weights of each mix of RUNS, averaged over their seeds (Figure 2 of Peters et al. 2018)."""
+    """Show the softmaxed weights of each mix of RUNS, averaged over their seeds (Figure 2 of Peters et al. 2018).
+
+    \b
+    Examples:
+      elmokit task weights ner srl
+      elmokit task weights ner srl --figure mixes.png
+    """
     from dataclasses import asdict
 
     from elmokit.tasks.mix_weights import weights_of_runs
@@ -122,7 +131,7 @@ def weights(runs: tuple[Path, ...], figure: Path | None, as_json: bool, overwrit
 
     mixes = weights_of_runs(runs)
     if as_json:
-        click.echo(json.dumps([asdict(mix) for mix in mixes], indent=2))
+        echo_json([asdict(mix) for mix in mixes])
     else:
         for mix in mixes:
             parts = zip(mix.layers, mix.weights, mix.deviations, strict=True)

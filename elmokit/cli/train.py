@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from elmokit.cli.common import PROGRAM, resumable_command
+from elmokit.cli.common import resumable_command, resume_command
 from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, name_flags, setting_options
 from elmokit.errors import ConfigError
 
@@ -69,7 +68,7 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
 
     given = given_options(settings)
     if resume is not None and out is None:
-        with name_flags(given), resumable_run(resume):
+        with name_flags(given), resumable_run(resume, texts):
             result = api.resume(resume, texts, device=device, **given)
     elif out is not None and resume is None:
         with name_flags(given), resumable_run(out):
@@ -80,11 +79,16 @@ def train(texts: tuple[Path, ...], out: Path | None, resume: Path | None, device
         click.echo(str(result))
 
 
-def resumable_run(run: Path) -> contextlib.AbstractContextManager[None]:
-    """Print the command that resumes a training run if the user stops what runs in the block."""
+def resumable_run(run: Path, texts: tuple[Path, ...] = ()) -> contextlib.AbstractContextManager[None]:
+    """Print the command that resumes a training run if the user stops what runs in the block.
+
+    Args:
+        run: The run directory.
+        texts: The text, if it has moved since the run was started.
+    """
     from elmokit.training.run import SETTINGS
 
-    command = shlex.join([PROGRAM, "train", "--resume", str(run)])
+    command = resume_command("train", "--resume", str(run), *map(str, texts))
     return resumable_command(lambda: command if (run / SETTINGS).exists() else None)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from elmokit.cli.common import overwrite_option
-from elmokit.cli.options import OutputPath
+from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
 @click.argument("output", metavar="OUT", type=OutputPath())
 @click.option("--max-words", type=int, help="Number of words, including <S>, </S> and <UNK>: the most frequent ones.")
@@ -27,6 +27,11 @@ def vocab(
     TEXT is tokenized text, one sentence per line: files (.txt, .gz, .xz, .zst), directories, quoted patterns, or - for
     standard input. OUT gets one word per line: <S>, </S>, <UNK>, then words by descending frequency. Counts are
     written to OUT.counts.tsv (without the .txt of OUT).
+
+    \b
+    Examples:
+      elmokit vocab corpus/ vocab.txt --max-words 30000
+      elmokit vocab old-vocab.txt vocab.txt --repair
     """
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 

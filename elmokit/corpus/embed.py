@@ -37,6 +37,7 @@ from elmokit.nn.kernels.backends import requested_backend
 from elmokit.nn.layer_selection import Layers
 from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
+from elmokit.text.tokenize import text_splitter
 
 # A few items even out pools and writes of different speed; each one more costs memory.
 POOLS_AHEAD = 2
@@ -74,6 +75,7 @@ def embed_file(
     strict: bool = False,
     fasta: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
+    raw_language: str | None = None,
     batch_tokens: int = 2048,
     batch_size: int = 64,
     overwrite: bool = False,
@@ -106,6 +108,9 @@ def embed_file(
         strict: Raise an error if a line is blank.
         fasta: The source holds proteins in FASTA format: each residue is a token, and proteins are named by identifier.
         tokenize: Splits a line into tokens.
+        raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
+            :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
+            line.
         batch_tokens: Positions per batch, as in :meth:`Elmo.embed`.
         batch_size: Sentences per batch if ``elmo.start`` is "stateful".
         overwrite: Replace an existing output; and, without ``resume``, discard a partial one.
@@ -125,7 +130,7 @@ def embed_file(
             there is a partial output and neither ``resume`` nor ``overwrite`` is set, or it was written with other
             settings.
         ConfigError: A layer does not exist, a batch size is below 1, or the format has no such names.
-        MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed.
+        MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed; or a tokenizer is not.
 
     Example:
         >>> from elmokit import Elmo
@@ -157,14 +162,21 @@ def embed_file(
         with_map and not format_.is_hdf5,
     )
     format_.check(layout)
+    if raw_language is not None and (fasta or strict):
+        raise ConfigError("Raw text cannot be read with fasta or strict: its rows are sentences, not lines.")
+    split = None if raw_language is None else text_splitter(raw_language)
+    read_source = partial(read_corpus_sentences, source, fasta, strict, tokenize, split)
     stateful = elmo.start == "stateful"
-    settings = _settings(elmo, layers, dtype, fasta, tokenize, batch_size if stateful else batch_tokens)
+    tokenizer = f"raw {raw_language}" if split else f"{tokenize.__module__}.{tokenize.__qualname__}"
+    settings = _settings(elmo, layers, dtype, fasta, tokenizer, batch_size if stateful else batch_tokens)
     if pooler is not None:
         settings["pooling"] = pooler.fingerprint()
     if not format_.is_hdf5:
         settings["sentences"] = with_map  # kept from the beginning, unlike the names of HDF5
     # A pipe can be read only once, so it is not counted first.
-    counted = count_sentences(source, fasta, strict, tokenize, progress) if Path(source).is_file() else None
+    counted = None
+    if Path(source).is_file():
+        counted = count_sentences(source, fasta, strict, tokenize, progress, split)
     # The arguments were checked above, so that a mistake leaves no partial output behind.
     with open_resumable(output, settings, resume, overwrite) as writer:
         before = writer.progress
@@ -174,15 +186,14 @@ def embed_file(
             if check_space:
                 check_disk_space(output, n_bytes, before, n_temporary_bytes)
             if report is not None:
-                sentences = read_corpus_sentences(source, fasta, strict, tokenize)
                 report(
                     describe_work(
-                        elmo, output, counted, before, n_bytes, sentences, layers, batch_tokens, n_temporary_bytes
+                        elmo, output, counted, before, n_bytes, read_source(), layers, batch_tokens, n_temporary_bytes
                     )
                 )
         count = _TokenCounter(progress, before.n_tokens, None if counted is None else counted.n_tokens)
         pools = read_pools(
-            read_corpus_sentences(source, fasta, strict, tokenize),
+            read_source(),
             before,
             layout.row_bytes,
             # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
@@ -375,7 +386,7 @@ def _check_names(format_: OutputFormat, is_pooled: bool, keys: DatasetNames, wit
 
 
 def _settings(
-    elmo: Elmo, layers: Layers, dtype: StoredDtype, fasta: bool, tokenize: Callable[[str], list[str]], batch: int
+    elmo: Elmo, layers: Layers, dtype: StoredDtype, fasta: bool, tokenizer: str, batch: int
 ) -> dict[str, Any]:
     """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
     # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
@@ -388,6 +399,6 @@ def _settings(
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,
         "fasta": fasta,
-        "tokenizer": f"{tokenize.__module__}.{tokenize.__qualname__}",
+        "tokenizer": tokenizer,
         "batch": batch,
     }

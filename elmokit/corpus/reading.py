@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from elmokit.corpus.writer import WriteProgress
 from elmokit.errors import TextError
 from elmokit.io.progress import ProgressCallback
+from elmokit.io.segmentation import SegmentationCheck
 from elmokit.io.text_files import LINES_BETWEEN_PROGRESS, read_lines, split_tokens
 from elmokit.text.batching import read_ahead
 from elmokit.text.fasta import read_fasta
+from elmokit.text.tokenize import TextSplitter
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class CorpusSentence(NamedTuple):
     """One line of a text, or one protein."""
 
     name: str
-    """The line, or the identifier of the protein."""
+    """The line; of raw text, the tokens with spaces between them; or the identifier of the protein."""
     tokens: list[str]
     text: str
     """Everything that the vectors depend on, for the checksum."""
@@ -62,6 +64,7 @@ def count_sentences(
     strict: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
     progress: ProgressCallback | None = None,
+    split: TextSplitter | None = None,
 ) -> SentenceCounts:
     """Read a corpus to its end, to count it and to find errors in it before any work is done.
 
@@ -71,12 +74,13 @@ def count_sentences(
         strict: Raise an error for blank lines.
         tokenize: Splits a line into tokens.
         progress: Called now and then with the number of sentences read.
+        split: Splits a line of raw text into sentences and tokens, instead of ``tokenize``.
 
     Raises:
         TextError: The text cannot be read, a line is not UTF-8 or not FASTA, or (with ``strict``) a line is blank.
     """
     n_sentences = n_tokens = n_blank = n_text_bytes = 0
-    for sentence in read_corpus_sentences(source, fasta, strict, tokenize):
+    for sentence in read_corpus_sentences(source, fasta, strict, tokenize, split):
         n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence.tokens)
         n_blank += not sentence.tokens
         n_text_bytes += len(sentence.name.encode("utf-8"))
@@ -86,7 +90,11 @@ def count_sentences(
 
 
 def read_corpus_sentences(
-    source: str | Path, fasta: bool, strict: bool, tokenize: Callable[[str], list[str]]
+    source: str | Path,
+    fasta: bool,
+    strict: bool,
+    tokenize: Callable[[str], list[str]],
+    split: TextSplitter | None = None,
 ) -> Iterator[CorpusSentence]:
     """Yield the sentences or proteins of a file. Arguments and errors as in :func:`count_sentences`."""
     if fasta:
@@ -94,8 +102,17 @@ def read_corpus_sentences(
             residues = "".join(protein.residues)
             yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
         return
+    check = SegmentationCheck(str(source))
+    if split is not None:
+        for line in read_lines(source):
+            for tokens in split(line):
+                check(tokens)
+                name = " ".join(tokens)
+                yield CorpusSentence(name, tokens, name)
+        return
     for number, line in enumerate(read_lines(source), start=1):
         tokens = tokenize(line)
+        check(tokens)
         if strict and not tokens:
             raise TextError(f"{source}, line {number} is blank. Remove it, or do not pass --strict.")
         yield CorpusSentence(line.strip(), tokens, line)

@@ -108,10 +108,17 @@ class ProgressBar:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration such as "40 s", "12 min" or "3.5 h"."""
-    if seconds <= 120:
+    """Return a duration such as "45 s", "3 min", "1 h 20 min" or "2 days 3 h"."""
+    if seconds < 90:
         return f"{math.ceil(seconds)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(hours + minutes / 60), 24)
+    return f"{days} day{'s' if days > 1 else ''}{f' {hours} h' if hours else ''}"
 
 
 def _bar_class() -> Any:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column holds names and whose other columns hold numbers, already formatted."""
+    """A table whose first columns hold text and whose other columns hold numbers, already formatted."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    n_text_columns: int = 1
 
     def to_text(self) -> str:
-        """Return aligned columns: names to the left, numbers to the right."""
+        """Return aligned columns: text to the left, numbers to the right."""
         cells = [self.head, *self.rows]
         widths = [max(len(row[column]) for row in cells) for column in range(len(self.head))]
         lines = (
             "  ".join(
-                cell.rjust(width) if column else cell.ljust(width)
+                cell.ljust(width) if column < self.n_text_columns else cell.rjust(width)
                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
             for row in cells
@@ -28,6 +29,6 @@ class Table:
 
     def to_markdown(self) -> str:
         """Return a Markdown table."""
-        separator = ["---", *["---:"] * (len(self.head) - 1)]
+        separator = ["---"] * self.n_text_columns + ["---:"] * (len(self.head) - self.n_text_columns)
         rows = ([cell.replace("|", "\\|") for cell in row] for row in (self.head, separator, *self.rows))
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -8,6 +8,7 @@ import glob
 import gzip
 import lzma
 import os
+import shlex
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
+from elmokit.io.segmentation import SegmentationCheck
 
 STDIN = "-"
 TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
@@ -27,6 +29,8 @@ MAX_LINE_VARIABLE = "ELMOKIT_MAX_LINE_BYTES"
 MAX_TEXT_BYTES = 1 << 30
 """The limit on a file that is read as a whole."""
 LINES_BETWEEN_PROGRESS = 1000
+HEAD_BYTES = 4096
+"""How much of a file shows its encoding."""
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
@@ -186,6 +190,10 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
             for line in bounded_lines(lines, path):
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
+                # Bytes 0 are rare in UTF-8 and half of all bytes of English in UTF-16, which would decode without an
+                # error. Searching for one is fast.
+                if b"\0" in line and (encoding := _wide_encoding(line, number == 1)):
+                    raise _wrong_encoding(path, encoding)
                 yield line.decode("utf-8").rstrip("\r\n")
                 number += 1
                 if on_bytes is not None:
@@ -195,9 +203,11 @@ def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None
                         on_bytes(n_read - n_reported)
                         n_reported = n_read
         except UnicodeDecodeError as error:
+            if encoding := _wide_encoding(line, number == 1):
+                raise _wrong_encoding(path, encoding) from None
             raise TextError(
-                f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8, "
-                "for example with: iconv -f latin1 -t utf-8"
+                f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8. "
+                f"If it is Western European text, use: iconv -f {_western_encoding(line)} -t UTF-8 {_named(path)}"
             ) from None
         except damage as error:
             raise TextError(f"{path}: reading stopped at line {number}: {error}") from None
@@ -222,12 +232,62 @@ def read_text(
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise TextError(f"{path} is larger than {max_bytes:,} bytes. {if_too_large}.")
+    if encoding := _wide_encoding(data[:HEAD_BYTES]):
+        raise _wrong_encoding(path, encoding)
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         raise TextError(
             f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Convert the file to UTF-8."
         ) from None
+
+
+def _wide_encoding(data: bytes, is_start: bool = True) -> str | None:
+    """Return the encoding of text in UTF-16 or UTF-32, by its byte order mark or else by its bytes 0.
+
+    Args:
+        data: A line, with its end.
+        is_start: Whether it is the first line. In UTF-16LE, later lines begin with the second byte of the line break
+            before, so that their bytes 0 are where those of UTF-16BE are.
+    """
+    # UTF-32 first: its little-endian mark begins with that of UTF-16.
+    for mark, name in (
+        (codecs.BOM_UTF32_LE, "UTF-32"),
+        (codecs.BOM_UTF32_BE, "UTF-32"),
+        (codecs.BOM_UTF16_LE, "UTF-16"),
+        (codecs.BOM_UTF16_BE, "UTF-16"),
+    ):
+        if data.startswith(mark):
+            return name
+    even, odd = data[::2].count(0), data[1::2].count(0)
+    if min(even, odd) * 3 > len(data):
+        return "UTF-32"
+    if max(even, odd) * 4 <= len(data):  # a stray byte 0 is not an encoding
+        return None
+    if odd >= even:
+        return "UTF-16LE"
+    return "UTF-16BE" if is_start else "UTF-16"
+
+
+def _wrong_encoding(path: str | Path, encoding: str) -> TextError:
+    return TextError(
+        f"{path} is in {encoding}, but text is read in UTF-8. Convert it: iconv -f {encoding} -t UTF-8 {_named(path)}"
+    )
+
+
+def _western_encoding(line: bytes) -> str:
+    """Return the more likely of two encodings: Latin-1 has no printable characters at bytes 0x80 to 0x9f."""
+    return "WINDOWS-1252" if any(0x80 <= byte <= 0x9F for byte in line) else "ISO-8859-1"
+
+
+def _named(path: str | Path) -> str:
+    """Return the end of a command that converts a file."""
+    if str(path) == STDIN:
+        return ""
+    path = Path(path)
+    if path.suffix in (".gz", ".xz", ".zst"):
+        path = path.with_suffix("")
+    return f"{shlex.quote(str(path))} > {shlex.quote(f'{path.stem}-utf8{path.suffix}')}"
 
 
 def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:
@@ -269,21 +329,28 @@ def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
     return raw.tell() if raw is not None and raw.seekable() else n_bytes
 
 
-def read_sentences(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[list[str]]:
-    """Yield the sentences of a tokenized text, one per line. Blank lines are skipped.
+def read_sentences(
+    path: str | Path,
+    on_bytes: Callable[[int], object] | None = None,
+    split: Callable[[str], list[list[str]]] | None = None,
+) -> Iterator[list[str]]:
+    """Yield the sentences of a text. Blank lines are skipped.
 
     Args:
         path: The file, as in ``read_lines``.
         on_bytes: As in ``read_lines``.
+        split: Splits a line of raw text into sentences and tokens. None: a line is a tokenized sentence.
 
     Raises:
         TextError: As in ``read_lines``, or the file contains no sentence.
     """
-    is_empty = True
+    is_empty, check = True, SegmentationCheck(str(path))
     for line in read_lines(path, on_bytes):
-        if tokens := split_tokens(line):
-            is_empty = False
-            yield tokens
+        for tokens in [split_tokens(line)] if split is None else split(line):
+            if tokens:
+                is_empty = False
+                check(tokens)
+                yield tokens
     if is_empty:
         name = "Standard input" if str(path) == STDIN else str(path)
         raise TextError(f"{name} contains no sentence: it is empty or blank. Leave it out, or add text to it.")

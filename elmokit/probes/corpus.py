@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.sense_files import DATA, read_sense_xml
 from elmokit.probes.tagged import read_conllu, unpacked_name
 from elmokit.text.batching import read_ahead
+from elmokit.text.tokenize import TextSplitter
 
 Item = TypeVar("Item")
 CHUNK_TOKENS = 16_384
@@ -27,7 +29,7 @@ def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -
 
 
 def read_corpus_files(
-    paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens
+    paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens, split: TextSplitter | None = None
 ) -> Iterator[list[str]]:
     """Yield the sentences of text files (one per line), ``.conllu`` files and ``.data.xml`` files. Empty ones are
     skipped.
@@ -35,6 +37,7 @@ def read_corpus_files(
     Args:
         paths: The files.
         tokenize: Splits a line of a text file into tokens.
+        split: Splits a line of raw text into sentences and tokens, instead of ``tokenize``.
 
     Raises:
         TextError: A file cannot be read.
@@ -45,6 +48,8 @@ def read_corpus_files(
             yield from (sentence.words for sentence in read_conllu(path))
         elif name.endswith(DATA):
             yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
+        elif split is not None:
+            yield from chain.from_iterable(map(split, read_lines(path)))
         else:
             yield from filter(None, map(tokenize, read_lines(path)))
 

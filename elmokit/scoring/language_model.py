@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from elmokit.scoring.surprisal import (
     start_state,
     surprisals,
 )
+from elmokit.text.tokenize import TextSplitter, text_splitter
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 
@@ -131,6 +132,7 @@ class LanguageModel:
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,
+        raw_language: str | None = None,
     ) -> Perplexity:
         """Compute the perplexity of a text.
 
@@ -141,11 +143,15 @@ class LanguageModel:
             batch_tokens: Positions per batch. The result does not depend on it.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
+            raw_language: The language of files of raw text, such as "en": each line is split into sentences and
+                tokens, as by :func:`elmokit.tokenize`.
 
         Raises:
             TextError: There is no sentence, or a file cannot be read.
+            MissingExtraError, ConfigError: As in :func:`elmokit.tokenize`.
         """
-        sentences, total = self._sentences(texts, count=progress is not None)
+        split = None if raw_language is None else text_splitter(raw_language)
+        sentences, total = self._sentences(texts, count=progress is not None, split=split)
         n_done = 0
 
         def after(sentence: Surprisal) -> None:
@@ -224,7 +230,7 @@ class LanguageModel:
         return spelling_of(self.model)
 
     def _sentences(
-        self, texts: Texts, count: bool, like_bilm_tf: bool = False
+        self, texts: Texts, count: bool, like_bilm_tf: bool = False, split: TextSplitter | None = None
     ) -> tuple[Iterable[Sentence], int | None]:
         """Return the sentences of a text, and how many predictions they are if they can be counted beforehand."""
         items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
@@ -238,8 +244,8 @@ class LanguageModel:
             if not isinstance(texts, str):
                 raise
             raise TextError(f"{error} To pass a sentence instead of a file, write [{texts[:40]!r}.split()].") from None
+        read = partial(read_sentences, split=split)
         total = None
         if count and all(path.is_file() for path in paths):  # standard input and pipes can be read only once
-            total = sum(len(tokens) + 1 for path in paths for tokens in read_sentences(path))
-        read = read_like_bilm_tf(paths) if like_bilm_tf else chain.from_iterable(map(read_sentences, paths))
-        return read, total
+            total = sum(len(tokens) + 1 for path in paths for tokens in read(path))
+        return read_like_bilm_tf(paths) if like_bilm_tf else chain.from_iterable(map(read, paths)), total

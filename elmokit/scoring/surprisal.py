@@ -25,7 +25,7 @@ BATCH_TOKENS = 2048
 DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
 STRONGEST_NATS = 12.0
 """From this surprisal on, the color in a notebook is at its strongest."""
-TSV_HEADER = "sentence\ttoken\tforward_nats\tbackward_nats\n"
+TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\n"
 
 FixedStart = Literal["warm", "zero"]
 
@@ -49,20 +49,20 @@ class Surprisal:
         """The surprisal of the whole sentence for each direction: minus its log probability."""
         return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
 
-    def to_tsv(self, number: int) -> str:
+    def to_tsv(self, index: int) -> str:
         """Format one line per token, boundaries included, under ``TSV_HEADER``.
 
         A field is empty where a direction predicts nothing, or does not exist.
 
         Args:
-            number: The number of the sentence.
+            index: The index of the sentence, from 0.
         """
         columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
         if len(columns) < len(DIRECTIONS):
             # Only the backward direction predicts the first token, <S>.
             columns.insert(0 if columns[0][0] else 1, [""] * len(self.tokens))
         cells = zip(self.tokens, *columns, strict=True)
-        return "".join(f"{number}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
+        return "".join(f"{index}\t{token}\t{forward}\t{backward}\n" for token, forward, backward in cells)
 
     def to_html(self, notes: Sequence[Sequence[str]] | None = None) -> str:
         """Return a line of tokens per direction, colored by surprisal, without boundaries.

@@ -22,7 +22,7 @@ from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.text.tokenize import treebank_tokenizer
 from elmokit.weights.describe import describe
-from elmokit.weights.open import DEFAULT_MODEL
+from elmokit.weights.listing import DEFAULT_MODEL
 from elmokit.weights.tf_hub import MIX
 
 BOTH: Direction = "both"

@@ -55,7 +55,7 @@ from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
 from elmokit.training.run_folder import run_lock, write_json
-from elmokit.weights.open import DEFAULT_MODEL
+from elmokit.weights.listing import DEFAULT_MODEL
 
 READ_AHEAD_EXAMPLES = 256
 

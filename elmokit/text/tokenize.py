@@ -1,14 +1,130 @@
-"""Split raw English text into tokens with NLTK's Penn Treebank tokenizer."""
+"""Split raw text into sentences and tokens: English with NLTK, other languages with spaCy.
+
+The English models were trained on text in the style of the Penn Treebank, which NLTK's tokenizer reproduces. For other
+languages spaCy has rules, or calls a library for words that are not separated by spaces. Nothing is downloaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache, partial
+from typing import Any
 
-from elmokit.errors import MissingExtraError
+from elmokit.errors import ConfigError, MissingExtraError, TextError
+from elmokit.io.segmentation import SegmentationCheck
+
+ENGLISH = "en"
+# Punkt's own list is learned from text, in a file that NLTK downloads. These need no download.
+_ABBREVIATIONS = (
+    "mr mrs ms dr prof st mt ft sr jr rev hon gen col lt capt sgt maj gov sen rep pres co corp inc ltd bros vs etc al",
+    "approx jan feb mar apr jun jul aug sep sept oct nov dec no vol pp ed eds cf ca fig u.s u.k u.n e.g i.e a.m p.m",
+    "b.c a.d ph.d",
+)
+Spans = Callable[[str], Iterable[tuple[int, int]]]
+"""Maps a text to the character offsets ``(start, stop)`` of its tokens or sentences."""
+TextSplitter = Callable[[str], list[list[str]]]
+"""Maps a line of raw text to its tokenized sentences."""
 
 
-def treebank_span_tokenizer() -> Callable[[str], Iterable[tuple[int, int]]]:
-    """Return a function that maps a raw sentence to the character offsets ``(start, stop)`` of its tokens.
+def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
+    """Split raw text into sentences and tokens, as :meth:`elmokit.Elmo.embed` takes them.
+
+    The end of a line also ends a sentence. If lines break inside sentences, join them first.
+
+    Args:
+        text: The text.
+        language: A language code of spaCy, such as "de" or "ja". English is split by NLTK, as in the Penn Treebank.
+
+    Returns:
+        A list of tokens for each sentence.
+
+    Raises:
+        MissingExtraError: NLTK (extra ``tokenize``) or spaCy (extra ``spacy``) is not installed.
+        ConfigError: spaCy does not know the language, or needs another library for it.
+        TextError: ``text`` is not a string.
+
+    Example:
+        >>> elmokit.tokenize("It's raining. We left at 5 p.m. on foot.")
+        [['It', "'s", 'raining', '.'], ['We', 'left', 'at', '5', 'p.m.', 'on', 'foot', '.']]
+    """
+    if not isinstance(text, str):
+        raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
+    split, check = text_splitter(language), SegmentationCheck("the text")
+    sentences = [sentence for line in text.splitlines() for sentence in split(line)]
+    for sentence in sentences:
+        check(sentence)
+    return sentences
+
+
+@cache  # the tables of a language take up to a second to build
+def text_splitter(language: str = ENGLISH) -> TextSplitter:
+    """Return a function that splits a line of raw text into tokenized sentences; a blank line has none.
+
+    Args:
+        language: As in :func:`tokenize`.
+
+    Raises:
+        MissingExtraError, ConfigError: As in :func:`tokenize`.
+    """
+    if language == ENGLISH:
+        return partial(_split_english, english_sentence_spans(), treebank_tokenizer())
+    return partial(_split_with_spacy, _spacy_pipeline(language))
+
+
+def _split_english(sentences: Spans, words: Callable[[str], list[str]], line: str) -> list[list[str]]:
+    found = (words(line[start:stop]) for start, stop in sentences(line))
+    return [tokens for tokens in found if tokens]
+
+
+def _split_with_spacy(pipeline: Any, line: str) -> list[list[str]]:
+    found = ([token.text for token in sentence if not token.is_space] for sentence in pipeline(line).sents)
+    return [tokens for tokens in found if tokens]
+
+
+def _spacy_pipeline(language: str) -> Any:
+    """Return spaCy's tokenizer of a language, with its rules for the ends of sentences."""
+    try:
+        import spacy
+    except ImportError:
+        raise MissingExtraError(f"Splitting raw text in the language {language!r}", "spacy") from None
+    try:
+        pipeline = spacy.blank(language)
+    except ImportError as error:
+        # spaCy raises the same class for an unknown language and for a missing library; the latter has a cause.
+        library = str(error).strip().split("\n")[0]
+        if "can't import language" in library.lower():
+            raise ConfigError(
+                f"spaCy has no language {language!r}. Pass a code such as de, fr, ja or zh; they are listed at "
+                "https://spacy.io/usage/models#languages."
+            ) from None
+        raise ConfigError(
+            f"Splitting text in the language {language!r} needs one more library. spaCy says: {library} "
+            f"For ja, ko and th, install it with: pip install 'spacy[{language}]'"
+        ) from None
+    pipeline.add_pipe("sentencizer")
+    # The limit protects parsers, which these rules are not.
+    pipeline.max_length = 1 << 30
+    return pipeline
+
+
+def english_sentence_spans() -> Spans:
+    """Return a function that maps English text to the character offsets of its sentences, by NLTK's Punkt.
+
+    Raises:
+        MissingExtraError: NLTK is not installed.
+    """
+    try:
+        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+    except ImportError:
+        raise MissingExtraError("Splitting raw text into sentences", "tokenize") from None
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(" ".join(_ABBREVIATIONS).split())
+    spans: Spans = PunktSentenceTokenizer(parameters).span_tokenize
+    return spans
+
+
+def treebank_span_tokenizer() -> Spans:
+    """Return a function that maps a raw sentence to the character offsets of its tokens.
 
     Raises:
         MissingExtraError: NLTK is not installed.
@@ -17,7 +133,7 @@ def treebank_span_tokenizer() -> Callable[[str], Iterable[tuple[int, int]]]:
         from nltk.tokenize import NLTKWordTokenizer
     except ImportError:
         raise MissingExtraError("Tokenizing raw text", "tokenize") from None
-    spans: Callable[[str], Iterable[tuple[int, int]]] = NLTKWordTokenizer().span_tokenize
+    spans: Spans = NLTKWordTokenizer().span_tokenize
     return spans
 
 

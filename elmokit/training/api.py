@@ -350,9 +350,12 @@ def _check_new(run: Path) -> None:
 
 
 def _check_texts(texts: Sequence[str | Path], held_out: Sequence[str | Path]) -> None:
-    if not texts or not held_out:
+    if not texts:
+        raise ConfigError("There is no text to train on. Pass one or more files or directories.")
+    if not held_out:
         raise ConfigError(
-            "Give the text to train on, and held-out text to evaluate on (held_out=, in the shell --held-out)."
+            "There is no held-out text. Pass text that is not trained on, to choose the best model by: --held-out "
+            "dev.txt, in Python held_out=."
         )
 
 

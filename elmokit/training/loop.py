@@ -50,7 +50,7 @@ from elmokit.training.state import (
 )
 from elmokit.training.throughput import ThroughputMeter
 from elmokit.training.weight_average import WeightAverage
-from elmokit.weights.folder import save_folder
+from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
 
@@ -162,6 +162,8 @@ class _TrainingLoop:
                 find_unused_parameters=config.softmax.kind == "adaptive",
             )
         self.evaluates_first = initial is not None and not found
+        self.before = None if self.evaluates_first else _perplexity_before(run)
+        """The held-out perplexity before a fine-tuning: forward, backward."""
         self.log = MetricsLog(run / LOG)
         self.total = 0
         """The length of the training in predictions per direction."""
@@ -359,6 +361,8 @@ class _TrainingLoop:
         """Evaluate on the held-out text, and save the model if it is the best so far."""
         state, counters = self.state, self.state.counters
         result = self._evaluate()
+        if self.evaluates_first and not counters.n_steps:
+            self.before = result.per_direction
         counters.n_worse += 1
         if result.mean < counters.best_perplexity:
             counters.best_perplexity, counters.n_worse = result.mean, 0
@@ -369,6 +373,8 @@ class _TrainingLoop:
                     "held_out": asdict(result),
                     "held_out_perplexity": list(result.per_direction),
                 }
+                if self.before is not None:
+                    results["held_out_perplexity_before"] = list(self.before)
                 best = dataclasses.replace(state.evaluated_model, card={**card, **results})
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
                 save_folder(best, self.run / RUN_MODEL, overwrite=True)
@@ -388,6 +394,18 @@ class _TrainingLoop:
 
 def _ignore(report: TrainingReport) -> None:
     pass
+
+
+def _perplexity_before(run: Path) -> tuple[float, ...] | None:
+    """Return the perplexity before the fine-tuning that is resumed. It was evaluated once, and every best model has it.
+
+    Returns:
+        None if the run did not start from a model.
+    """
+    if not is_folder(run / RUN_MODEL):
+        return None
+    found = load_folder(run / RUN_MODEL).card.get("held_out_perplexity_before")
+    return None if found is None else tuple(found)
 
 
 def _new_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM:

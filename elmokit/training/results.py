@@ -22,6 +22,7 @@ from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
 
+OLD_TEXT_NAME = "old text"
 CALIBRATION_SENTENCES = 1000
 CALIBRATION_TOKENS = 200  # of each sentence at most: some texts have a document per line
 CALIBRATION_SHARDS = 16
@@ -62,6 +63,12 @@ class TrainingResult:
         return tuple(self.model.card["held_out_perplexity"])
 
     @property
+    def perplexity_before(self) -> tuple[float, ...] | None:
+        """After fine-tuning: the held-out perplexity of the model that it started from; else None."""
+        found = self.model.card.get("held_out_perplexity_before")
+        return None if found is None else tuple(found)
+
+    @property
     def best_step(self) -> int:
         """The step after which ``model`` was saved; 0 if fine-tuning improved nothing."""
         return int(self.model.card["n_steps"])
@@ -70,27 +77,38 @@ class TrainingResult:
     def before_and_after(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
         """After fine-tuning: perplexities ``before`` and ``after`` on ``held-out`` and ``old text``, else empty.
 
-        These are computed sentence by sentence from a zero state, so they differ from ``best_perplexity``.
+        These are computed sentence by sentence from a zero state, so they differ from ``perplexity_before`` and
+        ``best_perplexity``, which read the text as training does, each sentence after the one before.
         """
         found: Mapping[str, Mapping[str, Sequence[float]]] = self.model.card.get("perplexity", {})
         return found
 
     def __str__(self) -> str:
-        lines = [f"Held-out perplexity {format_perplexities(self.perplexity.per_direction)} at the end (full softmax)."]
+        end = format_perplexities(self.perplexity.per_direction)
         if self.best_model is None:
-            return lines[0]
-        best = f"{format_perplexities(self.best_perplexity)} at step {self.best_step:,}"
-        lines.append(f"The best model, {best}, is in {self.run / RUN_MODEL}.")
+            return f"Held-out perplexity {end} at the end."
+        best, step = format_perplexities(self.best_perplexity), f"step {self.best_step:,}"
+        if (before := self.perplexity_before) is not None:
+            # One pair for one model. That of the last step is in the log.
+            directions = " / ".join(self.model.bilm.config.direction_names)
+            lines = [f"Held-out perplexity ({directions}): {format_perplexities(before)} before, {best} after."]
+            if (old := self.before_and_after.get(OLD_TEXT_NAME)) is not None:
+                values = " before, ".join(format_perplexities(old[when]) for when in ("before", "after"))
+                lines.append(f"Old text, sentence by sentence: {values} after.")
+            if self.best_step:
+                lines.append(f"The model, the best one (of {step}), is in {self.run / RUN_MODEL}.")
+            else:
+                lines.append(
+                    "Training did not improve the model; the original weights were kept. Lower the learning rate, or "
+                    "add text."
+                )
+        else:
+            lines = [
+                f"Held-out perplexity {end} at the end.",
+                f"The best model, {best} at {step}, is in {self.run / RUN_MODEL}.",
+            ]
         if self.curves:
             lines.append(f"The curves are in {self.curves[0]}.")
-        for name, values in self.before_and_after.items():
-            before, after = (format_perplexities(values[when]) for when in ("before", "after"))
-            lines.append(f"{name:<9} perplexity before {before}, after {after} (sentences scored independently)")
-        if self.before_and_after and not self.best_step:
-            lines.append(
-                "Training did not improve the model; the original weights were kept. Lower the learning rate, or add "
-                "text."
-            )
         return "\n".join(lines)
 
 
@@ -142,7 +160,7 @@ def compare_models(
 def _before_and_after(run: Path, best: PretrainedBiLM, held_out: Sequence[Sequence[str]]) -> dict[str, object]:
     texts = {"held-out": held_out}
     if (run / OLD_TEXT).exists():
-        texts["old text"] = list(read_sentences(run / OLD_TEXT))
+        texts[OLD_TEXT_NAME] = list(read_sentences(run / OLD_TEXT))
     return dict(compare_models(load_folder(run / INITIAL), best, texts))
 
 

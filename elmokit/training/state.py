@@ -193,4 +193,5 @@ def restart_advice(run: Path) -> str:
     if not found:
         return "There is no checkpoint yet: start a new run."
     before = f" (or of {found[-2].name}, if that one is already bad)" if len(found) > 1 else ""
-    return f"Start a new run from the model of the last checkpoint{before}: elmokit finetune {found[-1] / 'model'}"
+    model = found[-1] / "model"
+    return f"Start a new run from the model of the last checkpoint{before}: elmokit finetune TEXT --model {model} ..."

@@ -144,10 +144,8 @@ def fetch(url: str | Path) -> Path:
         return path
     if scheme not in ("http", "https"):
         raise ConfigError(f"{url} cannot be downloaded: give an http, https or file URL.")
-    # One directory per URL: many published files have the same name, such as options.json.
-    folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
-    path, record = folder / url_file_name(url), folder / "download.json"
-    # Only with its record: a file alone was renamed by a process that died before it wrote the checksum.
+    path, record = _cached_files(url)
+    folder = path.parent
     if path.is_file() and record.is_file():
         remedy = f"Delete the directory {folder} to download it again."
         _check(path, _recorded_sha256(record, remedy), f"It has changed since it was downloaded. {remedy}")
@@ -162,6 +160,22 @@ def fetch(url: str | Path) -> Path:
     if sha256:
         _check(path, sha256, f"It is not the file that was asked for. Check the URL {url}.")
     return path
+
+
+def cached_file(url: str) -> Path | None:
+    """Return the file of a URL that was downloaded before, without reading it; None if it would be downloaded."""
+    path, record = _cached_files(urldefrag(url)[0])
+    return path if path.is_file() and record.is_file() else None
+
+
+def _cached_files(url: str) -> tuple[Path, Path]:
+    """Return where the cache keeps the file of a URL and the record of its download.
+
+    A file counts only with its record: without one, a process died before it wrote the checksum.
+    """
+    # One directory per URL: many published files have the same name, such as options.json.
+    folder = cache_dir() / "downloads" / hashlib.sha256(url.encode(errors="backslashreplace")).hexdigest()[:16]
+    return folder / url_file_name(url), folder / "download.json"
 
 
 def split_url(url: str) -> SplitResult:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import filecmp
 import os
-from importlib import resources
 from pathlib import Path
 
 import h5py
@@ -34,6 +33,7 @@ from elmokit.weights.fetch import (
 )
 from elmokit.weights.folder import PARTS, Storage, is_folder, load_folder, save_folder
 from elmokit.weights.guess import guess_archive, guess_format, guess_hdf5
+from elmokit.weights.listing import DEFAULT_MODEL, included_model
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.sidecars import (
     OPTIONS,
@@ -47,8 +47,6 @@ from elmokit.weights.tf_bundle import INDEX_SUFFIX
 from elmokit.weights.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address, module_folder
 from elmokit.weights.words import with_meta, with_token_embeddings, with_words
 
-DEFAULT_MODEL = "en-mini"
-"""The small English model inside the package."""
 RUN_MODEL = "model"
 """The subfolder in which a training run keeps its best model."""
 
@@ -101,7 +99,7 @@ def open_model(
         1024
     """
     if source is None or str(source) == DEFAULT_MODEL:
-        source = Path(str(resources.files("elmokit"))) / "models" / DEFAULT_MODEL
+        source = included_model()
     name = normalize_url(source)
     options, table, listed = (
         None if file is None else local_path(normalize_url(file)) for file in (options, token_embeddings, vocabulary)
@@ -120,9 +118,10 @@ def open_model(
     else:
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        names = ", ".join([DEFAULT_MODEL, *(model.name for model in published.models())])
         raise ModelNotFoundError(
-            f"No model found for {str(source)!r}: not a file, directory or published model name "
-            f"(see docs/reference/model-files.md).{hint}"
+            f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model.{hint} "
+            f"The names are {names}, and many-langs:LANGUAGE. Run `elmokit models` for languages and sizes."
         )
     return model if table is None else with_token_embeddings(model, table, listed)
 

@@ -27,6 +27,7 @@ class PublishedModel:
     """A model that was published under a name."""
 
     name: str
+    language: str
     about: str
     locations: tuple[ModelLocation, ...]
     """The publisher's own address first, then mirrors."""
@@ -74,6 +75,11 @@ def many_languages() -> dict[str, int]:
     return {language: number for number, language in enumerate(nlpl["many_langs"], nlpl["first_many_langs_number"])}
 
 
+def all_models() -> list[PublishedModel]:
+    """List every model that has a name, those of ELMoForManyLangs included."""
+    return [*models(), *(_many_langs(language) for language in many_languages())]
+
+
 def names() -> list[str]:
     """List every name, ``nlpl:NUMBER`` apart."""
     own = [name for model in models() for name in (model.name, *model.also)]
@@ -94,10 +100,10 @@ def find_published(name: str) -> PublishedModel | None:
         if name in (model.name, *model.also):
             return model
     if number := _NLPL_NUMBER.match(name):
-        return _nlpl_model(name, int(number[1]), "see vectors.nlpl.eu")
+        return _nlpl_model(name, "unknown", int(number[1]), "see vectors.nlpl.eu")
     family, _, language = name.partition(":")
     if family == "many-langs" and language in many_languages():
-        return _nlpl_model(name, many_languages()[language], f"{language}, ELMoForManyLangs")
+        return _many_langs(language)
     return None
 
 
@@ -107,14 +113,22 @@ def tf_hub_elmo(version: int) -> PublishedModel | None:
     if version not in hub["versions"]:
         return None
     locations = tuple(ModelLocation(url.format(version=version)) for url in hub["urls"])
-    return PublishedModel(f"google/elmo/{version}", hub["about"], locations, hub["read_on"], hub["megabytes"])
+    return PublishedModel(
+        f"google/elmo/{version}", "English", hub["about"], locations, hub["read_on"], hub["megabytes"]
+    )
 
 
-def _nlpl_model(name: str, number: int, about: str) -> PublishedModel:
+def _many_langs(language: str) -> PublishedModel:
+    spelled = language.replace("-", " ").title()
+    return _nlpl_model(f"many-langs:{language}", spelled, many_languages()[language], f"{language}, ELMoForManyLangs")
+
+
+def _nlpl_model(name: str, language: str, number: int, about: str) -> PublishedModel:
     folders = (20, 11) if number in many_languages().values() else (20,)
     url = _content()["nlpl"]["url"]
     return PublishedModel(
         name,
+        language,
         f"{about}, number {number} of the NLPL repository",
         tuple(ModelLocation(f"{url}/{folder}/{number}.zip") for folder in folders),
         "github.com/HIT-SCIR/ELMoForManyLangs",

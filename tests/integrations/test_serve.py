@@ -66,7 +66,19 @@ class Process(Client):
 
 @contextmanager
 def serving(model: Path, *options: str, **environment: str) -> Iterator[Process]:
-    command = [sys.executable, "-m", "elmokit", "serve", str(model), "--port", "0", "--threads", "1", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "elmokit",
+        "serve",
+        "--model",
+        str(model),
+        "--port",
+        "0",
+        "--threads",
+        "1",
+        *options,
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}) as process:
         try:
             yield Process(process)
@@ -205,7 +217,7 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_reported_in_one_line(model: Path, shell: Shell) -> None:
     with serving(model) as server:
-        result = shell("serve", str(model), "--port", str(server.port))
+        result = shell("serve", "--model", str(model), "--port", str(server.port))
     assert result.code == 2
     assert result.err.startswith(f"elmokit: Cannot listen on 127.0.0.1, port {server.port}: ")
 

@@ -2,8 +2,8 @@
 
 Sentences are split by NLTK's Punkt and words by its Penn Treebank tokenizer. Tokens are then split further at hyphens,
 slashes, quotes, currency signs and dashes, as in Clark and Gardner's program, so that an answer rarely starts or ends
-inside a token. Their program used Punkt's learned English abbreviations, a file that NLTK downloads; the fixed list
-below needs no download.
+inside a token. Their program used Punkt's learned English abbreviations, a file that NLTK downloads; here it is a fixed
+list.
 """
 
 from __future__ import annotations
@@ -13,14 +13,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from elmokit.errors import MissingExtraError
-from elmokit.text.tokenize import treebank_span_tokenizer
+from elmokit.text.tokenize import english_sentence_spans, treebank_span_tokenizer
 
-ABBREVIATIONS = (
-    "mr mrs ms dr prof st mt ft sr jr rev hon gen col lt capt sgt maj gov sen rep pres co corp inc ltd bros vs etc al",
-    "approx jan feb mar apr jun jul aug sep sept oct nov dec no vol pp ed eds cf ca fig u.s u.k u.n e.g i.e a.m p.m",
-    "b.c a.d ph.d",
-)
 DOUBLE_QUOTES = "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}\N{DOUBLE LOW-9 QUOTATION MARK}«»"
 SINGLE_QUOTES = "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
 DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
@@ -47,18 +41,11 @@ def passage_tokenizer() -> Callable[[str], list[OffsetToken]]:
     Raises:
         MissingExtraError: NLTK is not installed.
     """
-    words = treebank_span_tokenizer()
-    try:
-        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-    except ImportError:
-        raise MissingExtraError("Tokenizing raw passages", "tokenize") from None
-    parameters = PunktParameters()
-    parameters.abbrev_types = set(" ".join(ABBREVIATIONS).split())
-    sentences = PunktSentenceTokenizer(parameters)
+    words, sentences = treebank_span_tokenizer(), english_sentence_spans()
 
     def tokenize(text: str) -> list[OffsetToken]:
         tokens = []
-        for sentence_start, sentence_stop in sentences.span_tokenize(text):
+        for sentence_start, sentence_stop in sentences(text):
             for start, stop in words(text[sentence_start:sentence_stop]):
                 tokens += _split_word(text, sentence_start + start, sentence_start + stop)
         return tokens

@@ -1,0 +1,43 @@
+"""``elmokit models``: list the models that can be opened by name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from elmokit.cli.common import echo_json, json_option
+from elmokit.cli.options import GroupedCommand
+
+
+@click.command(cls=GroupedCommand)
+@json_option
+def models(as_json: bool) -> None:
+    """List the models that can be opened by name.
+
+    "download" means that a model is downloaded when it is first used; "cached", that it was. Besides these names,
+    --model takes paths, URLs, ids of the Hugging Face Hub, and nlpl:NUMBER for the ELMo models of vectors.nlpl.eu.
+
+    \b
+    Examples:
+      elmokit models
+      elmokit embed corpus.txt vectors.hdf5 --model original
+    """
+    from elmokit.io.tables import Table
+    from elmokit.weights.listing import named_models
+
+    found = named_models()
+    if as_json:
+        echo_json([asdict(model) for model in found])
+        return
+    rows = [
+        [
+            model.name,
+            model.language,
+            "?" if model.megabytes is None else f"{model.megabytes} MB",
+            model.available,
+            model.about,
+        ]
+        for model in found
+    ]
+    click.echo(Table(["name", "language", "size", "available", "trained on, published by"], rows, 5).to_text())
