@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from elmokit.scoring.heat_map import HeatMap, show
     from elmokit.scoring.language_model import LanguageModel
     from elmokit.sentence_vectors import SentenceEmbedder
+    from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
     from elmokit.training.api import finetune, resume, train
     from elmokit.training.results import TrainingResult
@@ -53,6 +54,7 @@ _MODULES = {
     "resume": "elmokit.training.api",
     "save_model": "elmokit.weights.open",
     "show": "elmokit.scoring.heat_map",
+    "tokenize": "elmokit.text.tokenize",
     "train": "elmokit.training.api",
 }
 """The module of each public name."""
@@ -82,6 +84,7 @@ __all__ = [
     "resume",
     "save_model",
     "show",
+    "tokenize",
     "train",
 ]
 

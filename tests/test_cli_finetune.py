@@ -79,9 +79,22 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     assert tuned.initial_state.cell.abs().sum() > 0  # not the old weights' own
     found = perplexities("run")
     assert set(found) == {"held-out", "old text"}
-    for name, values in found.items():
-        both = [" / ".join(f"{value:.2f}" for value in values[when]) for when in ("before", "after")]
-        assert f"{name:<9} perplexity before {both[0]}, after {both[1]} (sentences scored independently)\n" in ran.out
+    before, after, old_before, old_after = (
+        " / ".join(f"{value:.2f}" for value in values)
+        for values in (
+            tuned.card["held_out_perplexity_before"],
+            tuned.card["held_out_perplexity"],
+            found["old text"]["before"],
+            found["old text"]["after"],
+        )
+    )
+    last = ran.out.splitlines()[-4:]
+    assert last[0] == f"Held-out perplexity (forward / backward): {before} before, {after} after."
+    assert last[1] == f"Old text, sentence by sentence: {old_before} before, {old_after} after."
+    assert last[2] == f"The model, the best one (of step {tuned.card['n_steps']}), is in run/model."
+    # One measure: the evaluation in the log is the one that is shown as the result.
+    assert f"held-out perplexity {after}\n" in ran.out
+    assert ran.out.count("Held-out perplexity") == 1
     facts = json.loads(shell("evaluate", "perplexity", "held.txt", "--model", "run", "--state", "zero", "--json").out)
     assert facts["perplexity"]["forward"] == pytest.approx(found["held-out"]["after"][0], rel=1e-4)
     card = tuned.card
@@ -309,7 +322,9 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_
     for name, tensor in weights(open_model("straight")).items():
         assert torch.equal(weights(open_model("killed"))[name], tensor), name
     assert perplexities("killed") == perplexities("straight")
-    assert "old text  perplexity before" in ran.out
+    cards = [open_model(run).card for run in ("killed", "straight")]
+    assert cards[0]["held_out_perplexity_before"] == cards[1]["held_out_perplexity_before"]
+    assert "Old text, sentence by sentence: " in ran.out
 
 
 def _no_words(folder: Path) -> None:

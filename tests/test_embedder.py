@@ -141,7 +141,7 @@ def test_invalid_arguments_are_refused() -> None:
         ELMOS["warm"].embed([["a"]], batch_tokens=0)
     with pytest.raises(ConfigError, match="start is 'cold'"):
         Elmo(random_model(), start="cold")  # type: ignore[arg-type]
-    with pytest.raises(ModelNotFoundError, match="not a file, directory or published model name"):
+    with pytest.raises(ModelNotFoundError, match="neither a file or directory nor the name of a model"):
         Elmo.from_pretrained("no/such/model")
 
 

@@ -292,6 +292,47 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
         list(read_sentences(path))
 
 
+@pytest.mark.parametrize("text", ["The cat .\nIt sat .\n", "\nThe cat .\n", "猫 が 座る 。\n"])
+@pytest.mark.parametrize(
+    ("codec", "mark", "named"),
+    [
+        ("utf-16-le", codecs.BOM_UTF16_LE, "UTF-16"),
+        ("utf-16-be", codecs.BOM_UTF16_BE, "UTF-16"),
+        ("utf-32-le", codecs.BOM_UTF32_LE, "UTF-32"),
+        ("utf-16-le", b"", "UTF-16LE"),
+        ("utf-16-be", b"", "UTF-16BE"),
+    ],
+)
+def test_text_in_utf_16_is_recognized(tmp_path: Path, text: str, codec: str, mark: bytes, named: str) -> None:
+    if not mark and not text.startswith("The"):
+        named = "(UTF-16|not UTF-8)"  # nothing at the start of the file tells which
+    path = tmp_path / "my text.txt"
+    path.write_bytes(mark + text.encode(codec))
+    with pytest.raises(TextError, match=named) as error:
+        list(read_sentences(path))
+    if mark:
+        assert str(error.value).endswith(
+            f"is in {named}, but text is read in UTF-8. Convert it: iconv -f {named} -t UTF-8 '{path}' > "
+            "'my text-utf8.txt'"
+        )
+        with pytest.raises(TextError, match=f"is in {named}"):
+            read_text(path)
+
+
+def test_a_byte_0_in_a_text_is_not_an_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"a damaged \0 line\n")
+    assert list(read_sentences(path)) == [["a", "damaged", "\0", "line"]]
+
+
+def test_a_western_encoding_is_named_by_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    for line, named in ((b"caf\xe9\n", "ISO-8859-1"), (b"\x93caf\xe9\x94\n", "WINDOWS-1252")):
+        path.write_bytes(line)
+        with pytest.raises(TextError, match=f"iconv -f {named} -t UTF-8"):
+            list(read_sentences(path))
+
+
 def test_a_directory_that_contains_other_files_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").touch()

@@ -82,7 +82,9 @@ def test_a_published_name_opens_from_the_first_location_that_has_it(
     locations = tuple(
         ModelLocation(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (dead, alive)
     )
-    monkeypatch.setattr(published, "models", lambda: (PublishedModel("tiny-test", "nothing", locations, "this test"),))
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("tiny-test", "none", "nothing", locations, "this test"),)
+    )
     model = open_model("Tiny-Test")
     assert_is_the_model(model)
     assert model.card["name"] == "tiny-test"
@@ -100,13 +102,15 @@ def test_a_published_name_opens_from_a_mirror_if_the_first_domain_is_parked(
     locations = tuple(
         ModelLocation(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in (parked, alive)
     )
-    monkeypatch.setattr(published, "models", lambda: (PublishedModel("tiny-test", "nothing", locations, "this test"),))
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("tiny-test", "none", "nothing", locations, "this test"),)
+    )
     for _ in range(2):
         model = open_model("tiny-test")
         assert_is_the_model(model)
         assert model.card["from"] == f"{alive}/elmo_weights.hdf5"
     monkeypatch.setattr(
-        published, "models", lambda: (PublishedModel("tiny-test", "nothing", locations[:1], "this test"),)
+        published, "models", lambda: (PublishedModel("tiny-test", "none", "nothing", locations[:1], "this test"),)
     )
     with pytest.raises(ModelNotFoundError, match=r"Tried: .*/parked/"):
         open_model("tiny-test")
@@ -119,7 +123,9 @@ def test_an_unavailable_published_name_says_what_was_tried_and_what_to_do(
     locations = tuple(
         ModelLocation(server.address(f"/{there}.hdf5"), server.address(f"/{there}.json")) for there in "ab"
     )
-    monkeypatch.setattr(published, "models", lambda: (PublishedModel("gone", "nothing", locations, "this test"),))
+    monkeypatch.setattr(
+        published, "models", lambda: (PublishedModel("gone", "none", "nothing", locations, "this test"),)
+    )
     with pytest.raises(ModelNotFoundError, match=r"Download the weights .* by hand") as error:
         open_model("gone")
     assert all(location.options in str(error.value) for location in locations if location.options)
@@ -136,10 +142,10 @@ def test_a_path_comes_before_a_published_name(
 
 def test_an_unknown_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelNotFoundError, match=r"not a file, directory or published model name.*Did you mean 'portuguese'"
+        ModelNotFoundError, match=r"neither a file or directory nor the name of a model.*Did you mean 'portuguese'"
     ):
         open_model("portugese")
-    with pytest.raises(ModelNotFoundError, match="not a file, directory or published model name"):
+    with pytest.raises(ModelNotFoundError, match="neither a file or directory nor the name of a model"):
         open_model(tmp_path / "none")
 
 
@@ -244,9 +250,9 @@ def test_a_mistyped_path_is_first_reported_as_a_missing_file(monkeypatch: pytest
     [
         ("http://[x", ConfigError, "not a valid URL"),
         ("http://[x/w.hdf5", ConfigError, "not a valid URL"),
-        ("//[x/y", ModelNotFoundError, "not a file, directory or published model name"),
+        ("//[x/y", ModelNotFoundError, "neither a file or directory nor the name of a model"),
         ("~nosuchuser/m", ModelNotFoundError, "this user has no home directory"),
-        ("x" * 300, ModelNotFoundError, "not a file, directory or published model name"),
+        ("x" * 300, ModelNotFoundError, "neither a file or directory nor the name of a model"),
     ],
 )
 def test_an_invalid_name_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:

@@ -15,7 +15,7 @@ from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.plan import model_sizes, seconds_per_step, training_plan
+from elmokit.training.plan import count_evaluations, model_sizes, seconds_per_step, training_plan
 from elmokit.training.throughput import ThroughputMeter
 from elmokit.weights.model import PretrainedBiLM
 
@@ -98,15 +98,26 @@ def test_the_plan_of_a_resumed_run_says_what_remains() -> None:
     assert str(training_plan(CONFIG, 1000, 2, 0.5, 7)) == f"resuming after step 7; {remaining}; about 21 s"
 
 
-def test_evaluations_slow_down_the_whole_training_but_not_the_rate_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_plan_includes_evaluations() -> None:
+    config = dataclasses.replace(CONFIG, eval_every=20)
+    assert training_plan(config, 1000, 2, 0.5, 0, 10.0).seconds == 21.0 + 3 * 10  # after 20, 40 and 42 steps
+    assert training_plan(config, 1000, 2, 0.5, 7, 10.0, 3).seconds == 21.0 + (3 + 3) * 10  # after 20, 40 and 49
+    assert count_evaluations(20, 40, 20) == 1
+
+
+def test_an_early_evaluation_does_not_multiply_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    meter = ThroughputMeter(100)
+    meter = ThroughputMeter(100, 3.0)
     now[0] = 2.0
-    with meter.paused():
+    assert meter.seconds_left(140, 180, 2) == 2.0 + 2 * 3  # 20 per second, and two evaluations as estimated
+    with meter.evaluating():
         now[0] = 10.0
+    with meter.paused():
+        now[0] = 11.0
     assert meter.rate(140) == 20.0
-    assert meter.seconds_left(140, 180) == 10.0  # 4 per second
-    now[0] = 12.0
+    assert meter.seconds_left(140, 180) == 2.0
+    assert meter.seconds_left(140, 180, 1) == 10.0  # an evaluation took 8 seconds
+    now[0] = 13.0
     assert meter.rate(160) == 10.0
-    assert meter.seconds_left(160, 210) == 10.0  # 5 per second
+    assert meter.seconds_left(160, 210) == pytest.approx(50 / 15)  # 60 in 4 seconds

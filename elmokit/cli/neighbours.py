@@ -28,6 +28,11 @@ def neighbours() -> None:
     """Find the most similar word occurrences in a corpus.
 
     Run `elmokit neighbours index` once per corpus, then `elmokit neighbours find`.
+
+    \b
+    Examples:
+      elmokit neighbours index corpus/ my-index
+      elmokit neighbours find my-index bank "The bank raised its rate ."
     """
 
 

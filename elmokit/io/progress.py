@@ -20,6 +20,8 @@ SECONDS_BETWEEN_LINES = 30.0
 class ProgressBar:
     """Shows progress: a bar on a terminal or in a notebook, otherwise a line every 30 seconds, both with the time left.
 
+    The first step of a stage is left out of the estimate: it often loads, compiles or packs what the others use.
+
     Pass it to any function that takes a ``progress`` callback, or count yourself with :meth:`update`. Output goes to
     standard error.
 
@@ -41,6 +43,7 @@ class ProgressBar:
         self.done = self._first = 0
         self._stage: str | None = None
         self._started = self._last_line = clock()
+        self._is_warm = False
         self._bar: Any = None
 
     def __enter__(self) -> ProgressBar:
@@ -56,7 +59,7 @@ class ProgressBar:
         is left out when the time left is estimated.
         """
         if stage != self._stage:
-            self._started = self._last_line = self._clock()
+            self._last_line = self._clock()
             self._start(stage, done)
         self.done, self.total = done, total
         self._show()
@@ -83,18 +86,26 @@ class ProgressBar:
 
     def _start(self, stage: str, done: int) -> None:
         self.close()
-        self._stage, self._first = stage, done
+        self._stage, self._first, self._is_warm = stage, done, False
         if not self._lines and (tqdm := _bar_class()):
             self._bar = tqdm(
                 initial=done, desc=stage or None, unit=f" {self.unit or 'it'}", unit_scale=True, leave=False
             )
 
     def _show(self) -> None:
+        now = self._clock()
+        is_first_step = not self._is_warm and self.done > self._first
+        if is_first_step:
+            self._is_warm, self._first, self._started = True, self.done, now
         if self._bar is not None:
             self._bar.total = self.total
-            self._bar.update(self.done - self._bar.n)
+            if is_first_step:
+                self._bar.n = self._bar.initial = self.done
+                self._bar.unpause()  # the clock of tqdm starts here
+                self._bar.refresh()
+            else:
+                self._bar.update(self.done - self._bar.n)
             return
-        now = self._clock()
         if now - self._last_line < SECONDS_BETWEEN_LINES:
             return
         self._last_line = now

@@ -220,8 +220,8 @@ def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str
     """
     if isinstance(sentences, str):
         raise TextError(
-            f"Expected a list of tokenized sentences, but got the string {sentences[:40]!r}. "
-            f"Pass [{sentences[:40]!r}.split()]."
+            f"Expected a list of tokenized sentences, but got the string {_shortened(sentences)!r}. Pass "
+            f"[{_first_words(sentences)}], or split raw text with elmokit.tokenize(text)."
         )
     if not isinstance(sentences, Iterable):
         raise TextError(
@@ -254,15 +254,26 @@ def tokens_of(text: str | Sequence[str], tokenize: Callable[[str], list[str]]) -
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
     if isinstance(sentence, str):
         # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.
-        text = sentence[:40]
         advice = (
-            "Split it into tokens, for example with sentence.split()."
+            f"Pass {_first_words(sentence)}, or split raw text with elmokit.tokenize(text)."
             if " " in sentence
-            else f"Put the tokens of each sentence into a list of their own: [[{text!r}, ...]]."
+            else f"Put the tokens of each sentence into a list of their own: [[{_shortened(sentence)!r}, ...]]."
         )
-        raise TextError(f"Expected a sentence as a list of tokens, but got the string {text!r}. {advice}")
+        raise TextError(
+            f"Expected a sentence as a list of tokens, but got the string {_shortened(sentence)!r}. {advice}"
+        )
     if not isinstance(sentence, Sized):
         raise TextError(
             f"Expected a sentence as a list of tokens, but got {sentence!r} of type {type(sentence).__name__}."
         )
     return sentence
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _first_words(text: str) -> str:
+    """Return the list of tokens that a text would be, for an error message."""
+    words = text[:40].split()
+    return f"[{', '.join(map(repr, words))}{', ...' if len(text) > 40 else ''}]"

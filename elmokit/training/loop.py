@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from elmokit.training.distributed import World
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
-from elmokit.training.plan import config_optimizer, model_sizes, seconds_per_step, training_plan
+from elmokit.training.plan import config_optimizer, count_evaluations, model_sizes, seconds_per_step, training_plan
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import LOG, SETTINGS, RunSettings
 from elmokit.training.run_folder import MetricsLog, run_lock
@@ -54,6 +55,7 @@ from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
 
+EVALUATION_SAMPLE = 256  # sentences whose evaluation is timed
 HELD_OUT_ROWS = 64  # the batch size of evaluations, which are stateful: each row reads its part of the text in order
 LOW_ADAGRAD_RATE = 0.05
 MANY_EPOCHS = 100
@@ -164,6 +166,7 @@ class _TrainingLoop:
         self.evaluates_first = initial is not None and not found
         self.before = None if self.evaluates_first else _perplexity_before(run)
         """The held-out perplexity before a fine-tuning: forward, backward."""
+        self.seconds_per_evaluation = 0.0
         self.log = MetricsLog(run / LOG)
         self.total = 0
         """The length of the training in predictions per direction."""
@@ -192,6 +195,7 @@ class _TrainingLoop:
             self.report(model_sizes(config, self.state.losses))
             # Every process measures, but the number of the main process counts: all must agree on the length.
             seconds = world.broadcast(self._seconds_per_step())
+            self.seconds_per_evaluation = world.on_main_process(self._estimate_evaluation)
             self.total = self._length_in_predictions(seconds)
             if 0 < counters.n_predictions < self.total and earlier_total:
                 before, after = (
@@ -208,7 +212,10 @@ class _TrainingLoop:
                 "patience or set it to 0."
             )
         elif (n_left := self.total - counters.n_predictions) > 0:
-            self.report(training_plan(config, n_left, world.size, seconds, counters.n_steps))
+            # A fine-tuning evaluates before the first step, and compares the two models at the end.
+            n_extra = 1 + 2 if self.evaluates_first else 0
+            evaluation = self.seconds_per_evaluation
+            self.report(training_plan(config, n_left, world.size, seconds, counters.n_steps, evaluation, n_extra))
         else:
             self._notice(
                 f"Training is already complete ({self.total:,} predictions). To continue, increase epochs, "
@@ -246,6 +253,21 @@ class _TrainingLoop:
             is_new = not self.state.optimizer.state
             return seconds_per_step(self.config, self.state.losses, next(stream), self.state.lstm_state, is_new)
 
+    def _estimate_evaluation(self) -> float:
+        """Estimate the time of an evaluation in the main process, from its first sentences."""
+        held_out = self.corpus.held_out
+        sample = held_out[:EVALUATION_SAMPLE]
+        self._perplexity(sample[:1])  # the first call prepares the weights for the kernels
+        started = time.perf_counter()
+        self._perplexity(sample)
+        return (time.perf_counter() - started) * sum(map(len, held_out)) / max(1, sum(map(len, sample)))
+
+    def _n_evaluations_left(self) -> int:
+        config, counters = self.config, self.state.counters
+        per_step = config.predictions_per_step * self.world.size
+        n_left = -(-max(0, self.total - counters.n_predictions) // per_step)
+        return count_evaluations(counters.n_steps, counters.n_steps + n_left, config.eval_every) if n_left else 0
+
     def _length_in_predictions(self, seconds_per_step: float) -> int:
         config = self.config
         if config.tokens is not None:
@@ -263,7 +285,7 @@ class _TrainingLoop:
         """
         config, state, counters = self.config, self.state, self.state.counters
         result = self._evaluate_and_keep_best(card) if self.evaluates_first else None
-        meter = ThroughputMeter(counters.n_predictions)
+        meter = ThroughputMeter(counters.n_predictions, self.seconds_per_evaluation)
         while counters.n_predictions < self.total and not self._stopped_early():
             # The schedule runs over predictions, not steps, so that it does not depend on the batch size or the number
             # of processes.
@@ -272,7 +294,7 @@ class _TrainingLoop:
             is_last = counters.n_predictions >= self.total
             evaluates = is_last or counters.n_steps % config.eval_every == 0
             if evaluates:
-                with meter.paused():
+                with meter.evaluating():
                     result = self._evaluate_and_keep_best(card)
             if evaluates or counters.n_steps % config.log_every == 0:
                 progress = TrainingProgress(
@@ -281,7 +303,7 @@ class _TrainingLoop:
                     fraction=min(1.0, counters.n_predictions / self.total),
                     epoch=counters.n_predictions / self.corpus.n_predictions,
                     tokens_per_second=meter.rate(counters.n_predictions),
-                    seconds_left=meter.seconds_left(counters.n_predictions, self.total),
+                    seconds_left=meter.seconds_left(counters.n_predictions, self.total, self._n_evaluations_left()),
                     learning_rate=learning_rate,
                     gradient_norm=gradient_norm,
                     losses=self._mean_losses(),
@@ -382,14 +404,13 @@ class _TrainingLoop:
 
     def _evaluate(self) -> Perplexity:
         """Compute the held-out perplexity in the main process, for all processes."""
-        held_out = self.corpus.held_out
-        result: Perplexity = self.world.on_main_process(
-            # The same start as in training, where each row continues its text.
-            lambda: perplexity(
-                self.state.evaluated_model, held_out, "stateful", n_rows=min(HELD_OUT_ROWS, len(held_out))
-            )
-        )
+        result: Perplexity = self.world.on_main_process(lambda: self._perplexity(self.corpus.held_out))
         return result
+
+    def _perplexity(self, sentences: Sequence[Sequence[str]]) -> Perplexity:
+        # The same start as in training, where each row continues its text.
+        n_rows = min(HELD_OUT_ROWS, len(sentences))
+        return perplexity(self.state.evaluated_model, sentences, "stateful", n_rows=n_rows)
 
 
 def _ignore(report: TrainingReport) -> None:

@@ -83,12 +83,36 @@ def seconds_per_step(
 
 
 def training_plan(
-    config: TrainingConfig, n_predictions: int, n_processes: int, seconds_per_step: float | None, n_steps_done: int = 0
+    config: TrainingConfig,
+    n_predictions: int,
+    n_processes: int,
+    seconds_per_step: float | None,
+    n_steps_done: int = 0,
+    seconds_per_evaluation: float = 0.0,
+    n_extra_evaluations: int = 0,
 ) -> TrainingPlan:
-    """Return the plan of ``n_predictions`` more predictions."""
+    """Return the plan of ``n_predictions`` more predictions.
+
+    Args:
+        config: The settings.
+        n_predictions: How many predictions are left.
+        n_processes: How many processes train together.
+        seconds_per_step: The time of a step; None if it was not measured.
+        n_steps_done: How many steps of a resumed run are done.
+        seconds_per_evaluation: The time of one evaluation.
+        n_extra_evaluations: Evaluations before and after the steps.
+    """
     n_steps = -(-n_predictions // (config.predictions_per_step * n_processes))
-    seconds = None if seconds_per_step is None else n_steps * seconds_per_step
+    seconds = None
+    if seconds_per_step is not None:
+        n_evaluations = n_extra_evaluations + count_evaluations(n_steps_done, n_steps_done + n_steps, config.eval_every)
+        seconds = n_steps * seconds_per_step + n_evaluations * seconds_per_evaluation
     return TrainingPlan(n_predictions, n_steps, config.predictions_per_step, seconds, n_steps_done)
+
+
+def count_evaluations(n_steps_done: int, n_steps: int, eval_every: int) -> int:
+    """Return how many evaluations are left: one every ``eval_every`` steps, and one after the last step."""
+    return n_steps // eval_every - n_steps_done // eval_every + (n_steps % eval_every > 0)
 
 
 def model_sizes(config: TrainingConfig, losses: WindowLosses) -> ModelSizes:
