@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import elmokit
-from elmokit.cli.main import COMMANDS, main
+from elmokit.cli.main import MODULES, main
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
@@ -151,7 +151,7 @@ def test_the_reference_documents_every_public_name() -> None:
 
 def test_the_page_of_the_command_line_lists_every_command_with_its_options_and_examples() -> None:
     page = runpy.run_path(str(DOCS / "make_cli.py"))["cli_page"]()
-    for name in COMMANDS:
+    for name in MODULES:
         assert f"\n## `elmokit {name}`\n" in page
     assert "\n### `elmokit evaluate minimal-pairs`\n" in page
     assert "| `--dtype [float32\\|float16]` | Type of the stored numbers. \\[default: float32\\] |" in page
