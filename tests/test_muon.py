@@ -12,7 +12,7 @@ from elmokit.bilm import PRESETS, BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import MOMENTUM, Muon, matrix_blocks, orthogonalize
+from elmokit.training.muon import COEFFICIENTS, MOMENTUM, Muon, matrix_blocks, orthogonalize
 from elmokit.training.optimizers import set_learning_rate
 from elmokit.training.plan import config_optimizer
 
@@ -32,6 +32,16 @@ def test_orthogonalized_matrices_have_singular_values_around_one(shape: tuple[in
     singular = torch.linalg.svdvals(orthogonalize(random(5, *shape)))
     assert singular.min() > 0.4
     assert singular.max() < 1.3
+
+
+def test_the_polynomials_equal_newton_schulz_iterations_on_the_matrix() -> None:
+    matrices = random(3, 6, 20)
+    a, b, c = COEFFICIENTS
+    expected = matrices / matrices.norm(dim=(1, 2), keepdim=True)
+    for _ in range(5):
+        square = expected @ expected.mT
+        expected = a * expected + (b * square + c * square @ square) @ expected
+    torch.testing.assert_close(orthogonalize(matrices), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_orthogonalized_matrices_keep_their_singular_vectors() -> None:

@@ -118,16 +118,24 @@ class Muon(torch.optim.Adam):
 def orthogonalize(matrices: Tensor) -> Tensor:
     """Replace the singular values of matrices by numbers around 1.
 
+    An iteration multiplies a matrix ``X`` from the left by a polynomial of ``X X^T``. The polynomials of all iterations
+    are multiplied first, in terms of the small square ``X X^T`` alone, and their product is applied to ``X`` once. For
+    the blocks of an LSTM with a projection, that takes about half of the time of iterating on ``X``.
+
     Args:
         matrices: ``(matrices, rows, columns)``, with at most as many rows as columns.
     """
     a, b, c = COEFFICIENTS
-    result: Tensor = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + EPSILON)  # no singular value above 1
-    for _ in range(N_ITERATIONS):
-        square = result @ result.mT
-        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        result = torch.baddbmm(result, polynomial, result, beta=a)
-    return result
+    scaled: Tensor = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + EPSILON)  # no singular value above 1
+    square = scaled @ scaled.mT
+    identity = torch.eye(len(square[0]), dtype=square.dtype, device=square.device)
+    product = identity
+    for index in range(N_ITERATIONS):
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c) + a * identity
+        product = polynomial @ product
+        if index < N_ITERATIONS - 1:
+            square = polynomial @ square @ polynomial  # all of them are polynomials of one matrix, so they commute
+    return product @ scaled
 
 
 def _split(weight: Tensor, blocks: Blocks) -> list[Tensor]:
