@@ -30,6 +30,9 @@ SLOW_PAGES = {  # they train
     "how-to/tasks/train-bilm.md",
     "how-to/tasks/train.md",
     "how-to/train.md",
+    "tutorials/explore-layers.md",
+    "tutorials/tag-text.md",
+    "tutorials/train-bilm.md",
 }
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
