@@ -25,8 +25,8 @@ This page lists all settings of config files. It is generated: do not edit it, r
 `python docs/make_settings.py > docs/reference/settings.md`.
 
 A config file is TOML. `elmokit train` and `elmokit finetune` also accept the `options.json` of bilm-tf
-([how its keys are used](../how-to/migrate/bilm-tf.md#bilm-tfs-optionsjson)). In every TOML file, `false` switches
-off a setting that can be absent (type "or none").
+([how its keys are used](../how-to/migrate/bilm-tf-training.md#bilm-tfs-optionsjson)). In every TOML file, `false`
+switches off a setting that can be absent (type "or none").
 """
 TRAINING = """\
 ## Training a biLM
