@@ -11,10 +11,11 @@ from torch.nn import functional as F
 
 from elmokit.nn.char_convolution import pooled_convolutions
 from elmokit.nn.elementwise import apply_by_row
-from elmokit.nn.kernels.backends import NATIVE, native_library, requested_backend, select_backend
+from elmokit.nn.kernels.backends import NATIVE, native_library, requested_backend, select_backend, tile_library_for
 from elmokit.nn.kernels.native import Precision
-from elmokit.nn.kernels.packed_linear import PackedLinear
+from elmokit.nn.kernels.packed_linear import PackedLinear, fits_tiles
 from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.kernels.tile_products import tile_highway
 from elmokit.nn.kernels.token_layer import (
     PackedTokenLayer,
     TokenLayerWeights,
@@ -71,6 +72,10 @@ class Highway(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``(..., dim)`` to ``(..., dim)``."""
+        if torch.is_grad_enabled() and (library := tile_library_for(inputs)) is not None:
+            if fits_tiles(inputs, self.transform, self.gate):
+                parts = [(linear.weight, linear.bias) for linear in (self.transform, self.gate)]
+                return tile_highway(library, inputs, *parts)
         gate = apply_by_row(torch.sigmoid, self.gate(inputs))
         return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from elmokit.nn.kernels.backends import native_library_for
+from elmokit.nn.kernels.backends import native_library_for, tile_library_for
 from elmokit.nn.kernels.native import NativeLibrary
 
 MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
@@ -37,6 +37,8 @@ def pooled_convolutions(
     layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
     widest = max(layer.kernel_size[0] for layer in layers)
     n_distinct = _distinct_columns(char_ids)
+    if _fits_tables(char_ids, char_embedding, layers) and (tiles := tile_library_for(char_embedding.weight)) is not None:
+        return _convolve_by_table(tiles, char_ids, n_distinct, char_embedding, layers)
     library = _native_library_for(char_ids, char_embedding, layers)
     if library is not None and len(char_ids) and char_ids.shape[1] >= widest:
         # Columns up to one whole window of padding for the longest token; the rest cannot change a maximum.
@@ -44,7 +46,7 @@ def pooled_convolutions(
         return torch.cat(
             [
                 _NativeConvolution.apply(  # type: ignore[no-untyped-call]
-                    library, characters, _n_windows(n_distinct, characters, layer), *_flat(layer)
+                    library, characters, _n_windows(n_distinct, characters.shape[1], layer), *_flat(layer)
                 )
                 for layer in layers
             ],
@@ -74,21 +76,98 @@ def _native_library_for(
     char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]
 ) -> NativeLibrary | None:
     """Return the native library if every layer can run in it."""
-    if torch.is_autocast_enabled(char_ids.device.type):
+    if torch.is_autocast_enabled(char_ids.device.type) or not _fits_native(char_ids, char_embedding, layers):
         return None
-    for layer in layers:
-        if layer.bias is None or layer.in_channels != char_embedding.embedding_dim:
-            return None
-        if any(weight.dtype != torch.float32 or weight.device != char_ids.device for weight in layer.parameters()):
-            return None
     return native_library_for(char_embedding.weight)
 
 
-def _n_windows(n_distinct: Tensor, characters: Tensor, convolution: nn.Conv1d) -> Tensor:
+def _fits_native(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
+    """Return whether the weights of every layer are as C functions expect them."""
+    return all(
+        layer.bias is not None
+        and layer.in_channels == char_embedding.embedding_dim
+        and all(weight.dtype == torch.float32 and weight.device == char_ids.device for weight in layer.parameters())
+        for layer in layers
+    )
+
+
+def _fits_tables(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
+    """Return whether the C functions can convolve by table: they would read foreign memory for ids outside it."""
+    return (
+        torch.is_grad_enabled()
+        and char_ids.dtype == torch.int64
+        and len(char_ids) > 0
+        and char_ids.shape[1] >= max(layer.kernel_size[0] for layer in layers)
+        and 0 <= int(char_ids.min()) <= int(char_ids.max()) < char_embedding.num_embeddings
+        and _fits_native(char_ids, char_embedding, layers)
+    )
+
+
+def _convolve_by_table(
+    library: NativeLibrary,
+    char_ids: Tensor,
+    n_distinct: Tensor,
+    char_embedding: nn.Embedding,
+    layers: Sequence[nn.Conv1d],
+) -> Tensor:
+    """Convolve and pool for a training step in bfloat16: the same sums in another order, in float32.
+
+    There are a few hundred characters. What each of them adds to a filter at a place of its window is computed once per
+    step, for all tokens. Gradients of these tables are summed over tokens, and PyTorch derives those of the weights.
+    """
+    with torch.autocast(char_ids.device.type, enabled=False):
+        # As an embedding of all rows, so that row 0 gets no gradient.
+        characters = char_embedding(torch.arange(char_embedding.num_embeddings))  # (rows, dim)
+        tables = []
+        for layer in layers:
+            n_missing = -layer.out_channels % library.wide
+            panels = F.pad(layer.weight, (0, 0, 0, 0, 0, n_missing)).unflatten(0, (-1, library.wide))
+            # (panels, wide, dim, width) to (panels, dim, width * wide)
+            flat = panels.permute(0, 2, 3, 1).flatten(2)
+            tables.append((characters @ flat).unflatten(2, (-1, library.wide)))
+        n_windows = [_n_windows(n_distinct, char_ids.shape[1], layer) for layer in layers]
+        biases = [layer.bias for layer in layers]
+        pooled: Tensor = _TableConvolution.apply(  # type: ignore[no-untyped-call]
+            library, char_ids.contiguous(), n_windows, *tables, *biases
+        )
+    return pooled
+
+
+class _TableConvolution(torch.autograd.Function):
+    """``NativeLibrary.table_convolve`` for all convolutions, and its gradient, which only the winning windows have."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, library: NativeLibrary, char_ids: Tensor, n_windows: Sequence[Tensor], *tables_and_biases: Tensor
+    ) -> Tensor:
+        tables, biases = tables_and_biases[: len(n_windows)], tables_and_biases[len(n_windows) :]
+        ctx.sizes = [len(bias) for bias in biases]
+        pooled = tables[0].new_empty(len(char_ids), sum(ctx.sizes))
+        winners = torch.empty_like(pooled, dtype=torch.int32)
+        for windows, table, bias, *columns in zip(
+            n_windows, tables, biases, pooled.split(ctx.sizes, 1), winners.split(ctx.sizes, 1), strict=True
+        ):
+            library.table_convolve(char_ids, windows, table.contiguous(), bias.contiguous(), *columns)
+        ctx.save_for_backward(char_ids, winners)
+        ctx.library, ctx.shapes = library, [table.shape for table in tables]
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        char_ids, winners = ctx.saved_tensors
+        gradient = upstream[0].contiguous()
+        tables = [gradient.new_zeros(shape) for shape in ctx.shapes]
+        for table, *columns in zip(tables, winners.split(ctx.sizes, 1), gradient.split(ctx.sizes, 1), strict=True):
+            ctx.library.table_convolve_backward(char_ids, *columns, table)
+        return None, None, None, *tables, *gradient.sum(dim=0).split(ctx.sizes)
+
+
+def _n_windows(n_distinct: Tensor, n_columns: int, convolution: nn.Conv1d) -> Tensor:
     """Return how many windows of each token must be considered: those before the padding and one inside it."""
     # Windows that start at columns 0 to n_distinct; the last of them is the first that lies wholly in the padding. The
     # clamp is for tokens that fill all columns.
-    return (n_distinct + 1).clamp(max=characters.shape[1] - convolution.kernel_size[0] + 1)
+    return (n_distinct + 1).clamp(max=n_columns - convolution.kernel_size[0] + 1)
 
 
 def _flat(convolution: nn.Conv1d) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from elmokit.nn.kernels.backends import tile_library_for
+from elmokit.nn.kernels.tile_products import tile_cross_entropy
 from elmokit.nn.softmax import FullSoftmax, TiedSoftmax
 
 ACCIDENTAL_HIT = -3.4028235e38  # added to the score of a sampled word that is the word to predict: removes it
@@ -82,12 +84,18 @@ def sampled_softmax_loss(
         A scalar. No gradient flows through the sampler.
     """
     weight, bias = softmax.weight, softmax.bias
-    n_words, n_samples = len(bias), len(sample.word_ids)
+    n_words, n_samples, n_positions = len(bias), len(sample.word_ids), len(word_ids)
     drawn = sample.word_ids.to(hidden.device)
     both = torch.cat([word_ids, drawn])
     correction = log_expected_count(both, n_words, n_samples, sample.n_draws).to(hidden.dtype)
     rows, offsets = F.embedding(both, weight), bias[both] - correction
-    n_positions = len(word_ids)
+    library = tile_library_for(hidden) if weight.dtype == torch.float32 and n_positions else None
+    if library is not None and torch.is_grad_enabled():
+        own = (hidden * rows[:n_positions]).sum(dim=1) + offsets[:n_positions]
+        # Where the word to predict is in the sample, or a negative number.
+        indices = torch.full((n_words,), -1).index_put_((drawn,), torch.arange(n_samples))
+        total = tile_cross_entropy(library, hidden, rows[n_positions:], offsets[n_positions:], own, indices[word_ids])
+        return total / n_positions
     right = (hidden * rows[:n_positions]).sum(dim=1, keepdim=True) + offsets[:n_positions, None]
     # The offsets are added after the product, so that autocast to bfloat16 rounds the product only.
     others = F.linear(hidden, rows[n_positions:]) + offsets[n_positions:]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn.kernels.backends import native_library_for, requested_backend
+from elmokit.nn.kernels.backends import native_library_for, requested_backend, tile_library_for
 from elmokit.nn.kernels.native import Precision
+from elmokit.nn.kernels.tile_products import tile_cross_entropy
 
 # Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times
 # that. Small blocks also stay in the processor's cache.
@@ -153,11 +154,17 @@ Softmax = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
     device = hidden.device.type
+    hidden = hidden.to(weight.dtype)
+    library = tile_library_for(hidden)
+    if library is not None and torch.is_grad_enabled() and len(hidden) == len(word_ids) > 0:
+        # The right word has a score of its own, and does not compete with itself.
+        own = (hidden * F.embedding(word_ids, weight)).sum(dim=1) + bias[word_ids]
+        return tile_cross_entropy(library, hidden, weight, bias, own, word_ids) / len(word_ids)
     # The function below casts product by product, so autocast is switched off inside it.
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
         total: Tensor = _SummedNats.apply(  # type: ignore[no-untyped-call]
-            hidden.to(weight.dtype), weight, bias, word_ids, low_dtype
+            hidden, weight, bias, word_ids, low_dtype
         )
         return total / len(word_ids)
 

@@ -25,7 +25,6 @@ from torch.nn.parallel import DistributedDataParallel
 from elmokit.bilm import BiLM, BiLMState
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.io.atomic import recover_interrupted
-from elmokit.nn.kernels.backends import is_available
 from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.text.windows import Window, WindowStream
@@ -37,6 +36,7 @@ from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
 from elmokit.training.plan import config_optimizer, count_evaluations, model_sizes, seconds_per_step, training_plan
+from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import LOG, SETTINGS, RunSettings
 from elmokit.training.run_folder import MetricsLog, run_lock
@@ -231,9 +231,8 @@ class _TrainingLoop:
 
     def _report_questionable_settings(self) -> None:
         config, n_words = self.config, len(self.corpus.vocabulary)
-        on_cpu = self.state.device.type == "cpu"
-        if config.precision == "bfloat16" and on_cpu and not is_available("torch-onednn-bfloat16"):
-            self._notice("This processor has no bfloat16 instructions: float32 is faster here, and exact.")
+        if config.precision == "bfloat16" and not uses_bfloat16(config, self.state.device):
+            self._notice("bfloat16 needs a processor with AMX: this training computes in float32.")
         if config.optimizer == "adagrad" and config.learning_rate < LOW_ADAGRAD_RATE:
             self._notice(f"A learning rate of {config.learning_rate:g} is low for Adagrad: bilm-tf used 0.2.")
         if config.tokens is not None and (epochs := config.tokens / self.corpus.n_predictions) > MANY_EPOCHS:
@@ -360,7 +359,7 @@ class _TrainingLoop:
         """Compute and back-propagate the loss of one window; return the loss of each direction in nats."""
         config, state = self.config, self.state
         tensors = [torch.from_numpy(array).to(state.device) for array in (window.tokens, window.inputs, window.targets)]
-        with torch.autocast(state.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        with step_autocast(config, state.device):
             losses, hidden, cell = self.step_losses(*tensors, *state.lstm_state)
         # bilm-tf multiplies the loss by the window's length. Only clipping and Adagrad's initial sums are affected.
         scale = (config.window_length if config.scale_loss_by_steps else 1) / config.gradient_accumulation_steps

@@ -14,6 +14,7 @@ from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.muon import Muon, matrix_blocks
 from elmokit.training.optimizers import SLOTS, build_optimizer, clip_gradients, set_learning_rate
+from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import ModelSizes, TrainingPlan
 
 N_TIMED = 2
@@ -61,7 +62,7 @@ def seconds_per_step(
         for index in range(N_TIMED + 1):
             if index == 1:
                 started = time.perf_counter()
-            with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+            with step_autocast(config, device):
                 loss, *_ = losses(*tensors, *state)
             loss.mean().backward()
             wait()
@@ -129,9 +130,12 @@ def _n_activations(config: TrainingConfig, losses: WindowLosses) -> int:
     """Estimate the numbers that the backward pass of one window needs, as if all its tokens were distinct."""
     n_positions, model = config.batch_size * config.window_length, config.model
     # The buffers of `nn/recurrence.py`: gates and their gradients; cells, their tanh and the projection's input; the
-    # rest is inputs and outputs.
-    per_lstm = 4 * model.hidden_dim * 2 + 3 * model.hidden_dim + 6 * model.projection_dim
-    is_compiled = config.precision == "float32" and native_library_for(next(losses.parameters())) is not None
+    # rest is inputs and outputs. With tiles, all of them have 16 bits (`lstm_window.c`).
+    weight = next(losses.parameters())
+    has_tiles = weight.is_cpu and uses_bfloat16(config, weight.device)
+    per_unit = 4 * 2 + 3
+    per_lstm = (per_unit // 2 if has_tiles else per_unit) * model.hidden_dim + 6 * model.projection_dim
+    is_compiled = (config.precision == "float32" or has_tiles) and native_library_for(weight) is not None
     per_token = _n_token_layer_activations(model, is_compiled)
     n_numbers = n_positions * (model.n_directions * model.n_layers * per_lstm + per_token)
     softmax = losses.softmax

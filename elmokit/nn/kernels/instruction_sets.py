@@ -37,7 +37,10 @@ _VNNI_FLAGS = (*_AVX512_FLAGS, "-mavx512vnni")
 # and gives the same bits on all of them.
 INSTRUCTION_SETS: dict[str, InstructionSet] = {
     "amx": InstructionSet(
-        _X86, (*_AVX512_FEATURES, "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"), (*_VNNI_FLAGS, "-DAMX")
+        _X86,
+        # Every processor with AMX has AVX-512's conversion to bfloat16, which training needs.
+        (*_AVX512_FEATURES, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
+        (*_VNNI_FLAGS, "-mavx512bf16", "-DAMX"),
     ),
     "avx512-vnni": InstructionSet(_X86, (*_AVX512_FEATURES, "avx512_vnni"), _VNNI_FLAGS),
     "avx512": InstructionSet(_X86, _AVX512_FEATURES, _AVX512_FLAGS),

@@ -163,6 +163,7 @@ static _Thread_local char tile_data[8][TILE_ROWS][TILE_BYTES];
 #define TILE_STORE(tile, to, stride)                                                                                 \
     for (int row_ = 0; row_ < tile_shape.rows[tile]; row_++)                                                         \
     memcpy((char *)(to) + row_ * (stride), tile_data[tile][row_], TILE_BYTES)
+#define TILE_ZERO(tile) memset(tile_data[tile], 0, sizeof tile_data[tile])
 #define TILE_RELEASE()
 #define TILE_DOT_BYTES(sums, inputs, weights) emulated_dot(0, sums, inputs, weights)
 #define TILE_DOT_BFLOAT16(sums, inputs, weights) emulated_dot(1, sums, inputs, weights)
@@ -202,6 +203,7 @@ static void emulated_dot(int is_bfloat16, int sums, int inputs, int weights) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((long)(stride)) : "memory")
 #define TILE_STORE(tile, to, stride)                                                                                 \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((long)(stride)) : "memory")
+#define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::: "memory")
 #define TILE_RELEASE() __asm__ volatile("tilerelease" ::: "memory")
 #define TILE_DOT_BYTES(sums, inputs, weights)                                                                        \
     __asm__ volatile("tdpbusd %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums ::: "memory")

@@ -7,11 +7,14 @@ unless ``reference`` was requested.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from elmokit.nn.kernels.backends import native_library_for
+from elmokit.nn.kernels.backends import native_library_for, tile_library_for
+from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.recurrence import (
     StepFunctions,
     run_recurrence,
@@ -52,11 +55,16 @@ def run_window(
         The outputs ``(batch, time, projection_dim)``; and, without gradient, the state after each row's last step: the
         hidden state ``(batch, projection_dim)`` and the cell ``(batch, hidden_dim)``.
     """
-    inputs = inputs.to(weight.dtype).transpose(0, 1).contiguous()
+    inputs = inputs.to(weight.dtype)
+    is_autocast = torch.is_autocast_enabled(inputs.device.type)
+    if is_autocast and projection is not None and lengths is None:
+        tensors = (inputs, weight, bias, projection, hidden.detach(), cell.detach())
+        if (tiles := tile_library_for(inputs)) is not None and _sizes_match(*tensors):
+            return _TileWindow.apply(tiles, cell_clip, projection_clip, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+    library = None if is_autocast else native_library_for(inputs)
+    inputs = inputs.transpose(0, 1).contiguous()
     n_inputs = inputs.shape[-1]
     input_weight, state_weight = torch.split(weight, [n_inputs, weight.shape[1] - n_inputs], dim=1)
-    is_autocast = torch.is_autocast_enabled(inputs.device.type)
-    library = None if is_autocast else native_library_for(inputs)
     step, step_backward = _training_step, _training_step_backward
     if library is not None:
         step, step_backward = library.training_step, library.training_step_backward
@@ -73,6 +81,50 @@ def run_window(
         lengths=lengths,
     )
     return outputs.transpose(0, 1), last_hidden, last_cell
+
+
+class _TileWindow(torch.autograd.Function):
+    """``NativeLibrary.window_forward`` and its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        library: NativeLibrary,
+        cell_clip: float | None,
+        projection_clip: float | None,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        inputs, weight, bias, projection, hidden, cell = (tensor.contiguous() for tensor in tensors)
+        outputs, cell, kept = library.window_forward(
+            inputs, weight, bias, projection, hidden, cell, cell_clip, projection_clip
+        )
+        ctx.save_for_backward(inputs, hidden, outputs, kept)
+        ctx.library, ctx.clips, ctx.hidden_dim = library, (cell_clip, projection_clip), cell.shape[1]
+        last = outputs[:, -1].clone()  # not a view, which would keep the outputs of all steps in memory
+        ctx.mark_non_differentiable(last, cell)
+        return outputs, last, cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, hidden, outputs, kept = ctx.saved_tensors
+        gradients = ctx.library.window_backward(
+            upstream[0].contiguous(), inputs, hidden, outputs, kept, ctx.hidden_dim, *ctx.clips
+        )
+        return None, None, None, *gradients, None, None
+
+
+def _sizes_match(
+    inputs: Tensor, weight: Tensor, bias: Tensor, projection: Tensor, hidden: Tensor, cell: Tensor
+) -> bool:
+    """Return whether all sizes and types fit together: C would read foreign memory where they do not."""
+    n_rows, n_steps, input_dim = inputs.shape
+    dim, hidden_dim = projection.shape
+    shapes = [(4 * hidden_dim, input_dim + dim), (4 * hidden_dim,), (n_rows, dim), (n_rows, hidden_dim)]
+    return [tensor.shape for tensor in (weight, bias, hidden, cell)] == shapes and all(
+        tensor.dtype == torch.float32 and tensor.device == inputs.device and len(tensor)
+        for tensor in (inputs, weight, bias, projection, hidden, cell)
+    )
 
 
 def _training_step(

@@ -11,6 +11,7 @@ product reads them from the first number to the last. ``packed_product.h`` expla
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,6 +26,7 @@ MAX_CHUNK_ROWS = 256
 # Tokens that go through the char CNN together: enough to pay for reading the weights, and few enough for their features
 # and sums to stay in the cache. A multiple of the rows that a product computes together (16 * ROWS).
 MAX_TOKENS_AT_ONCE = 192
+ALIGNMENT = 64  # of tiles, in bytes
 _NO_CLIP = float("inf")
 # The precisions of packed weights, in the order of their numbers in `packed_product.h`.
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
@@ -40,6 +42,16 @@ _SIGNATURES = {
     "run_layer": "llllpplppplplpppfflppppp",
     "training_step": "lllpppppf",
     "training_step_backward": "lllpppppppf",
+    "window_bytes": "llllllp",
+    "window_forward": "llllll" + "pppppp" + "ffppp",
+    "window_backward": "llllll" + "pppp" + "ffpp" + "pppp",
+    "linear_forward": "llll" + "ppppp",
+    "linear_backward": "llll" + "pppp" + "lppp",
+    "highway_forward": "llpppp",
+    "highway_backward": "llppppp",
+    "softmax_loss": "llll" + "pppppp" + "ppppp",
+    "table_convolve": "llplplplpll" + "pp",
+    "table_convolve_backward": "llplllll" + "ppp",
     "convolve": "llpllpppllpp",
     "convolve_backward": "llpllpllpppp",
     "token_layer": "llpll" + "lpp" + "ppl" + "llpp" + "lppl" + "lpppp",
@@ -75,6 +87,7 @@ class NativeLibrary:
     Attributes:
         instructions: The same.
         is_permitted: Whether the system lets this process use these instructions.
+        has_tiles: Whether bfloat16 numbers are multiplied in tiles (AMX), which the products of training need.
         wide: Columns of a panel.
     """
 
@@ -87,10 +100,14 @@ class NativeLibrary:
             function.argtypes, function.restype = [_TYPES[code] for code in _SIGNATURES[name]], None
         self.instructions = instructions
         self.is_permitted = bool(library.elmokit_is_permitted())
+        self.has_tiles = bool(library.elmokit_has_tiles())
         self.wide = int(library.elmokit_wide())
         self._panel_lanes, self._rounded_row_bytes = library.elmokit_panel_lanes, library.elmokit_rounded_row_bytes
         for function in (self._panel_lanes, self._rounded_row_bytes):
             function.argtypes, function.restype = [ctypes.c_long] * 2, ctypes.c_long
+        self._linear_bytes, self._softmax_bytes = library.elmokit_linear_bytes, library.elmokit_softmax_bytes
+        self._linear_bytes.argtypes, self._linear_bytes.restype = [ctypes.c_long] * 3, ctypes.c_long
+        self._softmax_bytes.argtypes, self._softmax_bytes.restype = [ctypes.c_long] * 4, ctypes.c_long
         self._log_sum_exp_bytes = library.elmokit_log_sum_exp_bytes
         self._log_sum_exp_bytes.argtypes, self._log_sum_exp_bytes.restype = [ctypes.c_long] * 4, ctypes.c_long
         self._large_pages = functions["large_pages"]
@@ -99,6 +116,16 @@ class NativeLibrary:
         self._run_layer = functions["run_layer"]
         self._training_step = functions["training_step"]
         self._training_step_backward = functions["training_step_backward"]
+        self._window_bytes = functions["window_bytes"]
+        self._window_forward = functions["window_forward"]
+        self._window_backward = functions["window_backward"]
+        self._linear_forward = functions["linear_forward"]
+        self._linear_backward = functions["linear_backward"]
+        self._highway_forward = functions["highway_forward"]
+        self._highway_backward = functions["highway_backward"]
+        self._softmax_loss = functions["softmax_loss"]
+        self._table_convolve = functions["table_convolve"]
+        self._table_convolve_backward = functions["table_convolve_backward"]
         self._convolve = functions["convolve"]
         self._convolve_backward = functions["convolve_backward"]
         self._token_layer = functions["token_layer"]
@@ -293,7 +320,7 @@ class NativeLibrary:
         self._training_step(
             *(torch.get_num_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
             *(cell_after.data_ptr(), squashed.data_ptr(), outputs.data_ptr()),
-            _NO_CLIP if cell_clip is None else cell_clip,
+            _bound(cell_clip),
         )
 
     def training_step_backward(
@@ -323,7 +350,226 @@ class NativeLibrary:
             *(torch.get_num_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
             *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), cell_gradient.data_ptr()),
             gate_gradient.data_ptr(),
-            _NO_CLIP if cell_clip is None else cell_clip,
+            _bound(cell_clip),
+        )
+
+    def window_forward(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        projection: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        cell_clip: float | None,
+        projection_clip: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run one layer over a training window, with products of bfloat16 tiles. Only with ``has_tiles``.
+
+        Args:
+            inputs: ``(rows, steps, input_dim)``.
+            weight: ``(4 * hidden_dim, input_dim + projection_dim)``, blocks i, g, f, o.
+            bias: ``(4 * hidden_dim,)``.
+            projection: ``(projection_dim, hidden_dim)``.
+            hidden: ``(rows, projection_dim)``, the state before the window.
+            cell: ``(rows, hidden_dim)``, the same.
+            cell_clip: Bound on the cell's magnitude, or None.
+            projection_clip: Bound on the output's magnitude, or None.
+
+        Returns:
+            The outputs ``(rows, steps, projection_dim)``, the cell after the window, and what ``window_backward`` needs.
+        """
+        sizes = (*inputs.shape, *reversed(projection.shape))
+        kept, memory, _ = self._window_memory(sizes)
+        outputs, cell = inputs.new_empty(*inputs.shape[:2], len(projection)), cell.clone()
+        self._window_forward(
+            *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
+            *(projection.data_ptr(), hidden.data_ptr(), cell.data_ptr(), _bound(cell_clip), _bound(projection_clip)),
+            *(_aligned(kept), _aligned(memory), outputs.data_ptr()),
+        )
+        return outputs, cell, kept
+
+    def window_backward(
+        self,
+        upstream: Tensor,
+        inputs: Tensor,
+        hidden: Tensor,
+        outputs: Tensor,
+        kept: Tensor,
+        hidden_dim: int,
+        cell_clip: float | None,
+        projection_clip: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compute the gradient of ``window_forward``.
+
+        Args:
+            upstream: The gradient of the outputs.
+            inputs: As in ``window_forward``, like ``hidden`` and the clips.
+            hidden: The state before the window.
+            outputs: From ``window_forward``, like ``kept``.
+            kept: What the backward pass needs.
+            hidden_dim: Number of units.
+            cell_clip: Bound on the cell's magnitude, or None.
+            projection_clip: Bound on the output's magnitude, or None.
+
+        Returns:
+            The gradients of inputs, weight, bias and projection.
+        """
+        sizes = (*inputs.shape, hidden_dim, outputs.shape[2])
+        _, _, memory = self._window_memory(sizes)
+        gradients = (
+            torch.empty_like(inputs),
+            inputs.new_empty(GATES * hidden_dim, inputs.shape[2] + outputs.shape[2]),
+            inputs.new_empty(GATES * hidden_dim),
+            inputs.new_empty(outputs.shape[2], hidden_dim),
+        )
+        self._window_backward(
+            *(torch.get_num_threads(), *sizes, inputs.data_ptr(), hidden.data_ptr(), outputs.data_ptr()),
+            *(upstream.data_ptr(), _bound(cell_clip), _bound(projection_clip), _aligned(kept), _aligned(memory)),
+            *(gradient.data_ptr() for gradient in gradients),
+        )
+        return gradients
+
+    def _window_memory(self, sizes: Sequence[int]) -> list[Tensor]:
+        """Return memory for what a window keeps, for its forward pass and for its backward pass, in this order."""
+        n_bytes = torch.zeros(3, dtype=torch.int64)
+        self._window_bytes(torch.get_num_threads(), *sizes, n_bytes.data_ptr())
+        return [torch.empty(size + ALIGNMENT, dtype=torch.uint8) for size in n_bytes.tolist()]
+
+    def linear_forward(self, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``has_tiles``.
+
+        Args:
+            inputs: ``(rows, n_inputs)``.
+            weight: ``(n_outputs, n_inputs)``.
+            bias: ``(n_outputs,)``.
+
+        Returns:
+            ``(rows, n_outputs)``
+        """
+        sizes = (*inputs.shape, len(weight))
+        memory, outputs = self._linear_memory(*sizes), inputs.new_empty(len(inputs), len(weight))
+        self._linear_forward(
+            *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
+            *(_aligned(memory), outputs.data_ptr()),
+        )
+        return outputs
+
+    def linear_backward(
+        self, inputs: Tensor, weight: Tensor, upstream: Tensor, input_gradient: Tensor | None, adds: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the gradient of ``linear_forward``.
+
+        Args:
+            inputs: As in ``linear_forward``, like ``weight``.
+            weight: The weight.
+            upstream: The gradient of the outputs.
+            input_gradient: Where to write the gradient of the inputs; None if it is not needed.
+            adds: Add to ``input_gradient``.
+
+        Returns:
+            The gradients of weight and bias.
+        """
+        sizes = (*inputs.shape, len(weight))
+        memory, weight_gradient = self._linear_memory(*sizes), torch.empty_like(weight)
+        bias_gradient = weight.new_empty(len(weight))
+        self._linear_backward(
+            *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), upstream.data_ptr()),
+            *(_aligned(memory), adds, None if input_gradient is None else input_gradient.data_ptr()),
+            *(weight_gradient.data_ptr(), bias_gradient.data_ptr()),
+        )
+        return weight_gradient, bias_gradient
+
+    def _linear_memory(self, n_rows: int, n_inputs: int, n_outputs: int) -> Tensor:
+        return torch.empty(self._linear_bytes(n_rows, n_inputs, n_outputs) + ALIGNMENT, dtype=torch.uint8)
+
+    def highway_forward(self, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
+        """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, by which ``gate`` is replaced.
+
+        All tensors have the same size. Only with ``has_tiles``, like ``highway_backward``.
+        """
+        outputs = torch.empty_like(inputs)
+        self._highway_forward(
+            *(torch.get_num_threads(), inputs.numel(), inputs.data_ptr(), transformed.data_ptr(), gate.data_ptr()),
+            outputs.data_ptr(),
+        )
+        return outputs
+
+    def highway_backward(self, upstream: Tensor, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
+        """Replace ``transformed`` and ``gate``, as ``highway_forward`` left them, by the gradients of both sums.
+
+        Returns:
+            The gradient of the inputs, but for what passes through the sums.
+        """
+        input_gradient = torch.empty_like(inputs)
+        self._highway_backward(
+            *(torch.get_num_threads(), inputs.numel(), upstream.data_ptr(), inputs.data_ptr()),
+            *(transformed.data_ptr(), gate.data_ptr(), input_gradient.data_ptr()),
+        )
+        return input_gradient
+
+    def softmax_loss(
+        self, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Compute cross-entropies and the gradients of their sum, with products of bfloat16 tiles. Only with ``has_tiles``.
+
+        Args:
+            hidden: ``(rows, dim)``.
+            weight: ``(words, dim)``, of the words that compete with each row's right word.
+            offsets: ``(words,)``, added to their scores.
+            own_scores: ``(rows,)``, the scores of the right words.
+            skipped: ``(rows,)`` int64, the index of a word that does not compete in a row, or a negative number.
+
+        Returns:
+            The cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores.
+        """
+        sizes = (*hidden.shape, len(weight))
+        memory = torch.empty(
+            self._softmax_bytes(torch.get_num_threads(), *sizes) + ALIGNMENT, dtype=torch.uint8
+        )
+        losses = torch.empty_like(own_scores)
+        gradients = tuple(torch.empty_like(tensor) for tensor in (hidden, weight, offsets, own_scores))
+        self._softmax_loss(
+            *(torch.get_num_threads(), *sizes, hidden.data_ptr(), weight.data_ptr(), offsets.data_ptr()),
+            *(own_scores.data_ptr(), skipped.data_ptr(), _aligned(memory), losses.data_ptr()),
+            *(gradient.data_ptr() for gradient in gradients),
+        )
+        return losses, gradients  # type: ignore[return-value]
+
+    def table_convolve(
+        self,
+        char_ids: Tensor,
+        n_windows: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        pooled: Tensor,
+        winners: Tensor,
+    ) -> None:
+        """Compute the maximum of each filter over the positions of a convolution, by a table.
+
+        Args:
+            char_ids: ``(tokens, chars)`` int64, rows of the table.
+            n_windows: ``(tokens,)`` int64, the windows of each token to consider.
+            table: ``(panels, rows, width, wide)``, what a character adds to each filter at each place of its window.
+            bias: ``(filters,)``.
+            pooled: Written: the maxima ``(tokens, filters)``, columns of a larger matrix.
+            winners: Written: the winning windows, int32, in the same way.
+        """
+        self._table_convolve(
+            *(torch.get_num_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], n_windows.data_ptr()),
+            *(table.shape[2], table.data_ptr(), table.shape[1], bias.data_ptr(), len(bias), pooled.stride(0)),
+            *(pooled.data_ptr(), winners.data_ptr()),
+        )
+
+    def table_convolve_backward(
+        self, char_ids: Tensor, winners: Tensor, upstream: Tensor, table_gradient: Tensor
+    ) -> None:
+        """Add to the gradient of the table, from that of the maxima: columns of a matrix of the size of ``winners``."""
+        _, n_rows, width, _ = table_gradient.shape
+        self._table_convolve_backward(
+            *(torch.get_num_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], width, n_rows),
+            *(winners.shape[1], winners.stride(0), winners.data_ptr(), upstream.data_ptr()),
+            table_gradient.data_ptr(),
         )
 
     def filters(self, weight: Tensor, bias: Tensor) -> PackedFilters:
@@ -480,3 +726,12 @@ def _matrix_arguments(matrix: PackedMatrix | None) -> tuple[int, int | None, int
     if matrix is None:
         return 0, None, None
     return PRECISIONS.index(matrix.precision), matrix.panels.data_ptr(), matrix.bias.data_ptr()
+
+
+def _bound(clip: float | None) -> float:
+    return _NO_CLIP if clip is None else clip
+
+
+def _aligned(memory: Tensor) -> int:
+    """Return the first address of a tensor's memory at which tiles may begin."""
+    return -(-memory.data_ptr() // ALIGNMENT) * ALIGNMENT

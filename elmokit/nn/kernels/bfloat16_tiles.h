@@ -1,0 +1,249 @@
+/* Products of bf16 tiles for training: both factors change in every step, so both are rounded and packed here.
+
+   A product sums over the *inner* index. A factor is stored as tiles of 1 kB, each with 16 of its outer and 32 of its inner
+   indices, ordered (outer / 16, inner / 32). All tiles that a sum needs follow each other in memory, and so do the 16 rows
+   of a tile: rows further apart by a power of two would compete for a few sets of the L1 cache.
+
+   The left factor has *rows*: a tile's row is one outer index, with 32 numbers. The right factor has *pairs*: a tile's row
+   is two inner indices, and each of its 16 lanes has both numbers of one outer index. As 16 x 16 lanes of 32 bits, one is
+   the transpose of the other. So a matrix can be either factor, whichever of its indices is contiguous in memory.
+
+   Sizes are padded with zeros to multiples of BLOCK. Products compute BLOCK x BLOCK sums at once, in float32. */
+
+#ifndef ELMOKIT_BFLOAT16_TILES_H
+#define ELMOKIT_BFLOAT16_TILES_H
+
+#include "packed_product.h"
+#include "rounded_rows.h"
+
+enum {
+    BLOCK = 32, /* outer indices of both factors that are computed at once; inner indices of a tile */
+    INNER_BLOCKS = 20, /* tiles that a long sum takes from each factor at once, so that both stay in the L2 cache */
+    LEFT = 0,   /* a factor with rows */
+    RIGHT = 1,  /* a factor with pairs */
+};
+
+INLINE long blocks(long size) { return (size + BLOCK - 1) / BLOCK; }
+
+#if HAS_TILES
+enum { TILE_SIZE = TILE_ROWS * TILE_BYTES };
+
+typedef _Float16 half;
+typedef half half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
+
+/* 16 numbers of float32 as float16, to store what a backward pass needs: activations, which need digits near 1 more than
+   large exponents. */
+INLINE void store_halves(half *to, vec value) {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+    for (int lane = 0; lane < LANES; lane++) to[lane] = (half)value[lane];
+#endif
+}
+
+INLINE vec load_halves(const half *from) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+#else
+    vec value;
+    for (int lane = 0; lane < LANES; lane++) value[lane] = (float)from[lane];
+    return value;
+#endif
+}
+
+/* Lane j of the result: bf16 of first[j] in the lower half, of second[j] in the upper half. */
+INLINE ivec round_pairs(vec first, vec second) {
+#if defined(__AVX512BF16__)
+    static const short order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    return (ivec)_mm512_permutexvar_epi16(_mm512_loadu_si512(order),
+                                          (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#else
+    return (upper_halves(first) & 0xffff) | upper_halves(second) << 16;
+#endif
+}
+
+/* 32 numbers in bf16: those of `first`, then those of `second`. */
+INLINE ivec round_row(vec first, vec second) {
+#if defined(__AVX512BF16__)
+    return (ivec)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+#else
+    short numbers[2 * LANES];
+    const ivec low = upper_halves(first), high = upper_halves(second);
+    for (int lane = 0; lane < LANES; lane++) numbers[lane] = (short)low[lane], numbers[LANES + lane] = (short)high[lane];
+    ivec result;
+    memcpy(&result, numbers, sizeof result);
+    return result;
+#endif
+}
+
+/* Transpose 16 x 16 lanes, in place. */
+INLINE void transpose(ivec row[16]) {
+#if defined(__AVX512F__)
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_epi32((__m512i)row[i], (__m512i)row[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32((__m512i)row[i], (__m512i)row[i + 1]);
+    }
+    /* Now rows i to i + 3 of b have columns 0 to 3 of each quarter. */
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        const __m512i low = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88), high = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
+        const __m512i low2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0x88);
+        const __m512i high2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0xdd);
+        row[i] = (ivec)_mm512_shuffle_i32x4(low, low2, 0x88);
+        row[i + 8] = (ivec)_mm512_shuffle_i32x4(low, low2, 0xdd);
+        row[i + 4] = (ivec)_mm512_shuffle_i32x4(high, high2, 0x88);
+        row[i + 12] = (ivec)_mm512_shuffle_i32x4(high, high2, 0xdd);
+    }
+#else
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < i; j++) {
+            const int kept = row[i][j];
+            row[i][j] = row[j][i];
+            row[j][i] = kept;
+        }
+#endif
+}
+
+/* Round one tile. The number of the outer index o and the inner index i is at from[o * stride + i] if the inner index is
+   contiguous, else at from[i * stride + o]. Beyond n_outer and n_inner, which may be 0 or less, are zeros. */
+INLINE void round_tile(int side, int inner_is_contiguous, const float *from, long stride, long n_outer, long n_inner,
+                       char *to) {
+    ivec row[16];
+    if (n_outer <= 0 || n_inner <= 0) {
+        memset(to, 0, TILE_SIZE);
+        return;
+    }
+    const int is_whole = n_outer >= 16 && n_inner >= BLOCK;
+    for (int r = 0; r < 16; r++) {
+        vec first = {0}, second = {0};
+        if (inner_is_contiguous) {
+            const float *numbers = from + r * stride;
+            if (is_whole)
+                first = load(numbers), second = load(numbers + LANES);
+            else if (r < n_outer) {
+                first = load_some(numbers, n_inner);
+                if (n_inner > LANES) second = load_some(numbers + LANES, n_inner - LANES);
+            }
+            row[r] = round_row(first, second);
+        } else {
+            const float *numbers = from + 2 * r * stride;
+            if (is_whole)
+                first = load(numbers), second = load(numbers + stride);
+            else {
+                if (2 * r < n_inner) first = load_some(numbers, n_outer);
+                if (2 * r + 1 < n_inner) second = load_some(numbers + stride, n_outer);
+            }
+            row[r] = round_pairs(first, second);
+        }
+    }
+    if ((side == LEFT) != inner_is_contiguous) transpose(row);
+    memcpy(to, row, TILE_SIZE);
+}
+
+/* Round a whole factor, or the part of it that a thread takes. Outer indices are padded to a multiple of BLOCK. */
+INLINE void round_factor(int side, int inner_is_contiguous, const float *from, long stride, long n_outer, long n_inner,
+                         long thread, long n_threads, char *to) {
+    const long n_tiles = 2 * blocks(n_outer), n_inner_blocks = blocks(n_inner);
+    for (long tile = n_tiles * thread / n_threads; tile < n_tiles * (thread + 1) / n_threads; tile++)
+        for (long block = 0; block < n_inner_blocks; block++) {
+            const long outer = 16 * tile, inner = BLOCK * block;
+            const float *at = from + (inner_is_contiguous ? outer * stride + inner : inner * stride + outer);
+            round_tile(side, inner_is_contiguous, at, stride, n_outer - outer, n_inner - inner,
+                       to + (tile * n_inner_blocks + block) * TILE_SIZE);
+        }
+}
+
+/* Every function below needs this before, once per thread, and release_tiles after. */
+static inline void use_whole_tiles(void) { configure_tiles(TILE_ROWS, TILE_ROWS); }
+
+/* sums[BLOCK][BLOCK] = or += left x right over n_inner tiles. The second half of a factor's outer indices begins
+   left_step or right_step bytes after the first. `sum_stride` is in floats. */
+INLINE void add_block(int adds, const char *left, long left_step, const char *right, long right_step, long n_inner,
+                      float *sums, long sum_stride) {
+    float *lower = sums + TILE_ROWS * sum_stride;
+    const long stride = sizeof(float) * sum_stride;
+    if (adds) {
+        TILE_LOAD(0, sums, stride);
+        TILE_LOAD(1, sums + 16, stride);
+        TILE_LOAD(2, lower, stride);
+        TILE_LOAD(3, lower + 16, stride);
+    } else {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+    }
+    for (long inner = 0; inner < n_inner; inner++, left += TILE_SIZE, right += TILE_SIZE) {
+        TILE_LOAD(4, left, TILE_BYTES);
+        TILE_LOAD(6, right, TILE_BYTES);
+        TILE_LOAD(7, right + right_step, TILE_BYTES);
+        TILE_LOAD(5, left + left_step, TILE_BYTES);
+        TILE_DOT_BFLOAT16(0, 4, 6);
+        TILE_DOT_BFLOAT16(1, 4, 7);
+        TILE_DOT_BFLOAT16(2, 5, 6);
+        TILE_DOT_BFLOAT16(3, 5, 7);
+    }
+    TILE_STORE(0, sums, stride);
+    TILE_STORE(1, sums + 16, stride);
+    TILE_STORE(2, lower, stride);
+    TILE_STORE(3, lower + 16, stride);
+}
+
+/* sums[left blocks][right blocks][BLOCK][BLOCK] = left x right over many inner tiles, in chunks that fit into the cache. */
+static void sum_in_chunks(const char *left, long n_left, const char *right, long n_right, long n_inner, float *sums) {
+    for (long first = 0; first < n_inner; first += INNER_BLOCKS) {
+        const long n = at_most(n_inner - first, INNER_BLOCKS);
+        for (long l = 0; l < n_left; l++)
+            for (long r = 0; r < n_right; r++)
+                add_block(first > 0, left + (2 * l * n_inner + first) * TILE_SIZE, n_inner * TILE_SIZE,
+                          right + (2 * r * n_inner + first) * TILE_SIZE, n_inner * TILE_SIZE, n,
+                          sums + (l * n_right + r) * BLOCK * BLOCK, BLOCK);
+    }
+}
+
+/* Write a block of sums transposed: its column c becomes row c of `to`, of which n_rows exist, with n_columns numbers. */
+INLINE void store_transposed(int adds, const float *sums, float *to, long stride, long n_rows, long n_columns) {
+    for (int part = 0; part < 4; part++) {
+        const long row = part % 2 * 16, column = part / 2 * 16;
+        if (row >= n_rows || column >= n_columns) continue;
+        ivec lanes[16];
+        for (int r = 0; r < 16; r++) lanes[r] = (ivec)load(sums + (column + r) * BLOCK + row);
+        transpose(lanes);
+        for (int r = 0; r < at_most(n_rows - row, 16); r++) {
+            float *at = to + (row + r) * stride + column;
+            const vec value = (vec)lanes[r];
+            store_some(at, adds ? value + load_some(at, n_columns - column) : value, n_columns - column);
+        }
+    }
+}
+
+/* The next n_bytes of a block of memory. */
+INLINE void *take(char **at, long n_bytes) {
+    char *start = *at;
+    *at += (n_bytes + 63) / 64 * 64;
+    return start;
+}
+
+/* 1 / x to the last digits but one: an estimate with 14 bits and a step of Newton's method, in a third of the time of a
+   division. */
+INLINE vec reciprocal(vec x) {
+#if defined(__AVX512F__)
+    const vec estimate = (vec)_mm512_rcp14_ps((__m512)x);
+    return estimate * (2.0f - x * estimate);
+#else
+    return 1.0f / x;
+#endif
+}
+
+INLINE vec quick_sigmoid(vec x) { return reciprocal(1.0f + quick_power(-1.44269504f * x)); }
+INLINE vec quick_tangent(vec x) { return 1.0f - 2.0f * reciprocal(1.0f + quick_power(2.88539008f * x)); }
+#endif
+
+#endif

@@ -1,0 +1,101 @@
+"""Layers for training with products of bfloat16 tiles (AMX): linear layers, highways, and the softmax's loss.
+
+Under ``torch.autocast`` to bfloat16 on a CPU, PyTorch rounds the factors of products, calls oneDNN, and returns rounded
+sums. These functions round the same factors, but keep sums and everything elementwise in float32, and save most of the
+memory traffic. ``backends.tile_library_for`` decides where they are used; elsewhere autocast does what it always does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from elmokit.nn.kernels.native import NativeLibrary
+
+
+def tile_linear(library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return ``F.linear(inputs, weight, bias)`` for ``(rows, n_inputs)``."""
+    outputs: Tensor = _Linear.apply(library, inputs, weight, bias)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        inputs, weight = inputs.contiguous(), weight.contiguous()
+        ctx.save_for_backward(inputs, weight)
+        ctx.library = library
+        return library.linear_forward(inputs, weight, bias.contiguous())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = ctx.saved_tensors
+        input_gradient = torch.empty_like(inputs) if ctx.needs_input_grad[1] else None
+        gradients = ctx.library.linear_backward(inputs, weight, upstream[0].contiguous(), input_gradient)
+        return None, input_gradient, *gradients
+
+
+def tile_highway(
+    library: NativeLibrary, inputs: Tensor, transform: tuple[Tensor, Tensor], gate: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Return the outputs of a highway layer (``char_cnn.Highway``) for ``(rows, dim)``.
+
+    Args:
+        library: The C functions.
+        inputs: ``(rows, dim)``.
+        transform: Weight ``(dim, dim)`` and bias ``(dim,)`` of the transformation.
+        gate: The same of the gate.
+    """
+    outputs: Tensor = _Highway.apply(library, inputs, *transform, *gate)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _Highway(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, library: NativeLibrary, *tensors: Tensor) -> Tensor:
+        inputs, transform, transform_bias, gate, gate_bias = (tensor.contiguous() for tensor in tensors)
+        transformed = library.linear_forward(inputs, transform, transform_bias)
+        opened = library.linear_forward(inputs, gate, gate_bias)
+        outputs = library.highway_forward(inputs, transformed, opened)
+        ctx.save_for_backward(inputs, transform, gate, transformed, opened)
+        ctx.library = library
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, transform, gate, transformed, opened = ctx.saved_tensors
+        # Copies, because the C function replaces them, and the backward pass may run twice (`retain_graph`).
+        transformed, opened = transformed.clone(), opened.clone()
+        gradient = ctx.library.highway_backward(upstream[0].contiguous(), inputs, transformed, opened)
+        of_transform = ctx.library.linear_backward(inputs, transform, transformed, gradient, adds=True)
+        of_gate = ctx.library.linear_backward(inputs, gate, opened, gradient, adds=True)
+        return None, gradient, *of_transform, *of_gate
+
+
+def tile_cross_entropy(
+    library: NativeLibrary, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
+) -> Tensor:
+    """Return the summed cross-entropy of all rows; see ``NativeLibrary.softmax_loss``."""
+    loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        library, hidden, weight, offsets, own_scores, skipped
+    )
+    return loss
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, library: NativeLibrary, *tensors: Tensor) -> Tensor:
+        losses, gradients = library.softmax_loss(*(tensor.contiguous() for tensor in tensors))
+        ctx.save_for_backward(*gradients)
+        return losses.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        # The loss is a scalar, so the chain rule is one multiplication.
+        return None, *(gradient * upstream[0] for gradient in ctx.saved_tensors), None
