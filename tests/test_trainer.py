@@ -113,10 +113,12 @@ AS_BILM_TF = dataclasses.replace(CONFIG, optimizer="adagrad", n_samples=4, same_
 
 
 AVERAGED = dataclasses.replace(CONFIG, optimizer="muon", ema_decay=0.9)
+ROUNDED = dataclasses.replace(CONFIG, precision="bfloat16", n_samples=4)
 
 
 @pytest.mark.parametrize(
-    ("n_lines", "config"), [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF), (2, AVERAGED), (3, AVERAGED)]
+    ("n_lines", "config"),
+    [(1, CONFIG), (2, CONFIG), (4, CONFIG), (3, AS_BILM_TF), (2, AVERAGED), (3, AVERAGED), (2, ROUNDED)],
 )
 def test_a_run_that_was_stopped_ends_with_the_same_numbers_as_a_straight_one(
     n_lines: int, config: TrainingConfig, tmp_path: Path
@@ -244,6 +246,15 @@ def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypa
         every = dataclasses.replace(config, softmax=kind, n_samples=4 if kind.kind == "full" else 0)
         assert math.isfinite(run_training(tmp_path / kind.kind, every, notices=notices).mean)
     assert not notices
+
+
+@pytest.mark.slow
+def test_bfloat16_learns_as_float32_does(tmp_path: Path) -> None:
+    found = []
+    for precision in ("float32", "bfloat16"):
+        config = dataclasses.replace(CONFIG, tokens=60 * 20, eval_every=60, precision=precision)
+        found.append(run_training(tmp_path / precision, config).mean_nats)
+    assert found[1] == pytest.approx(found[0], rel=0.02)
 
 
 def test_little_learning_for_adagrad_is_told(tmp_path: Path) -> None:

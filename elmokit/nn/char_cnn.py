@@ -72,10 +72,11 @@ class Highway(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``(..., dim)`` to ``(..., dim)``."""
-        if torch.is_grad_enabled() and (library := tile_library_for(inputs)) is not None:
-            if fits_tiles(inputs, self.transform, self.gate):
-                parts = [(linear.weight, linear.bias) for linear in (self.transform, self.gate)]
-                return tile_highway(library, inputs, *parts)
+        library = tile_library_for(inputs) if torch.is_grad_enabled() else None
+        if library is not None and fits_tiles(inputs, self.transform, self.gate):
+            return tile_highway(
+                library, inputs, (self.transform.weight, self.transform.bias), (self.gate.weight, self.gate.bias)
+            )
         gate = apply_by_row(torch.sigmoid, self.gate(inputs))
         return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs
 

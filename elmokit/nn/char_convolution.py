@@ -37,7 +37,10 @@ def pooled_convolutions(
     layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
     widest = max(layer.kernel_size[0] for layer in layers)
     n_distinct = _distinct_columns(char_ids)
-    if _fits_tables(char_ids, char_embedding, layers) and (tiles := tile_library_for(char_embedding.weight)) is not None:
+    if (
+        _fits_tables(char_ids, char_embedding, layers)
+        and (tiles := tile_library_for(char_embedding.weight)) is not None
+    ):
         return _convolve_by_table(tiles, char_ids, n_distinct, char_embedding, layers)
     library = _native_library_for(char_ids, char_embedding, layers)
     if library is not None and len(char_ids) and char_ids.shape[1] >= widest:
@@ -121,10 +124,10 @@ def _convolve_by_table(
         tables = []
         for layer in layers:
             n_missing = -layer.out_channels % library.wide
-            panels = F.pad(layer.weight, (0, 0, 0, 0, 0, n_missing)).unflatten(0, (-1, library.wide))
-            # (panels, wide, dim, width) to (panels, dim, width * wide)
-            flat = panels.permute(0, 2, 3, 1).flatten(2)
-            tables.append((characters @ flat).unflatten(2, (-1, library.wide)))
+            padded = F.pad(layer.weight, (0, 0, 0, 0, 0, n_missing))
+            panels = padded.view(-1, library.wide, *padded.shape[1:])
+            flat = panels.permute(0, 2, 3, 1).flatten(2)  # (panels, dim, width * wide)
+            tables.append((characters @ flat).view(len(panels), len(characters), -1, library.wide))
         n_windows = [_n_windows(n_distinct, char_ids.shape[1], layer) for layer in layers]
         biases = [layer.bias for layer in layers]
         pooled: Tensor = _TableConvolution.apply(  # type: ignore[no-untyped-call]
@@ -145,7 +148,12 @@ class _TableConvolution(torch.autograd.Function):
         pooled = tables[0].new_empty(len(char_ids), sum(ctx.sizes))
         winners = torch.empty_like(pooled, dtype=torch.int32)
         for windows, table, bias, *columns in zip(
-            n_windows, tables, biases, pooled.split(ctx.sizes, 1), winners.split(ctx.sizes, 1), strict=True
+            n_windows,
+            tables,
+            biases,
+            torch.split(pooled, ctx.sizes, 1),
+            torch.split(winners, ctx.sizes, 1),
+            strict=True,
         ):
             library.table_convolve(char_ids, windows, table.contiguous(), bias.contiguous(), *columns)
         ctx.save_for_backward(char_ids, winners)
@@ -158,9 +166,10 @@ class _TableConvolution(torch.autograd.Function):
         char_ids, winners = ctx.saved_tensors
         gradient = upstream[0].contiguous()
         tables = [gradient.new_zeros(shape) for shape in ctx.shapes]
-        for table, *columns in zip(tables, winners.split(ctx.sizes, 1), gradient.split(ctx.sizes, 1), strict=True):
+        parts = (torch.split(tensor, ctx.sizes, 1) for tensor in (winners, gradient))
+        for table, *columns in zip(tables, *parts, strict=True):
             ctx.library.table_convolve_backward(char_ids, *columns, table)
-        return None, None, None, *tables, *gradient.sum(dim=0).split(ctx.sizes)
+        return None, None, None, *tables, *torch.split(gradient.sum(dim=0), ctx.sizes)
 
 
 def _n_windows(n_distinct: Tensor, n_columns: int, convolution: nn.Conv1d) -> Tensor:

@@ -377,7 +377,7 @@ class NativeLibrary:
             projection_clip: Bound on the output's magnitude, or None.
 
         Returns:
-            The outputs ``(rows, steps, projection_dim)``, the cell after the window, and what ``window_backward`` needs.
+            The outputs ``(rows, steps, projection_dim)``, the cell after the window, and what the backward pass needs.
         """
         sizes = (*inputs.shape, *reversed(projection.shape))
         kept, memory, _ = self._window_memory(sizes)
@@ -484,7 +484,7 @@ class NativeLibrary:
         return torch.empty(self._linear_bytes(n_rows, n_inputs, n_outputs) + ALIGNMENT, dtype=torch.uint8)
 
     def highway_forward(self, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
-        """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, by which ``gate`` is replaced.
+        """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``.
 
         All tensors have the same size. Only with ``has_tiles``, like ``highway_backward``.
         """
@@ -511,7 +511,7 @@ class NativeLibrary:
     def softmax_loss(
         self, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Compute cross-entropies and the gradients of their sum, with products of bfloat16 tiles. Only with ``has_tiles``.
+        """Compute cross-entropies and the gradients of their sum. Only with ``has_tiles``.
 
         Args:
             hidden: ``(rows, dim)``.
@@ -524,9 +524,7 @@ class NativeLibrary:
             The cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores.
         """
         sizes = (*hidden.shape, len(weight))
-        memory = torch.empty(
-            self._softmax_bytes(torch.get_num_threads(), *sizes) + ALIGNMENT, dtype=torch.uint8
-        )
+        memory = torch.empty(self._softmax_bytes(torch.get_num_threads(), *sizes) + ALIGNMENT, dtype=torch.uint8)
         losses = torch.empty_like(own_scores)
         gradients = tuple(torch.empty_like(tensor) for tensor in (hidden, weight, offsets, own_scores))
         self._softmax_loss(
