@@ -93,7 +93,10 @@ class TrainingConfig:
         "Optimization",
     )
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "Data type of matrix products. Weights, LSTM state and sums are always float32.", "Optimization"
+        "float32",
+        "Data type of matrix products. Weights, LSTM state and sums are always float32. bfloat16 needs AMX or a GPU; "
+        "elsewhere float32 is used.",
+        "Optimization",
     )
     ema_decay: float = setting(
         0.0,
