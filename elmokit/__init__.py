@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from elmokit.alignment import AlignmentResult, align
     from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMOutput, BiLMState, CharCNNConfig
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, ElmoOutput
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "PRESETS": "elmokit.bilm",
+    "AlignmentResult": "elmokit.alignment",
     "BiLM": "elmokit.bilm",
     "BiLMConfig": "elmokit.bilm",
     "BiLMOutput": "elmokit.bilm",
@@ -47,6 +49,7 @@ _MODULES = {
     "SentencePooling": "elmokit.nn.sentence_pooling",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
+    "align": "elmokit.alignment",
     "describe": "elmokit.weights.describe",
     "embed_file": "elmokit.corpus.embed",
     "finetune": "elmokit.training.api",
@@ -61,6 +64,7 @@ _MODULES = {
 
 __all__ = [
     "PRESETS",
+    "AlignmentResult",
     "BiLM",
     "BiLMConfig",
     "BiLMOutput",
@@ -77,6 +81,7 @@ __all__ = [
     "SentencePooling",
     "TrainingResult",
     "Vocabulary",
+    "align",
     "describe",
     "embed_file",
     "finetune",

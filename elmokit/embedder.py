@@ -116,6 +116,7 @@ class Elmo(nn.Module):
         self.model = model
         # Frozen weights let the packed kernels run: they have no backward pass.
         self.bilm = model.bilm.requires_grad_(trainable)
+        self.alignment = model.alignment
         self.start: Start = start
         self.trainable = trainable
         self.keep_boundaries = keep_boundaries
@@ -275,6 +276,7 @@ class Elmo(nn.Module):
         # Gradients of a frozen biLM would cost memory for nothing. The mixes below are trained all the same.
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers, state = self.bilm(ids, mask, state)
+            layers = self._aligned(layers)
         # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
         # bilm-tf.
         real = mask if self.keep_boundaries else within_boundaries(mask)
@@ -300,7 +302,7 @@ class Elmo(nn.Module):
         """
         (layers, _), batch = self.model.contextualize(sentences, self.start_state(len(sentences)))
         mask = torch.from_numpy(batch.mask).to(layers.device)
-        return _without_boundaries(layers, mask), mask[:, 2:]
+        return _without_boundaries(self._aligned(layers), mask), mask[:, 2:]
 
     def mixed_vectors(self, sentences: Sequence[Sequence[str]], *, batch_tokens: int = 2048) -> list[Tensor]:
         """Compute the first scalar mix of sentences as tensors, with the gradients that training needs.
@@ -331,7 +333,7 @@ class Elmo(nn.Module):
             with torch.set_grad_enabled(self.trainable):
                 (layers, _), batch = self.model.contextualize(part, self.start_state(len(part)), cache)
             mask = torch.from_numpy(batch.mask).to(layers.device)
-            layers, mask = _without_boundaries(layers, mask), mask[:, 2:]
+            layers, mask = _without_boundaries(self._aligned(layers), mask), mask[:, 2:]
             mixed = self.dropout(self.mixes[0](layers, mask))
             return [row[is_token] for row, is_token in zip(mixed, mask, strict=True)]
 
@@ -531,7 +533,7 @@ class Elmo(nn.Module):
         chunks = read_in_chunks(self.bilm, vectors_of, edges, self.start_state(1))
         # There is one edge more than there are chunks.
         for start, layers in zip(edges, chunks, strict=False):
-            chunk = selection.apply(layers)[..., 0, :, :].detach()
+            chunk = selection.apply(self._aligned(layers))[..., 0, :, :].detach()
             n_positions = chunk.shape[-2]
             is_last = start + n_positions == len(positions)
             yield chunk[..., int(start == 0) : n_positions - is_last, :].float().cpu().numpy()
@@ -541,7 +543,7 @@ class Elmo(nn.Module):
         self, sentences: Sequence[Sequence[str]], state: BiLMState, selection: LayerSelection
     ) -> tuple[list[Vectors], BiLMState]:
         (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
-        return _vectors_of_sentences(selection, layers, batch.mask), state
+        return _vectors_of_sentences(selection, self._aligned(layers), batch.mask), state
 
     @torch.no_grad()
     def _run_from_start(self, sentences: Sequence[Sequence[str]], selection: LayerSelection) -> list[Vectors]:
@@ -549,8 +551,15 @@ class Elmo(nn.Module):
         if selection.is_context_free:
             token_vectors, batch = self.model.token_vectors(sentences, self.token_cache)
             layer_0 = torch.cat([token_vectors] * self.bilm.config.n_directions, dim=-1)
-            return _vectors_of_sentences(selection, layer_0[None], batch.mask)
+            return _vectors_of_sentences(selection, self._aligned(layer_0[None]), batch.mask)
         return self._run(sentences, self.start_state(len(sentences)), selection)[0]
+
+    def _aligned(self, layers: Tensor) -> Tensor:
+        """Map layers ``(layers, ..., dim)`` into the space of another model, if this model has an alignment."""
+        if self.alignment is None:
+            return layers
+        aligned: Tensor = self.alignment(layers)
+        return aligned
 
     def _select(self, layers: Layers) -> LayerSelection:
         name = self.model.source.name if self.model.source is not None else "this model"

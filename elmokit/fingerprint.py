@@ -14,7 +14,7 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """Return a hash of everything that the layers of a sentence depend on.
 
     Two models with the same fingerprint compute the same vectors, whatever their paths or formats. It covers the
-    weights, the configuration, the initial state, word lists, and tables of precomputed vectors.
+    weights, the configuration, the initial state, an alignment, word lists, and tables of precomputed vectors.
 
     Args:
         model: The model.
@@ -43,6 +43,8 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     )  # precomputed tables are buffers outside the state dict
     if start == "warm" and model.initial_state is not None:
         tensors.update(start_hidden=model.initial_state.hidden, start_cell=model.initial_state.cell)
+    if model.alignment is not None:
+        tensors |= {f"alignment.{name}": tensor for name, tensor in model.alignment.state_dict().items()}
     for name in sorted(tensors):
         digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
         digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())

@@ -15,7 +15,7 @@ ROWS = [
     {"bilm", "token_cache"},
     {"weights", "long_text"},
     {"embedder", "initial_state", "fingerprint"},
-    {"sentence_vectors", "speed"},
+    {"alignment", "sentence_vectors", "speed"},
     {"tasks", "probes", "training", "corpus", "scoring"},
     {"serve", "integrations", "compat", "report"},
     {"cli", "__init__", "__main__"},

@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     metavar="TEXT",
     help="Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.",
 )
+@click.option(
+    "--alignment",
+    "matrices",
+    multiple=True,
+    metavar="FILE",
+    help="Alignment matrix saved with torch.save, such as those published for AllenNLP's ElmoTokenEmbedderMultiLang: "
+    "one for all layers; or repeat the option, layer 0 first.",
+)
 @overwrite_option
 def convert(
     source: str,
@@ -47,6 +55,7 @@ def convert(
     storage: Storage,
     calibrate: Path | None,
     whiten: Path | None,
+    matrices: tuple[str, ...],
     overwrite: bool,
 ) -> None:
     """Convert the model SRC to DST.
@@ -55,8 +64,9 @@ def convert(
 
     If DST ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same name
     next to them: X_options.json for X.hdf5 and X_weights.hdf5. A DST without an extension becomes an elmokit directory,
-    the only format that also keeps the softmax, its words, the initial state and the whitening of sentence vectors. If
-    DST ends in .onnx, a graph from char ids to the vectors of all layers is written, which ONNX Runtime runs.
+    the only format that also keeps the softmax, its words, the initial state, the whitening of sentence vectors and the
+    alignment. If DST ends in .onnx, a graph from char ids to the vectors of all layers is written, which ONNX Runtime
+    runs.
 
     \b
     Examples:
@@ -70,8 +80,10 @@ def convert(
     from elmokit.weights.open import open_model, refuse_target, save_model
 
     if target.suffix == ".onnx":
-        if storage != "float32" or calibrate is not None or whiten is not None:
-            raise ConfigError("--storage, --calibrate and --whiten are for an elmokit directory, not for ONNX.")
+        if storage != "float32" or calibrate is not None or whiten is not None or matrices:
+            raise ConfigError(
+                "--storage, --calibrate, --whiten and --alignment are for an elmokit directory, not for ONNX."
+            )
         _export_onnx(source, target, options, overwrite)
         return
     is_hdf5 = target.suffix in HDF5_SUFFIXES
@@ -84,6 +96,12 @@ def convert(
     model = open_model(source, options=options)
     if calibrate is not None:
         calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
+    if matrices:
+        from elmokit.weights.alignment import read_alignment
+
+        model.alignment = read_alignment(matrices, model.bilm.config)
+        model.whitening = None  # it was fitted on the vectors before the alignment
+        model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in matrices]}
     if whiten is not None:
         from elmokit.embedder import Elmo
         from elmokit.nn.sentence_pooling import SentencePooling
@@ -93,7 +111,12 @@ def convert(
         model.card["whitening"] = f"sentence vectors of {whiten.name}"
     for path in save_model(model, target, storage, overwrite):
         click.echo(f"wrote {path}", err=True)
-    parts = {"softmax, vocabulary": model.softmax, "initial state": model.initial_state, "whitening": model.whitening}
+    parts = {
+        "softmax, vocabulary": model.softmax,
+        "initial state": model.initial_state,
+        "whitening": model.whitening,
+        "alignment": model.alignment,
+    }
     lost = [name for name, part in parts.items() if part is not None]
     if is_hdf5 and lost:
         click.echo(f"Not saved (the HDF5 format does not support it): {', '.join(lost)}", err=True)

@@ -34,6 +34,7 @@ COMMANDS = {
         "vocab": ("elmokit.cli.vocab", "Build a vocabulary from tokenized text."),
         "train": ("elmokit.cli.train", "Pre-train a biLM on tokenized text."),
         "finetune": ("elmokit.cli.finetune", "Fine-tune a biLM on your own text."),
+        "align": ("elmokit.cli.align", "Map the vectors of a model into the space of another, with a dictionary."),
     },
     "Evaluation and tasks": {
         "evaluate": (

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from elmokit.compat.allennlp_layers import ConfigurationError, Source
 from elmokit.compat.allennlp_modules import Elmo
 from elmokit.compat.allennlp_params import FromParams
-from elmokit.errors import FormatError
-from elmokit.weights.fetch import local_path
-from elmokit.weights.pickles import read_matrix
+from elmokit.weights.alignment import read_alignment_matrix
 
 
 class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
@@ -76,7 +74,7 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
         for lang in weight_files:
             file = (aligning_files or {}).get(lang)
-            matrix = _read_matrix(file, dim) if file else torch.eye(dim)
+            matrix = read_alignment_matrix(file, dim) if file else torch.eye(dim)
             aligning = nn.Linear(dim, dim, bias=False)
             aligning.weight = nn.Parameter(matrix, requires_grad=False)
             self.add_module(f"aligning_{lang}", aligning)
@@ -96,16 +94,3 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         mixed = getattr(self, f"elmo_{lang}")(inputs, word_inputs)["elmo_representations"][0]
         aligned: Tensor = getattr(self, f"aligning_{lang}")(mixed)
         return aligned if self._projection is None else self._projection(aligned)
-
-
-def _read_matrix(source: str | Path, dim: int) -> Tensor:
-    """Read an alignment matrix without running code from its pickle.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError: The file is not a matrix of the right size.
-    """
-    matrix = read_matrix(local_path(source))
-    if matrix.shape != (dim, dim):
-        raise FormatError(f"The matrix in {source} has the shape {tuple(matrix.shape)}; expected ({dim}, {dim}).")
-    return matrix

@@ -15,6 +15,7 @@ from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.config import from_dict, to_dict
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.nn.alignment import LayerAlignment
 from elmokit.nn.scalar_mix import MixedLayers
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
@@ -108,6 +109,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
             "bilm": to_dict(model.bilm.config),
             "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
             "words": None if vocabulary is None else vocabulary.words,
+            "aligned": model.alignment is not None,
         }
 
     @classmethod
@@ -118,15 +120,18 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
         """
         settings = dict(params)
         sizes, lexicon, words = (settings.pop(name) for name in ("bilm", "lexicon", "words"))
+        is_aligned = settings.pop("aligned", False)
         bilm = BiLM(from_dict(BiLMConfig, sizes, "the embeddings' bilm")).eval()
         for parameter in bilm.parameters():
             # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
             nn.init.constant_(parameter, float("nan"))
+        n_layers, dim = bilm.config.n_layers + 1, bilm.config.output_dim
         model = PretrainedBiLM(
             bilm,
             "elmokit",
             vocabulary=None if words is None else Vocabulary(words, strict=False),
             initial_state=bilm.zero_state(1),  # the state dict has the real one
+            alignment=LayerAlignment(torch.full((n_layers, dim, dim), float("nan"))) if is_aligned else None,
             lexicon=None if lexicon is None else from_dict(Lexicon, lexicon, "the embeddings' lexicon"),
         )
         return cls(model, **settings)

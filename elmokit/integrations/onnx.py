@@ -57,7 +57,7 @@ def export_onnx(
 
     Raises:
         ModelError: No model was found, or it cannot be opened.
-        ConfigError: The model does not read characters alone, or the start is not valid.
+        ConfigError: The model does not read characters alone or has an alignment, or the start is not valid.
         OutputError: The file exists and may not be overwritten, cannot be written, or does not end in ``.onnx``.
 
     Example:
@@ -73,6 +73,8 @@ def export_onnx(
         raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
     opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
     bilm = opened.bilm
+    if opened.alignment is not None:
+        raise ConfigError("The model has an alignment, which the graph lacks. Set model.alignment to None to drop it.")
     if not isinstance(bilm.token_layer, CharCNN):
         raise ConfigError(f"{opened.source} reads words, but the graph reads characters alone.")
     graph = _Graph()

@@ -330,9 +330,13 @@ class ElmoModel(ElmoPreTrainedModel):
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
-            ConfigError: The model reads word ids instead of characters, or a layer does not exist.
+            ConfigError: The model reads word ids instead of characters or has an alignment, or a layer does not exist.
         """
         opened = _open(model)
+        if opened.alignment is not None:
+            raise ConfigError(
+                "The model has an alignment, which ElmoModel lacks. Set model.alignment to None to drop it."
+            )
         config = ElmoConfig(bilm=to_dict(opened.bilm.config), output_layers=output_layers, card=opened.card)
         new = cls(config)
         new.bilm.load_state_dict(opened.bilm.state_dict())

@@ -220,8 +220,9 @@ def finetune(
             report(TrainingNotice(change))
         dropout = built.model.dropout
         sizes = dataclasses.replace(initial.bilm.config, dropout=dropout)
-        # The fixed initial state was calibrated for the old weights; the best model gets a new one at the end.
-        initial = dataclasses.replace(with_dropout(initial, dropout), initial_state=None)
+        # The fixed initial state was calibrated for the old weights; the best model gets a new one at the end. An
+        # alignment was learned for them, too, and there is no dictionary here to learn another one from.
+        initial = dataclasses.replace(with_dropout(initial, dropout), initial_state=None, alignment=None)
         built = dataclasses.replace(built, model=sizes)
         create_run(run, built, corpus, dataclasses.asdict(counts), world.size, initial, old_sentences, optimizer)
 

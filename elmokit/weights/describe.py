@@ -41,5 +41,6 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
         "softmax": "none" if softmax is None else f"{sum(part.numel() for part in softmax.parameters()):,} parameters",
         "initial state": "stored with the model" if model.initial_state is not None else "after an empty sentence",
+        "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
     }

@@ -6,6 +6,7 @@
                          ``.cell`` if calibrated
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
 ``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
+``alignment.safetensors``  the map into the space of another model, ``matrices`` and ``offsets``, if there is one
 ``vocab.txt``            the words of the softmax, one per line, if there are any
 ``lexicon.json``         if the model has word or character tables of its own: ``words`` and ``chars``, each null or
                          a list with the entry of each row (null: no token has this row); ``max_chars``; and
@@ -29,6 +30,7 @@ from elmokit.bilm import BiLM, BiLMConfig, BiLMState
 from elmokit.config import from_dict, read_json, to_dict
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
+from elmokit.nn.alignment import LayerAlignment
 from elmokit.nn.sentence_pooling import SentencePooling, Whitening
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.lexicon import Lexicon
@@ -47,12 +49,13 @@ PARTS = (
     "model.safetensors",
     "softmax.safetensors",
     "whitening.safetensors",
+    "alignment.safetensors",
     "vocab.txt",
     "lexicon.json",
 )
 """The files of an elmokit directory."""
 _WARM = "warm_state."
-_WHITENING = "whitening.safetensors"
+_WHITENING, _ALIGNMENT = "whitening.safetensors", "alignment.safetensors"
 
 
 def is_folder(path: Path) -> bool:
@@ -77,6 +80,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         "lexicon": model.lexicon is not None,
         **({} if model.softmax is None else {"softmax": to_dict(softmax_config(model.softmax))}),
         **({} if model.whitening is None else {"sentence_pooling": to_dict(model.whitening.pooling)}),
+        **({} if model.alignment is None else {"alignment": True}),
         "card": model.card,
     }
     tensors = dict(model.bilm.state_dict())
@@ -91,6 +95,9 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
             parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
             # float32 always: a direction of small variance has a large factor, which float16 would round badly.
             save_tensors({name: torch.from_numpy(part) for name, part in parts.items()}, folder / _WHITENING)
+        if model.alignment is not None:
+            # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.
+            save_tensors(model.alignment.state_dict(), folder / _ALIGNMENT)
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
         if model.lexicon is not None:
@@ -152,6 +159,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         vocabulary=vocabulary,
         initial_state=BiLMState(warm.hidden, warm.cell) if is_warm else None,
         whitening=_read_whitening(folder, content, bilm.config),
+        alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
         card=card or {},
         lexicon=lexicon,
         storage=storage,
@@ -175,6 +183,15 @@ def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig
             )
         parts = [tensors.get_tensor(name).float().numpy() for name in ("mean", "projection")]
     return Whitening(pooling, *parts)
+
+
+def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:
+    """Read the alignment and check its sizes."""
+    n_layers, dim = config.n_layers + 1, config.output_dim
+    with torch.device("meta"):
+        alignment = LayerAlignment(torch.empty(n_layers, dim, dim))
+    _fill_from(path, alignment)
+    return alignment
 
 
 def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:

@@ -20,6 +20,7 @@ from elmokit.text.characters import encode_tokens
 from elmokit.token_cache import TokenCache
 
 if TYPE_CHECKING:
+    from elmokit.nn.alignment import LayerAlignment
     from elmokit.nn.sentence_pooling import Whitening
     from elmokit.nn.softmax import Softmax
     from elmokit.text.lexicon import Lexicon
@@ -45,6 +46,9 @@ class PretrainedBiLM:
     """The model card: corpus, tokens seen, perplexities, command; free in form."""
     whitening: Whitening | None = None
     """The whitening of sentence vectors; None if none was fitted."""
+    alignment: LayerAlignment | None = None
+    """Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo`` applies it.
+    The network itself, and so the softmax, works with the vectors before it."""
     lexicon: Lexicon | None = None
     """The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes."""
 

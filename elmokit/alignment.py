@@ -1,0 +1,379 @@
+"""Learn to map the vectors of one model into the space of another, from a dictionary: :func:`align`.
+
+This follows Schuster et al. (2019). The vectors of a word differ from sentence to sentence, so each word is represented
+by its anchor, the mean of its vectors over a corpus. For each layer, the rotation is found that brings the anchors of
+translations closest to each other. The quality is measured on pairs of the dictionary that were not learned from: how
+often is the nearest anchor of the other model a translation?
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elmokit.config import check_at_least, check_fraction
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, TextError
+from elmokit.io.progress import ProgressCallback
+from elmokit.io.tables import Table
+from elmokit.io.text_files import find_text_files, read_lines, read_sentences
+from elmokit.nn.alignment import LayerAlignment
+from elmokit.nn.devices import parse_device
+from elmokit.text.columns import split_columns
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
+
+Pair = tuple[str, str]
+"""A word and its translation."""
+Texts = str | Path | Iterable[str | Path]
+N_NEIGHBORS = 10
+"""Neighbors whose mean similarity CSLS subtracts, as in Conneau et al. (2018)."""
+ROWS_AT_ONCE = 1024
+"""Rows of a matrix of cosines that are in memory at a time."""
+SENTENCES_PER_REPORT = 256
+
+
+@dataclass(frozen=True)
+class WordAnchors:
+    """The mean vector of each word over a corpus, for words that occur in it."""
+
+    words: list[str]
+    counts: NDArray[np.int64]
+    """How often each word occurs, ``(words,)``."""
+    vectors: NDArray[np.float32]
+    """``(layers, words, dim)``."""
+
+    def rows(self, words: Iterable[str]) -> list[int]:
+        """Return the rows of words that have an anchor."""
+        rows = {word: row for row, word in enumerate(self.words)}
+        return [rows[word] for word in words]
+
+
+@dataclass(frozen=True)
+class LayerRetrieval:
+    """How often the nearest anchor of the other model is a translation, for one layer: precision at 1, from 0 to 1."""
+
+    layer: int
+    cosine_before: float
+    """Nearest by cosine, without the alignment."""
+    cosine: float
+    """Nearest by cosine, with the alignment."""
+    csls_before: float
+    """Nearest by CSLS, a cosine that is reduced for words that are near to everything, without the alignment."""
+    csls: float
+    """Nearest by CSLS, with the alignment."""
+
+
+@dataclass(frozen=True)
+class AlignmentResult:
+    """What :func:`align` returns."""
+
+    model: PretrainedBiLM
+    """The source model with its alignment. ``save_model`` stores both."""
+    retrieval: tuple[LayerRetrieval, ...]
+    """Per layer, on the pairs that were not learned from; empty if ``test_ratio`` is 0."""
+    n_learned: int
+    """Pairs that the alignment was learned from."""
+    n_test: int
+    """Source words that retrieval was tested on."""
+    n_candidates: int
+    """Target words among which the translation was searched."""
+    n_missing: int
+    """Pairs of the dictionary of which a word occurs too rarely in its text."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the dictionary."""
+        notes = [f"Learned from {self.n_learned:,} pairs of the dictionary."]
+        if self.n_missing:
+            notes.append(f"{self.n_missing:,} pairs were left out, because a word is too rare in its text.")
+        if self.n_learned < (dim := self.model.bilm.config.output_dim):
+            notes.append(f"That is fewer than the {dim} dimensions of a vector: more pairs give a better alignment.")
+        if self.retrieval:
+            notes.append(
+                f"Precision at 1 for {self.n_test:,} other words among {self.n_candidates:,} candidates, in percent:"
+            )
+        return notes
+
+    def table(self) -> Table:
+        """Return the retrieval by layer, in percent."""
+        head = ["layer", "cosine, before", "after", "CSLS, before", "after"]
+        rows = [
+            [str(one.layer), *(f"{100 * value:.1f}" for value in dataclasses.astuple(one)[1:])]
+            for one in self.retrieval
+        ]
+        return Table(head, rows)
+
+    def to_text(self) -> str:
+        """Return the notes and the table for people."""
+        return "\n".join([" ".join(self.notes), *([self.table().to_text()] if self.retrieval else [])])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the model as plain values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "model"}
+        return values | {"retrieval": [dataclasses.asdict(one) for one in self.retrieval]}
+
+
+def align(
+    source: str | Path | PretrainedBiLM | None,
+    target: str | Path | PretrainedBiLM | None,
+    source_texts: Texts,
+    target_texts: Texts,
+    dictionary: str | Path | Sequence[Pair],
+    *,
+    centered: bool = False,
+    min_count: int = 1,
+    test_ratio: float = 0.1,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    progress: ProgressCallback = lambda stage, done, total: None,
+) -> AlignmentResult:
+    """Learn an alignment: maps that bring the vectors of one model into the space of another.
+
+    Use it to compare or to share what is built on the vectors: a tagger that was trained on the vectors of ``target``
+    can then read those of ``source``. Texts are read once, in bounded memory: only sums for the words of the dictionary
+    are kept.
+
+    Args:
+        source: The model whose vectors are mapped: a model, or its path or name. An alignment that it stores is
+            replaced.
+        target: The model whose space they are mapped to. If it has an alignment itself, its aligned space.
+        source_texts: Tokenized text in the language of ``source``, one sentence per line: files, directories or glob
+            patterns.
+        target_texts: The same for ``target``. The texts need not be translations of each other.
+        dictionary: Pairs of a source word and a target word, as they are written in the texts; or a file of them.
+        centered: Align the means of the two spaces, too. Helps if they are far apart.
+        min_count: Leave out pairs with a word that occurs less often in its text. The mean vector of a rare word
+            depends on a few sentences.
+        test_ratio: Fraction of the source words of the dictionary to test on instead of learning from them.
+        seed: Chooses these words.
+        device: Where to compute, such as "cuda".
+        progress: Called with the number of sentences read.
+
+    Raises:
+        ModelError: A model cannot be opened.
+        ConfigError: The models differ in the number of layers or the size of their vectors, or an argument is not
+            valid.
+        TextError: A text or the dictionary cannot be read, or no pair of the dictionary can be used.
+
+    Example:
+        >>> result = elmokit.align("my-german-elmo", "en-mini", "de.txt", "en.txt", "de-en.txt")
+        >>> print(result.to_text())
+        >>> elmokit.save_model(result.model, "german-in-english-space")
+    """
+    check_at_least("min_count", min_count, 1)
+    check_fraction("test_ratio", test_ratio)
+    where = None if device is None else parse_device(device)
+    pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else list(dict.fromkeys(dictionary))
+    files = [
+        find_text_files([texts] if isinstance(texts, str | Path) else texts) for texts in (source_texts, target_texts)
+    ]
+    models = [one if isinstance(one, PretrainedBiLM) else open_model(one) for one in (source, target)]
+    models[0] = dataclasses.replace(models[0], alignment=None)
+    _check_sizes(*models)
+    anchors = []
+    for name, side, model, paths in zip(("source", "target"), (0, 1), models, files, strict=True):
+        elmo = Elmo(model) if where is None else Elmo(model).to(where)
+        sentences = _counted(itertools.chain.from_iterable(map(read_sentences, paths)), f"{name} text", progress)
+        anchors.append(word_anchors(elmo, sentences, (pair[side] for pair in pairs), min_count))
+    known = [set(one.words) for one in anchors]
+    usable = [pair for pair in pairs if pair[0] in known[0] and pair[1] in known[1]]
+    test_words = _test_words(usable, test_ratio, seed)
+    learned = [pair for pair in usable if pair[0] not in test_words]
+    if not learned:
+        raise TextError(_no_pair(pairs, known, min_count))
+    of_source, of_target = (
+        torch.from_numpy(one.vectors[:, one.rows(pair[side] for pair in learned)]) for side, one in enumerate(anchors)
+    )
+    alignment = LayerAlignment.fit(of_source, of_target, centered)
+    tested = [pair for pair in usable if pair[0] in test_words]
+    retrieval = tuple(measure_retrieval(*anchors, tested, alignment)) if tested else ()
+    # A whitening was fitted on the vectors before the alignment, and does not suit those after it.
+    on_device = alignment.to(models[0].bilm.device)
+    model = dataclasses.replace(models[0], alignment=on_device, whitening=None, card=dict(models[0].card))
+    result = AlignmentResult(
+        model,
+        retrieval,
+        len(learned),
+        len(test_words),
+        len(anchors[1].words),
+        len(pairs) - len(usable),
+    )
+    target_name = None if models[1].source is None else models[1].source.name
+    model.card["alignment"] = {"target": target_name, "centered": centered, **result.to_dict()}
+    return result
+
+
+def read_dictionary(path: str | Path) -> list[Pair]:
+    """Read a bilingual dictionary: a word and its translation per line, separated by a tab or spaces.
+
+    A word with several translations has several lines. Blank lines are skipped, and repeated ones.
+
+    Raises:
+        TextError: The file cannot be read, a line has another number of columns, or there is no pair.
+    """
+    pairs: dict[Pair, None] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = split_columns(line) if line.strip() else []
+        if columns and (len(columns) != 2 or not all(columns)):
+            raise TextError(
+                f"{path}, line {number}: expected a word and its translation, separated by a tab or spaces, but found "
+                f"{line.strip()!r}."
+            )
+        if columns:
+            pairs[columns[0], columns[1]] = None
+    if not pairs:
+        raise TextError(f"{path} contains no pair. Expected a word and its translation on each line.")
+    return list(pairs)
+
+
+def word_anchors(
+    elmo: Elmo, sentences: Iterable[Sequence[str]], words: Iterable[str], min_count: int = 1
+) -> WordAnchors:
+    """Compute the mean vector of words over their occurrences in a text.
+
+    Args:
+        elmo: The model.
+        sentences: Lists of tokens, which are read once.
+        words: The words, as they are written in the text. Those that occur less than ``min_count`` times are left out.
+        min_count: See above.
+
+    Raises:
+        TextError: A sentence is not a list of strings.
+    """
+    rows = {word: row for row, word in enumerate(dict.fromkeys(words))}
+    # float64: a frequent word sums up many vectors.
+    sums = np.zeros((elmo.n_layers, len(rows), elmo.output_dim))
+    counts = np.zeros(len(rows), np.int64)
+    # Sentences without any of the words need not be embedded.
+    for_elmo, for_words = itertools.tee(tokens for tokens in sentences if not rows.keys().isdisjoint(tokens))
+    for tokens, vectors in zip(for_words, elmo.embed(for_elmo), strict=True):
+        for position, token in enumerate(tokens):
+            if (row := rows.get(token)) is not None:
+                sums[:, row] += vectors[:, position]
+                counts[row] += 1
+    kept = counts >= min_count
+    means = sums[:, kept] / counts[kept, None]
+    return WordAnchors([word for word, row in rows.items() if kept[row]], counts[kept], means.astype(np.float32))
+
+
+def retrieval_precision(
+    source: NDArray[np.float32],
+    target: NDArray[np.float32],
+    queries: Sequence[int],
+    translations: Sequence[set[int]],
+    csls: bool = False,
+) -> float:
+    """Return how often the most similar target vector belongs to a translation of the source word.
+
+    Args:
+        source: The vectors of the source words, ``(words, dim)``.
+        target: The vectors of the candidates, ``(candidates, dim)``.
+        queries: The rows of ``source`` to test.
+        translations: For each of them the rows of ``target`` that are right.
+        csls: Compare by CSLS (Conneau et al. 2018) instead of the cosine: from twice the cosine, subtract the mean
+            cosine of each of the two words with its ten nearest neighbors on the other side. In high dimensions some
+            words are near to all others, and would be wrong answers to many queries.
+
+    Returns:
+        A fraction from 0 to 1.
+    """
+    source, target = _unit(source), _unit(target)
+    n_right, target_density = 0, np.zeros(len(target), np.float32)
+    if csls:
+        target_density = np.concatenate([_density(block @ source.T) for block in _blocks(target)])
+    rows = source[list(queries)]
+    for start, block in zip(range(0, len(rows), ROWS_AT_ONCE), _blocks(rows), strict=True):
+        # The density of the query is the same for all its candidates, so it does not change which one is best.
+        best = (2 * block @ target.T - target_density).argmax(axis=1)
+        n_right += sum(int(row) in translations[start + index] for index, row in enumerate(best))
+    return n_right / len(rows)
+
+
+def measure_retrieval(
+    source: WordAnchors, target: WordAnchors, pairs: Sequence[Pair], alignment: LayerAlignment
+) -> Iterator[LayerRetrieval]:
+    """Test every layer with and without an alignment.
+
+    Args:
+        source: The words of the source model.
+        target: The words of the target model: the candidates.
+        pairs: Words of ``source`` and their translations in ``target``.
+        alignment: Maps vectors of ``source``.
+
+    Yields:
+        The precision of each layer.
+    """
+    right: dict[str, list[str]] = {}
+    for word, translation in pairs:
+        right.setdefault(word, []).append(translation)
+    queries, translations = source.rows(right), [set(target.rows(words)) for words in right.values()]
+    aligned = alignment(torch.from_numpy(source.vectors)).numpy()
+    for layer, (before, after, other) in enumerate(zip(source.vectors, aligned, target.vectors, strict=True)):
+        plain, mapped, plain_csls, mapped_csls = (
+            retrieval_precision(vectors, other, queries, translations, csls)
+            for csls in (False, True)
+            for vectors in (before, after)
+        )
+        yield LayerRetrieval(layer, plain, mapped, plain_csls, mapped_csls)
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(norms, 1e-12), np.float32)
+
+
+def _blocks(rows: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    return (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+
+
+def _density(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean of the largest cosines of each row."""
+    n_neighbors = min(N_NEIGHBORS, cosines.shape[1])
+    nearest = np.partition(cosines, cosines.shape[1] - n_neighbors, axis=1)[:, -n_neighbors:]
+    return np.asarray(nearest.mean(axis=1), np.float32)
+
+
+def _counted(sentences: Iterable[list[str]], stage: str, progress: ProgressCallback) -> Iterator[list[str]]:
+    """Pass sentences on and report how many there were."""
+    for number, sentence in enumerate(sentences):
+        if number % SENTENCES_PER_REPORT == 0:
+            progress(stage, number, None)
+        yield sentence
+
+
+def _test_words(pairs: Sequence[Pair], test_ratio: float, seed: int) -> set[str]:
+    """Choose the source words to test on. All translations of a word are on the same side."""
+    words = list(dict.fromkeys(word for word, _ in pairs))
+    order = np.random.default_rng(seed).permutation(len(words))
+    return {words[index] for index in order[: round(test_ratio * len(words))]}
+
+
+def _check_sizes(source: PretrainedBiLM, target: PretrainedBiLM) -> None:
+    sizes = [(model.bilm.config.n_layers + 1, model.bilm.config.output_dim) for model in (source, target)]
+    if sizes[0] != sizes[1]:
+        (layers, dim), (target_layers, target_dim) = sizes
+        raise ConfigError(
+            f"The source model has {layers} layers with {dim} dimensions, and the target model has {target_layers} "
+            f"with {target_dim}. Align models of the same sizes."
+        )
+
+
+def _no_pair(pairs: Sequence[Pair], known: Sequence[set[str]], min_count: int) -> str:
+    """Explain why no pair can be learned from, with an example of a word that does not occur."""
+    found = [sum(pair[side] in words for pair in pairs) for side, words in enumerate(known)]
+    side = int(found[0] > found[1])
+    example = next((pair[side] for pair in pairs if pair[side] not in known[side]), pairs[0][side])
+    return (
+        f"No pair of the dictionary is left to learn from: of {len(pairs):,} pairs, {found[0]:,} source words and "
+        f"{found[1]:,} target words occur at least {min_count} times in their texts; {example!r} does not. Words must "
+        "be written as in the texts. Add text or pairs, or lower min_count or test_ratio."
+    )

@@ -1,0 +1,90 @@
+"""``elmokit align``: map the vectors of a model into the space of another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from elmokit.cli.common import device_option, json_option, overwrite_option
+from elmokit.cli.options import GroupedCommand, OutputPath
+from elmokit.errors import OutputError
+from elmokit.io.progress import ProgressBar
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("source")
+@click.argument("target")
+@click.argument("source_texts", type=click.Path(path_type=Path))
+@click.argument("target_texts", type=click.Path(path_type=Path))
+@click.argument("dictionary", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=OutputPath(), help="Directory for SOURCE with its alignment.")
+@click.option("--centered", is_flag=True, help="Align the means of the two spaces, too.")
+@click.option(
+    "--min-count", default=1, show_default=True, help="Leave out pairs with a word that occurs less often in its text."
+)
+@click.option(
+    "--test-ratio",
+    default=0.1,
+    show_default=True,
+    help="Fraction of the dictionary's words to test on instead of learning from them.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed that chooses the words to test on.")
+@json_option
+@device_option
+@overwrite_option
+def align(
+    source: str,
+    target: str,
+    source_texts: Path,
+    target_texts: Path,
+    dictionary: Path,
+    out: Path,
+    centered: bool,
+    min_count: int,
+    test_ratio: float,
+    seed: int,
+    as_json: bool,
+    device: str | None,
+    overwrite: bool,
+) -> None:
+    """Learn to map the vectors of SOURCE into the space of TARGET, and save SOURCE with this alignment.
+
+    SOURCE and TARGET are models with the same number of layers and dimensions: paths, URLs, published names or Hub ids.
+    SOURCE_TEXTS and TARGET_TEXTS are tokenized texts in their languages, one sentence per line: a file, a directory or
+    a quoted pattern. They need not be translations. DICTIONARY has a word of SOURCE_TEXTS and its translation per line,
+    separated by a tab or spaces.
+
+    The rotation of each layer is found that brings the mean vectors of translations closest to each other (Schuster et
+    al. 2019). The command prints how often the nearest word of the other language is a translation, before and after.
+
+    \b
+    Examples:
+      elmokit align german-elmo english-elmo de.txt en.txt de-en.txt --out german-aligned
+      elmokit embed de.txt vectors.hdf5 --model german-aligned
+    """
+    from elmokit.alignment import align as learn_alignment
+    from elmokit.io.hdf5 import HDF5_SUFFIXES
+    from elmokit.weights.open import refuse_target, save_model
+
+    if out.suffix in HDF5_SUFFIXES:
+        raise OutputError(f"{out}: HDF5 files cannot store an alignment. Choose a name without that ending.")
+    refuse_target(out, overwrite)
+    with ProgressBar("sentences") as progress:
+        result = learn_alignment(
+            source,
+            target,
+            source_texts,
+            target_texts,
+            dictionary,
+            centered=centered,
+            min_count=min_count,
+            test_ratio=test_ratio,
+            seed=seed,
+            device=device,
+            progress=progress,
+        )
+    save_model(result.model, out, overwrite=overwrite)
+    click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.to_text())
+    click.echo(f"wrote {out}", err=True)

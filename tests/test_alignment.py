@@ -1,0 +1,296 @@
+"""Alignment: the map between the spaces of two models, how it is learned, stored and applied."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, align, describe, finetune, open_model, save_model
+from elmokit.alignment import read_dictionary, retrieval_precision, word_anchors
+from elmokit.bilm import PRESETS
+from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
+from elmokit.fingerprint import fingerprint
+from elmokit.nn.alignment import LayerAlignment
+from elmokit.weights.alignment import read_alignment
+from elmokit.weights.model import PretrainedBiLM
+from tests.conftest import random_model
+from tests.helpers.shell import Shell
+
+SENTENCES = [["the", "cat", "sat"], ["the", "dog"], ["zebra", "on", "the", "mat", "."]]
+
+
+def random_sentences(n: int, words: list[str], seed: int = 0) -> list[list[str]]:
+    rng = np.random.default_rng(seed)
+    return [list(rng.choice(words, size=rng.integers(3, 9))) for _ in range(n)]
+
+
+def random_alignment(model: PretrainedBiLM, seed: int = 0, shifted: bool = False) -> LayerAlignment:
+    """A random rotation for each layer, and a shift."""
+    n_layers, dim = model.bilm.config.n_layers + 1, model.bilm.config.output_dim
+    generator = torch.Generator().manual_seed(seed)
+    matrices, _ = torch.linalg.qr(torch.randn(n_layers, dim, dim, generator=generator))
+    return LayerAlignment(matrices, torch.randn(n_layers, dim, generator=generator) if shifted else None)
+
+
+@pytest.fixture
+def rotated(model: PretrainedBiLM) -> PretrainedBiLM:
+    """A model whose vectors are those of ``model``, rotated and shifted."""
+    return dataclasses.replace(model, alignment=random_alignment(model, shifted=True))
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A folder with two texts over 120 words and a dictionary that maps each word to itself."""
+    words = [f"{first}{second}{third}" for first in "abcdef" for second in "aeiou" for third in "lrst"]
+    for name, seed in (("a.txt", 1), ("b.txt", 2)):
+        lines = [" ".join(sentence) for sentence in random_sentences(200, words, seed)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in words), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_a_rotation_is_recovered(centered: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrices, _ = torch.linalg.qr(torch.randn(2, 8, 8, generator=generator))
+    shift = torch.randn(2, 1, 8, generator=generator) if centered else torch.zeros(2, 1, 8)
+    source = torch.randn(2, 40, 8, generator=generator) + 3
+    target = source @ matrices.mT + shift
+    found = LayerAlignment.fit(source, target, centered)
+    torch.testing.assert_close(found.matrices, matrices, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found(source), target, atol=1e-5, rtol=1e-5)
+
+
+def test_a_learned_map_is_a_rotation_even_with_fewer_pairs_than_dimensions() -> None:
+    source, target = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0))
+    matrices = LayerAlignment.fit(source, target).matrices
+    torch.testing.assert_close(matrices @ matrices.mT, torch.eye(8).expand(3, 8, 8), atol=1e-5, rtol=0)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"got \(2, 3, 4\) and \(2, 3\)"):
+        LayerAlignment(torch.zeros(2, 3, 4))
+
+
+def test_models_that_differ_by_a_rotation_are_aligned_on_unseen_sentences(
+    model: PretrainedBiLM, rotated: PretrainedBiLM, texts: Path
+) -> None:
+    result = align(model, rotated, texts / "a.txt", texts / "a.txt", texts / "dictionary.txt", centered=True)
+    for ours, theirs in zip(Elmo(result.model).embed(SENTENCES), Elmo(rotated).embed(SENTENCES), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert (result.n_learned, result.n_test, result.n_candidates, result.n_missing) == (108, 12, 120, 0)
+    assert all(one.cosine == one.csls == 1 for one in result.retrieval)
+    assert any(one.cosine_before < 0.5 for one in result.retrieval)
+
+
+def test_texts_and_words_may_differ_between_the_sides(
+    model: PretrainedBiLM, rotated: PretrainedBiLM, texts: Path
+) -> None:
+    pairs = [(word, word) for word, _ in read_dictionary(texts / "dictionary.txt")] + [("lacking", "aal")]
+    result = align(model, rotated, texts / "a.txt", texts / "b.txt", pairs, centered=True)
+    assert result.n_missing == 1
+    assert result.retrieval[0].cosine == 1  # layer 0 has no context: the anchors are equal
+    assert result.retrieval[1].cosine > result.retrieval[1].cosine_before
+    text = result.to_text()
+    assert "Learned from 108 pairs" in text
+    assert "1 pairs were left out" in text
+    assert len(text.splitlines()) == 5
+
+
+def test_without_test_words_all_pairs_are_learned_from(model: PretrainedBiLM, texts: Path) -> None:
+    result = align(model, model, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt", test_ratio=0)
+    assert (result.n_learned, result.n_test, result.retrieval) == (120, 0, ())
+    assert "Precision" not in result.to_text()
+
+
+def test_the_same_seed_gives_the_same_alignment(model: PretrainedBiLM, rotated: PretrainedBiLM, texts: Path) -> None:
+    files = texts / "a.txt", texts / "b.txt", texts / "dictionary.txt"
+    first, again, other = (align(model, rotated, *files, seed=seed).model.alignment for seed in (0, 0, 1))
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    assert torch.equal(first.matrices, again.matrices)
+    assert not torch.equal(first.matrices, other.matrices)
+
+
+def test_an_anchor_is_the_mean_over_occurrences(model: PretrainedBiLM) -> None:
+    sentences = random_sentences(30, ["the", "cat", "sat", "on"])
+    anchors = word_anchors(Elmo(model), iter([*sentences, ["zebra"], ["dog"]]), ["cat", "zebra", "mat", "cat"])
+    vectors = Elmo(model).embed(sentences)
+    found = [
+        array[:, index] for s, array in zip(sentences, vectors, strict=True) for index, w in enumerate(s) if w == "cat"
+    ]
+    assert anchors.words == ["cat", "zebra"]
+    assert list(anchors.counts) == [found.shape[1], 1]
+    np.testing.assert_allclose(anchors.vectors[:, 0], found.mean(axis=1), atol=1e-5)
+    assert word_anchors(Elmo(model), sentences, ["cat", "zebra"], min_count=2).words == ["cat"]
+
+
+def test_every_way_of_embedding_is_aligned(model: PretrainedBiLM, rotated: PretrainedBiLM) -> None:
+    plain, elmo, alignment = Elmo(model), Elmo(rotated), rotated.alignment
+    assert alignment is not None
+    expected = [alignment(torch.from_numpy(array)) for array in plain.embed(SENTENCES)]
+
+    def check(found: object, wanted: Tensor) -> None:
+        torch.testing.assert_close(torch.as_tensor(found), wanted, atol=1e-5, rtol=1e-5)
+
+    for layers, pick in (("all", slice(None)), (0, 0), (1, 1), ("top", -1)):
+        for found, wanted in zip(elmo.embed(SENTENCES, layers=layers), expected, strict=True):  # type: ignore[call-overload]
+            check(found, wanted[pick])
+    check(np.concatenate(list(elmo.embed_document(SENTENCES[2], chunk_tokens=2)), axis=1), expected[2])
+    with torch.no_grad():
+        check(elmo.mixed_vectors(SENTENCES)[2], expected[2].mean(0))
+    check(elmo.mixed_vectors(SENTENCES)[2], expected[2].mean(0))
+    (mix,), mask, _ = elmo(elmo.ids(SENTENCES))
+    check(mix[1, :2], expected[1].mean(0))
+    assert not mix[~mask].any()
+    layers, mask = elmo.padded_layers(SENTENCES)
+    check(layers[:, 0, :3], expected[0])
+    assert not layers[:, ~mask].any()
+
+
+def test_gradients_reach_a_trainable_model_and_not_the_alignment(rotated: PretrainedBiLM) -> None:
+    elmo = Elmo(rotated, trainable=True)
+    (mix,), _, _ = elmo(elmo.ids(SENTENCES))
+    mix.sum().backward()
+    assert all(parameter.grad is not None for parameter in elmo.bilm.parameters())
+    assert not any("alignment" in name for name, _ in elmo.named_parameters())
+
+
+def test_predictions_do_not_depend_on_the_alignment(model: PretrainedBiLM, rotated: PretrainedBiLM) -> None:
+    assert LanguageModel(rotated).perplexity(SENTENCES) == LanguageModel(model).perplexity(SENTENCES)
+
+
+def test_an_alignment_is_stored_with_the_model(model: PretrainedBiLM, rotated: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(rotated, tmp_path / "model", "float16")
+    again = open_model(tmp_path / "model")
+    assert again.alignment is not None
+    assert rotated.alignment is not None
+    assert torch.equal(again.alignment.matrices, rotated.alignment.matrices)
+    assert torch.equal(again.alignment.offsets, rotated.alignment.offsets)
+    assert describe(again)["alignment"] == "stored with the model"
+    assert fingerprint(rotated, "warm") != fingerprint(model, "warm")
+    save_model(model, tmp_path / "plain")
+    assert open_model(tmp_path / "plain").alignment is None
+    assert not (tmp_path / "plain" / "alignment.safetensors").exists()
+
+
+def test_an_alignment_of_another_size_is_refused(rotated: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(rotated, tmp_path / "model")
+    save_file(
+        {"matrices": torch.zeros(3, 2, 2), "offsets": torch.zeros(3, 2)}, tmp_path / "model/alignment.safetensors"
+    )
+    with pytest.raises(TensorMismatchError, match=r"alignment\.safetensors does not hold"):
+        open_model(tmp_path / "model")
+
+
+def test_a_whitening_is_dropped_because_it_was_fitted_on_other_vectors(model: PretrainedBiLM, texts: Path) -> None:
+    SentenceEmbedder(Elmo(model)).fit(random_sentences(200, ["the", "cat", "sat", "on", "mat"]))
+    result = align(model, model, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt")
+    assert model.whitening is not None
+    assert result.model.whitening is None
+
+
+@pytest.mark.slow
+def test_fine_tuning_drops_the_alignment_of_the_old_weights(rotated: PretrainedBiLM, texts: Path) -> None:
+    settings = {"tokens": 40, "batch_size": 2, "window_length": 5}
+    result = finetune(rotated, texts / "a.txt", held_out=texts / "b.txt", out=texts / "run", **settings)
+    assert result.model.alignment is None
+
+
+def test_published_matrices_give_the_vectors_of_allennlps_class(model: PretrainedBiLM, tmp_path: Path) -> None:
+    dim = model.bilm.config.output_dim
+    matrix = np.random.default_rng(0).normal(size=(dim, dim))
+    torch.save(matrix, tmp_path / "alignment_de.pth")
+    aligned = dataclasses.replace(model, alignment=read_alignment([tmp_path / "alignment_de.pth"], model.bilm.config))
+    (plain,), (found,) = (Elmo(one).embed(SENTENCES[:1], layers="mix") for one in (model, aligned))
+    # AllenNLP multiplies the mix of the layers by the matrix, as a linear layer without bias does.
+    np.testing.assert_allclose(found, plain @ matrix.T, atol=1e-4)
+    for layer in range(3):
+        torch.save(torch.eye(dim) * layer, tmp_path / f"{layer}.pth")
+    each = read_alignment([tmp_path / f"{layer}.pth" for layer in range(3)], model.bilm.config)
+    assert [float(one[0, 0]) for one in each.matrices] == [0, 1, 2]
+
+
+def test_matrices_that_do_not_fit_the_model_are_refused(model: PretrainedBiLM, tmp_path: Path) -> None:
+    torch.save(torch.eye(3), tmp_path / "small.pth")
+    with pytest.raises(FormatError, match=r"shape \(3, 3\); expected"):
+        read_alignment([tmp_path / "small.pth"], model.bilm.config)
+    with pytest.raises(ConfigError, match="2 alignment matrices, and the model has 3 layers"):
+        read_alignment(["a.pth", "b.pth"], model.bilm.config)
+
+
+def test_csls_avoids_a_word_that_is_near_to_all_others() -> None:
+    # Target 2 is between the others and is the nearest to both queries by cosine.
+    source = np.array([[1, 0.6], [0.6, 1]], np.float32)
+    target = np.array([[1, 0.1], [0.1, 1], [1, 1]], np.float32)
+    right = [{0}, {1}]
+    assert retrieval_precision(source, target, [0, 1], right) == 0
+    cosines = (source / np.linalg.norm(source, axis=1)[:, None]) @ (target / np.linalg.norm(target, axis=1)[:, None]).T
+    csls = 2 * cosines - cosines.mean(axis=1)[:, None] - cosines.mean(axis=0)
+    expected = np.mean([int(row) in wanted for row, wanted in zip(csls.argmax(axis=1), right, strict=True)])
+    assert retrieval_precision(source, target, [0, 1], right, csls=True) == expected == 1
+
+
+def test_any_of_several_translations_is_right() -> None:
+    target = np.eye(3, dtype=np.float32)
+    assert retrieval_precision(target[:1], target, [0], [{0, 2}]) == 1
+    assert retrieval_precision(target[:1], target, [0], [{1, 2}]) == 0
+
+
+def test_a_dictionary_has_two_columns(tmp_path: Path) -> None:
+    path = tmp_path / "dictionary.txt"
+    path.write_text("Hund dog\n\nHund\thound\nHund dog\n", encoding="utf-8")
+    assert read_dictionary(path) == [("Hund", "dog"), ("Hund", "hound")]
+    for content, message in (("Hund dog\nKatze\n", "line 2: .*found 'Katze'"), ("\n", "contains no pair")):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(TextError, match=message):
+            read_dictionary(path)
+
+
+def test_models_of_different_sizes_are_refused(model: PretrainedBiLM, texts: Path) -> None:
+    other = random_model(dataclasses.replace(PRESETS["tiny"], n_layers=1))
+    with pytest.raises(ConfigError, match="3 layers with 64 dimensions, and the target model has 2 with 64"):
+        align(model, other, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt")
+
+
+def test_a_dictionary_whose_words_do_not_occur_is_refused(model: PretrainedBiLM, texts: Path) -> None:
+    with pytest.raises(TextError, match=r"of 2 pairs, 1 source words and 0 target words .*'Katze' does not"):
+        align(model, model, texts / "a.txt", texts / "b.txt", [("aal", "Katze"), ("Maus", "mouse")])
+
+
+@pytest.mark.parametrize("argument", [{"min_count": 0}, {"test_ratio": 1.0}, {"device": "tpu9"}])
+def test_arguments_out_of_range_are_refused(argument: dict[str, object], model: PretrainedBiLM, texts: Path) -> None:
+    with pytest.raises(ConfigError, match=next(iter(argument))):
+        align(model, model, texts / "a.txt", texts / "b.txt", texts / "dictionary.txt", **argument)  # type: ignore[arg-type]
+
+
+def test_the_command_saves_an_aligned_model(shell: Shell, texts: Path) -> None:
+    save_model(random_model(), "other")
+    files = ("a.txt", "b.txt", "dictionary.txt")
+    ran = shell("align", "model", "other", *files, "--out", "aligned")
+    assert (ran.code, "CSLS" in ran.out) == (0, True)
+    assert open_model("aligned").card["alignment"]["target"] == "other"
+    assert shell("embed", "text.txt", "vectors.hdf5", "--model", "aligned").code == 0
+    ran = shell("align", "model", "other", *files, "--out", "aligned")
+    assert (ran.code, "already exists" in ran.err) == (2, True)
+    ran = shell("align", "model", "other", *files, "--out", "aligned", "--overwrite", "--json", "--test-ratio", "0.5")
+    assert json.loads(ran.out)["n_test"] == 60
+    ran = shell("align", "model", "other", *files, "--out", "aligned.hdf5")
+    assert (ran.code, "cannot store an alignment" in ran.err) == (2, True)
+
+
+def test_convert_stores_published_matrices_and_reports_what_hdf5_cannot_hold(shell: Shell) -> None:
+    torch.save(torch.eye(64), "matrix.pth")
+    assert shell("convert", "model", "aligned", "--alignment", "matrix.pth").code == 0
+    alignment = open_model("aligned").alignment
+    assert alignment is not None
+    assert torch.equal(alignment.matrices, torch.eye(64).expand(3, 64, 64))
+    assert "alignment" in shell("convert", "aligned", "out.hdf5").err
