@@ -84,19 +84,21 @@ def main() -> None:
         trained(arguments.work / f"run-{name}", half, arguments, vocabulary, seed)
         for seed, (name, half) in enumerate(zip("ab", halves, strict=True), start=1)
     ]
-    anchors = [
+    first, second = (
         word_anchors(elmokit.Elmo(model), read_sentences(half), words)
         for model, half in zip(models, halves, strict=True)
-    ]
+    )
     order = np.random.default_rng(0).permutation(len(words))
     n_test = round(TEST_RATIO * len(words))
     tested, learnable = [[words[index] for index in part] for part in (order[:n_test], order[n_test:])]
     rows = []
     for centered in (False, True):
         for size in (*SIZES, len(learnable)):
-            vectors = [torch.from_numpy(one.vectors[:, one.rows(learnable[:size])]) for one in anchors]
-            alignment = LayerAlignment.fit(*vectors, centered)
-            for one in measure_retrieval(*anchors, [(word, word) for word in tested], alignment):
+            of_first, of_second = (
+                torch.from_numpy(one.vectors[:, one.rows(learnable[:size])]) for one in (first, second)
+            )
+            alignment = LayerAlignment.fit(of_first, of_second, centered)
+            for one in measure_retrieval(first, second, [(word, word) for word in tested], alignment):
                 values = (one.cosine_before, one.cosine, one.csls_before, one.csls)
                 percent = [f"{100 * value:.1f}" for value in values]
                 rows.append([f"{size:,}", "yes" if centered else "no", str(one.layer), *percent])

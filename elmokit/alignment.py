@@ -195,7 +195,7 @@ def align(
     )
     alignment = LayerAlignment.fit(of_source, of_target, centered)
     tested = [pair for pair in usable if pair[0] in test_words]
-    retrieval = tuple(measure_retrieval(*anchors, tested, alignment)) if tested else ()
+    retrieval = tuple(measure_retrieval(anchors[0], anchors[1], tested, alignment)) if tested else ()
     # A whitening was fitted on the vectors before the alignment, and does not suit those after it.
     on_device = alignment.to(models[0].bilm.device)
     model = dataclasses.replace(models[0], alignment=on_device, whitening=None, card=dict(models[0].card))

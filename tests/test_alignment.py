@@ -124,9 +124,8 @@ def test_an_anchor_is_the_mean_over_occurrences(model: PretrainedBiLM) -> None:
     sentences = random_sentences(30, ["the", "cat", "sat", "on"])
     anchors = word_anchors(Elmo(model), iter([*sentences, ["zebra"], ["dog"]]), ["cat", "zebra", "mat", "cat"])
     vectors = Elmo(model).embed(sentences)
-    found = [
-        array[:, index] for s, array in zip(sentences, vectors, strict=True) for index, w in enumerate(s) if w == "cat"
-    ]
+    tokens = [token for sentence in sentences for token in sentence]
+    found = np.concatenate(vectors, axis=1)[:, np.array(tokens) == "cat"]
     assert anchors.words == ["cat", "zebra"]
     assert list(anchors.counts) == [found.shape[1], 1]
     np.testing.assert_allclose(anchors.vectors[:, 0], found.mean(axis=1), atol=1e-5)
