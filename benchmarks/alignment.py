@@ -1,6 +1,6 @@
 """Align two models that were trained on two halves of a text, as if the halves were two languages.
 
-    python benchmarks/alignment.py WORK TEXT --held-out TEXT [--words 5000] [--tokens 500000]
+    python benchmarks/alignment.py WORK TEXT --held-out TEXT [--words 5000] [--tokens N N]
 
 Sentences are assigned to the halves at random, and each half trains a model (128/64) with a seed of its own, over one
 vocabulary.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,9 @@ def split(text: Path, work: Path) -> tuple[list[Path], list[str]]:
     return halves, sorted((word for word, n in rarer.items() if n >= MIN_COUNT), key=lambda word: -rarer[word])
 
 
-def trained(run: Path, text: Path, arguments: argparse.Namespace, vocabulary: Path, seed: int) -> PretrainedBiLM:
+def trained(
+    run: Path, text: Path, arguments: argparse.Namespace, vocabulary: Path, n_tokens: int, seed: int
+) -> PretrainedBiLM:
     """Train a model on one half, or open the one that was trained before."""
     started = time.process_time()
     if run.exists():
@@ -58,7 +61,7 @@ def trained(run: Path, text: Path, arguments: argparse.Namespace, vocabulary: Pa
         projection_dim=64,
         vocabulary=vocabulary,
         held_out_sentences=500,
-        tokens=arguments.tokens,
+        tokens=n_tokens,
         seed=seed,
     )
     print(f"{run.name}: perplexity {result.best_perplexity}, {time.process_time() - started:.0f} s of processor time")
@@ -72,7 +75,8 @@ def main() -> None:
     parser.add_argument("text", type=Path, help="tokenized text, one sentence per line")
     parser.add_argument("--held-out", type=Path, required=True, help="validation text")
     parser.add_argument("--words", type=int, default=5000, help="words of the vocabulary  [default: 5000]")
-    parser.add_argument("--tokens", type=int, default=500_000, help="length of each training  [default: 500000]")
+    parser.add_argument("--tokens", type=int, nargs=2, default=[500_000] * 2, help="lengths of the trainings")
+    parser.add_argument("--sentences", type=int, default=20_000, help="sentences for the anchors of each half")
     arguments = parser.parse_args()
 
     arguments.work.mkdir(exist_ok=True)
@@ -81,13 +85,15 @@ def main() -> None:
     if not vocabulary.exists():
         build_vocabulary([arguments.text], vocabulary, arguments.words)
     models = [
-        trained(arguments.work / f"run-{name}", half, arguments, vocabulary, seed)
-        for seed, (name, half) in enumerate(zip("ab", halves, strict=True), start=1)
+        trained(arguments.work / f"run-{name}", half, arguments, vocabulary, n_tokens, seed)
+        for seed, (name, half, n_tokens) in enumerate(zip("ab", halves, arguments.tokens, strict=True), start=1)
     ]
     first, second = (
-        word_anchors(elmokit.Elmo(model), read_sentences(half), words)
+        word_anchors(elmokit.Elmo(model), islice(read_sentences(half), arguments.sentences), words)
         for model, half in zip(models, halves, strict=True)
     )
+    known = set(first.words) & set(second.words)
+    words = [word for word in words if word in known]
     order = np.random.default_rng(0).permutation(len(words))
     n_test = round(TEST_RATIO * len(words))
     tested, learnable = [[words[index] for index in part] for part in (order[:n_test], order[n_test:])]

@@ -57,6 +57,8 @@ class Elmo(nn.Module):
     batch or the order. ("Warm" means a fixed initial LSTM state: one that is stored with the model, or else the state
     after an empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
 
+    If the model has an alignment (:func:`elmokit.align`), all vectors are in the space of the model it was aligned to.
+
     An ``Elmo`` owns its model: it switches the gradients of the biLM on or off, and ``.to(device)`` moves the biLM.
     Give each ``Elmo`` a model of its own.
 
