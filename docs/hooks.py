@@ -2,15 +2,18 @@
 
 The documents link to files of the repository by relative paths, such as ``../../results/speed.md``, so that the links
 also work where a repository is browsed. MkDocs knows only the files below ``docs/``. So every linked file outside that
-directory becomes a page of the site (or a picture, for the pages among them), and links to it are rewritten.
+directory becomes a page of the site (or a picture, for the pages among them), and links to it are rewritten. Notebooks
+are shown with their stored outputs, among the tutorials.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -27,6 +30,7 @@ ABOUT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
 PICTURES = {".png", ".svg"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "docker"}
 """The languages of source files, which are shown as one code block each."""
+NOTEBOOKS = "examples/notebooks"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -44,8 +48,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(_file_of(source, config))
         for target in _links(source, text):
             if not target.startswith(("docs/", "..")) and target not in added and (ROOT / target).is_file():
-                is_page = target.endswith(".md")
-                waiting.append((target, (ROOT / target).read_text(encoding="utf-8") if is_page else ""))
+                is_page = target.endswith((".md", ".ipynb"))
+                waiting.append((target, _markdown_of(target) if is_page else ""))
     return files
 
 
@@ -74,21 +78,49 @@ def _uri_of(path: str) -> str:
     """Return where a file of the repository is in the site, as if it were below ``docs/``."""
     if path in ABOUT:
         return f"about/{path.lower()}"
+    if path.endswith(".ipynb"):
+        return f"tutorials/{Path(path).stem}.md"
     return path if Path(path).suffix in {".md", *PICTURES} else f"source/{path}.md"
 
 
 def _source_of(uri: str) -> str:
     """Return the path in the repository of a page: the inverse of ``_uri_of``."""
     if not (ROOT / "docs" / uri).exists():
-        return next((path for path in (uri, *ABOUT) if _uri_of(path) == uri and (ROOT / path).is_file()), f"docs/{uri}")
+        others = (uri, *ABOUT, f"{NOTEBOOKS}/{Path(uri).stem}.ipynb")
+        return next((path for path in others if _uri_of(path) == uri and (ROOT / path).is_file()), f"docs/{uri}")
     return f"docs/{uri}"
 
 
 def _file_of(path: str, config: MkDocsConfig) -> File:
     """Return a page or picture of the site for a file of the repository."""
     uri = _uri_of(path)
+    if path.endswith(".ipynb"):
+        return File.generated(config, uri, content=_markdown_of(path))
     if not uri.startswith("source/"):
         return File.generated(config, uri, abs_src_path=str(ROOT / path))
     language = LANGUAGES.get(Path(path).suffix or path, "text")
     code = (ROOT / path).read_text(encoding="utf-8")
     return File.generated(config, uri, content=f"# {path}\n\n````{language}\n{code.rstrip()}\n````\n")
+
+
+def _markdown_of(path: str) -> str:
+    """Return the text of a page, or the cells and stored outputs of a notebook as Markdown."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if not path.endswith(".ipynb"):
+        return text
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        parts += map(_output, cell.get("outputs", ()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    """Return the best form of an output: HTML, a picture, or text."""
+    data = {kind: "".join(value) for kind, value in output.get("data", {}).items()}
+    if "text/html" in data:
+        return f'<div class="output">{data["text/html"]}</div>'
+    if "image/png" in data:
+        return f'<img alt="Output of the code above" src="data:image/png;base64,{data["image/png"].strip()}">'
+    return f"```text\n{data.get('text/plain', ''.join(output.get('text', ''))).rstrip()}\n```"

@@ -12,11 +12,11 @@ from elmokit.scoring.surprisal import Surprisal
 from elmokit.text.tokenize import treebank_tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeatMap:
     """The surprisal of a sentence, and the words that were expected in each place.
 
-    A notebook shows it in color, with the expected words at the mouse; ``print`` shows a table.
+    A notebook shows it in color, with the expected words at the mouse; ``print`` and the Python prompt show a table.
     """
 
     surprisal: Surprisal
@@ -34,7 +34,7 @@ class HeatMap:
     def _repr_html_(self) -> str:
         return self.to_html()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         tokens, nats = self.surprisal.tokens[1:-1], self.surprisal.nats[:, 1:-1]
         width = max(5, *map(len, tokens))
         lines = [f"{'token':<{width}}" + "".join(f"  {direction:>8}" for direction in self.directions) + "  expected"]

@@ -59,7 +59,9 @@ class PretrainedBiLM:
         from elmokit.io.html import table
         from elmokit.weights.describe import describe  # describe imports this module
 
-        facts = {name: fact for name, fact in describe(self).items() if name != "card"}
+        facts = {name: fact for name, fact in describe(self).items() if name not in ("path", "card")}
+        # Not the whole path: notebooks are shared, and tell nobody else about the directories of a machine.
+        facts = {"name": "unknown" if self.source is None else self.source.name, **facts}
         return table(facts.items(), caption="ELMo model")
 
     def defer_softmax(self, read: Callable[[], Softmax]) -> None:
