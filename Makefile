@@ -12,6 +12,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SENTENCES ?= examples/sentences.txt
 BENCH ?= bench
+# Not quiet: without pip's progress, nothing would be printed for minutes.
+PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
@@ -59,13 +61,16 @@ $(VENV)/pip:
 	@touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@echo "Installing elmokit and PyTorch into $(VENV). The first time, this takes a few minutes."
+	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@echo "Installing the libraries that the tests need."
+	$(PIP) --editable ".[dev]"
 	@touch $@
 
 $(VENV)/installed-docs: pyproject.toml constraints.txt | $(VENV)/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	@echo "Installing the libraries that build the documentation."
+	$(PIP) --editable ".[docs]"
 	@touch $@

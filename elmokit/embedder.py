@@ -254,7 +254,8 @@ class Elmo(nn.Module):
 
         Raises:
             TypeError: ``ids`` is not a tensor of whole numbers.
-            ValueError: It has the wrong number of dimensions, or there is padding between tokens.
+            ValueError: It has the wrong number of dimensions or numbers that are too large, or there is padding between
+                tokens.
         """
         given = f"a tensor of {ids.dtype}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
@@ -277,7 +278,13 @@ class Elmo(nn.Module):
         state = self.start_state(len(ids)) if state is None else state
         # Gradients of a frozen biLM would cost memory for nothing. The mixes below are trained all the same.
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
-            layers, state = self.bilm(ids, mask, state)
+            try:
+                layers, state = self.bilm(ids, mask, state)
+            except IndexError:
+                raise ValueError(
+                    "ids contains numbers that the model has no character or word for. Pass the result of this "
+                    "model's own Elmo.ids."
+                ) from None
             layers = self._aligned(layers)
         # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
         # bilm-tf.

@@ -30,7 +30,7 @@ def main() -> None:
     )
     summary = embed_file(elmo, SENTENCES, output, overwrite=True)
     print(f"text       {SENTENCES.name}: {summary.n_sentences} sentences, {summary.n_tokens} tokens")
-    print(f"speed      {summary.tokens_per_second:,.0f} tokens/s, reading and writing included")
+    print(f"speed      {summary.tokens_per_second:,.0f} tokens/s, reading and writing included, opening the model not")
     with h5py.File(output) as file:
         print(f"written    {output}: {len(file) - 1} datasets named by line number, and sentence_to_index")
         print(f"           dataset '0' is {file['0'].shape} (layers, tokens, dim) {file['0'].dtype}")

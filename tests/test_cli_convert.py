@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 from pathlib import Path
 
@@ -144,3 +145,16 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     assert SentenceEmbedder.from_pretrained("whitened").whitening is not None
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (the HDF5 format does not support it): softmax, vocabulary, initial state, whitening" in ran.err
+
+
+def test_onnx_is_written_as_such(shell: Shell) -> None:
+    save_model(random_model(), Path("model"))
+    if importlib.util.find_spec("onnx") is None:
+        ran = shell("convert", "model", "model.onnx")
+        assert (ran.code, "pip install 'elmokit[onnx]'" in ran.err) == (2, True)
+        return
+    ran = shell("convert", "model", "model.onnx")
+    assert (ran.code, ran.err) == (0, "wrote model.onnx\n")
+    assert Path("model.onnx").is_file()
+    assert "already exists" in shell("convert", "model", "model.onnx").err
+    assert "are for an elmokit directory" in shell("convert", "model", "half.onnx", "--storage", "float16").err

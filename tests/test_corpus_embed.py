@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -42,6 +43,21 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text(TEXT, encoding="utf-8")
     return path
+
+
+def test_the_speed_does_not_count_what_comes_before_the_first_batch(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    class Slow(Elmo):
+        def embed(self, *arguments: Any, **options: Any) -> Any:  # called before the first batch only
+            now[0] += 100.0
+            return super().embed(*arguments, **options)
+
+    monkeypatch.setattr("elmokit.corpus.embed.time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert embed_file(Slow(random_model()), text, tmp_path / "out.hdf5").seconds == 0.0
+    assert now[0] >= 200.0
 
 
 def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tmp_path: Path) -> None:

@@ -362,6 +362,26 @@ def test_ids_of_another_type_or_shape_are_refused(change: Callable[[torch.Tensor
         elmo(change(elmo.ids([["The", "cat"]])))
 
 
+@pytest.mark.parametrize("number", [100_000, -1])
+def test_ids_of_no_character_are_refused(number: int) -> None:
+    elmo = Elmo(random_model())
+    ids = elmo.ids([["The", "cat"]])
+    ids[0, 1, 0] = number
+    with pytest.raises(ValueError, match="ids contains numbers that the model has no character or word for"):
+        elmo(ids)
+
+
+def test_a_text_in_place_of_sentences_is_answered_with_its_tokens() -> None:
+    elmo = Elmo(random_model())
+    message = (
+        r"got the string 'The cat'\. Pass \[\['The', 'cat'\]\], or split raw text with elmokit\.tokenize\(text\)\."
+    )
+    with pytest.raises(TextError, match=message):
+        elmo.embed("The cat")  # type: ignore[call-overload]
+    with pytest.raises(TextError, match=r"Pass \['The', 'cat'\], or split raw text"):
+        elmo.embed(["The cat"])
+
+
 def test_a_device_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match=r"There is no device 'gpu'\. Choose 'cpu' or 'cuda'"):
         Elmo.from_pretrained(device="gpu")

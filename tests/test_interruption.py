@@ -129,13 +129,16 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(MetricsLog, "append", interrupt)
+        patch.setenv("ELMOKIT_MAX_LINE_BYTES", "")  # the option sets it
         ran = shell(
-            *("train", "text.txt", "--held-out", "text.txt", "--out", "my run", "--preset", "tiny", "--tokens", "400"),
-            *("--max-words", "9", "--batch-size", "4", "--window-length", "5", "--log-every", "2"),
+            *("--max-line-bytes", "9999", "train", "text.txt", "--held-out", "text.txt", "--out", "my run"),
+            *("--preset", "tiny", "--tokens", "400", "--max-words", "9", "--batch-size", "4", "--window-length", "5"),
+            *("--log-every", "2", "--device", "cpu", "--threads", "1"),
         )
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == (
-        "elmokit: Stopped after step 2, and saved a checkpoint. To resume: elmokit train --resume 'my run'"
+        "elmokit: Stopped after step 2, and saved a checkpoint. To resume: "
+        "elmokit --max-line-bytes 9999 train --resume 'my run' --device cpu --threads 1"
     )
     assert shell("train", "--resume", "my run").code == 0
 

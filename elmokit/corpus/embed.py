@@ -53,12 +53,14 @@ class EmbedSummary:
     n_blank: int
     """Blank lines, which became empty datasets."""
     seconds: float
+    """The time of reading, computing and writing, without what comes before the first batch: counting the text, and
+    compiling and packing the model's kernels."""
     n_resumed_tokens: int = 0
     """Tokens that an earlier, interrupted run had computed."""
 
     @property
     def tokens_per_second(self) -> float:
-        """The speed of this run: reading, computing and writing."""
+        """The speed of this run."""
         return (self.n_tokens - self.n_resumed_tokens) / max(self.seconds, 1e-9)
 
 
@@ -138,7 +140,6 @@ def embed_file(
         >>> with ProgressBar("tokens") as bar:
         ...     embed_file(Elmo.from_pretrained(), "corpus.txt", "vectors.hdf5", dtype="float16", progress=bar)
     """
-    started = time.monotonic()
     check_output_path(output, overwrite)
     check_input_file(source, output)
     format_ = output_format(output)
@@ -204,6 +205,9 @@ def embed_file(
             n_rows=layout.n_rows,
         )
         embedding = _Embedding(elmo, layers, batch_tokens, writer.state, pooler)
+        # The first call compiles and packs, which would spoil the reported speed of a short text.
+        elmo.embed([["."]], layers=layers)
+        started = time.monotonic()
         # A thread that waits for standard input cannot be ended, and would crash Python on Ctrl-C.
         prefetched = contextlib.nullcontext(pools) if str(source) == STDIN else Prefetcher(pools, POOLS_AHEAD)
         with prefetched as pools_ahead:
