@@ -98,6 +98,25 @@ def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-de
     assert facts["card"] == {"note": "random"}
 
 
+def test_info_shows_nested_facts_as_text(shell) -> None:  # type: ignore[no-untyped-def]
+    model = random_model()
+    model.card = {
+        "perplexity": {"held-out": {"before": [103.9012, 100.5], "after": [69.25, 65.4]}},
+        "train": {f"setting_{number}": number for number in range(20)},
+        "tokens": 1234567,
+        "text": "word " * 30,
+    }
+    save_model(model, Path("described"))
+    lines = shell("info", "--model", "described").out.partition("Model card\n")[2].splitlines()
+    assert lines == [
+        "perplexity  held-out (before 103.9 / 100.5, after 69.25 / 65.4)",
+        "train       20 values, which --json shows",
+        "tokens      1,234,567",
+        "text        " + " ".join(["word"] * 17),
+        "            " + " ".join(["word"] * 13),
+    ]
+
+
 def test_vocab_counts_and_reports(shell, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     Path("texts").mkdir()
     Path("new").mkdir()

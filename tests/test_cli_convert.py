@@ -148,7 +148,6 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
 
 
 def test_onnx_is_written_as_such(shell: Shell) -> None:
-    save_model(random_model(), Path("model"))
     if importlib.util.find_spec("onnx") is None:
         ran = shell("convert", "model", "model.onnx")
         assert (ran.code, "pip install 'elmokit[onnx]'" in ran.err) == (2, True)

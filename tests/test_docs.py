@@ -75,6 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "examples", ".", dirs_exist_ok=True)
     shutil.copytree(ROOT / "examples", "examples")
     Path("held-out.txt").write_text(TEXT)
+    Path("article.txt").write_text("It's raining. We left at 5 p.m. on foot.\n")
     Path("pairs.csv").write_text("the cat sat,the cat ran,4\nthe dog,a mat .,1\n")
     Path("srl.txt").write_text("Ada fixed it .\n1 Mira sold it |||\n")
     shutil.copytree(ROOT / "tests" / "data" / "bilm-tf-run", "bilm-tf-run")

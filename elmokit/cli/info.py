@@ -52,15 +52,18 @@ def format_facts(facts: Mapping[str, Any]) -> str:
 
 
 def _format(value: Any) -> str:
-    """Format a value; of a long list or a table with many numbers, only how many there are."""
+    """Format a value; of a long list or a large table, only how many values there are."""
+    if isinstance(value, Mapping | list | tuple) and len(value) > MAX_VALUES:
+        return f"{len(value)} values, which --json shows"
     if isinstance(value, Mapping):
-        if len(value) > MAX_VALUES or any(isinstance(one, Mapping) for one in value.values()):
-            return f"{len(value)} values (--json shows them)"
-        return ", ".join(f"{name} {_format(one)}" for name, one in value.items())
+        return ", ".join(
+            f"{name} ({_format(one)})" if isinstance(one, Mapping) else f"{name} {_format(one)}"
+            for name, one in value.items()
+        )
     if isinstance(value, list | tuple):
-        return f"{len(value)} values (--json shows them)" if len(value) > MAX_VALUES else ", ".join(map(_format, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+        return " / ".join(map(_format, value))
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.4g}" if isinstance(value, float) else str(value)

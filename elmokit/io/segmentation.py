@@ -38,7 +38,8 @@ class SegmentationCheck:
             # The length is compared first: it costs nothing beside reading the text.
             if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
                 self._is_reported = True
-                warnings.warn(self._message(token), stacklevel=3)
+                # One location for all readers, so that a text that is read twice is reported once.
+                warnings.warn(self._message(token), stacklevel=1)
                 return
 
     def _message(self, token: str) -> str:
