@@ -53,7 +53,7 @@ RUN_MODEL = "model"
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _KNOWN = (
     "an elmokit directory, options.json with HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a "
-    "directory of ELMoForManyLangs, or an archive of one of these"
+    "directory of ELMoForManyLangs, or an archive of one of these; see docs/reference/model-files.md"
 )
 
 
