@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import escape
 
 import click
 
@@ -63,7 +64,8 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _flags(flags: str) -> str:
-    return "`" + flags.replace("|", "\\|") + "`"
+    # As HTML, because a table shows the backslash of an escaped bar that is in a code span.
+    return f"<code>{escape(flags).replace('|', '&#124;')}</code>"
 
 
 def _cell(text: str) -> str:

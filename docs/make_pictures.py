@@ -212,7 +212,8 @@ def _number(cell: str) -> float:
 
 
 def _save(figure: Figure, name: str) -> None:
-    figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None})
+    path = PICTURES / f"{name}.svg"
+    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.12)
 
 
 if __name__ == "__main__":
