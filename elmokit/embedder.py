@@ -127,6 +127,7 @@ class Elmo(nn.Module):
         self.dropout = nn.Dropout(dropout)
         # "stateful" also starts from zero: there is no sentence before the first one.
         state = initial_state(model) if start == "warm" else self.bilm.zero_state(1)
+        state = state.to(self.bilm.device)  # a stored state stays on the CPU when the network is moved
         # Buffers move with the module to another device, and no optimizer sees them.
         self.register_buffer("start_hidden", state.hidden)
         self.register_buffer("start_cell", state.cell)

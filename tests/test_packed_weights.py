@@ -10,6 +10,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from elmokit import Elmo
+from elmokit.nn.kernels.packed_weights import _read_at_once
 from elmokit.scoring.perplexity import perplexity
 from tests.conftest import random_model
 
@@ -39,3 +40,9 @@ def test_a_step_of_any_optimizer_is_noticed(name: str, monkeypatch: pytest.Monke
         assert np.abs(ours - old).max() > 1e-3
     assert score_after == pytest.approx(perplexity(model, SENTENCES).mean, rel=1e-5)
     assert score_after != score_before
+
+
+def test_the_numbers_of_a_gpu_are_read_at_once_and_exactly() -> None:
+    samples = [torch.tensor([0.1, -1e-30]), torch.tensor([0.1], dtype=torch.float16), torch.empty(0)]
+    (read,) = _read_at_once(samples)
+    assert read == [number for sample in samples for number in sample.tolist()]

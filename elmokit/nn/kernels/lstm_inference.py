@@ -29,6 +29,9 @@ from elmokit.nn.kernels.torch_products import Product
 # Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate
 # sums to stay in the cache until the steps need them.
 MAX_CHUNK_ROWS = 64
+# On a GPU, one large product for many steps is faster than many small ones. The bound is for memory: 256 MiB of gate
+# sums in the original sizes.
+MAX_CHUNK_ROWS_ON_GPU = 4096
 # Which kernel computes a layer is decided here: by the layer's size, the instruction set and, only between kernels that
 # give the same bits, the number of rows. results/speed.md has the measurements.
 #
@@ -317,12 +320,14 @@ def run_layer_torch(
     """
     outputs = inputs.new_empty(len(inputs), hidden.shape[1])
     squashed = torch.empty_like(cell)
-    library = native_library() if inputs.device.type == "cpu" else None
+    on_cpu = inputs.device.type == "cpu"
+    library = native_library() if on_cpu else None
+    max_rows = MAX_CHUNK_ROWS if on_cpu else MAX_CHUNK_ROWS_ON_GPU
     token = step = 0
     while step < len(batch_sizes):
         first, n_rows = step, 0
-        # A chunk has at least one step, even if that step alone has more rows than MAX_CHUNK_ROWS.
-        while step < len(batch_sizes) and (step == first or n_rows + batch_sizes[step] <= MAX_CHUNK_ROWS):
+        # A chunk has at least one step, even if that step alone has more rows.
+        while step < len(batch_sizes) and (step == first or n_rows + batch_sizes[step] <= max_rows):
             n_rows, step = n_rows + batch_sizes[step], step + 1
         chunk_from_input = layer.from_input(inputs[token : token + n_rows])
         offset = 0
