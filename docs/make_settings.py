@@ -31,9 +31,9 @@ switches off a setting that can be absent (type "or none").
 TRAINING = """\
 ## Training a biLM
 
-These are the settings of `elmokit train`, `elmokit finetune`, `elmokit.train` and `elmokit.finetune`. Settings without
-a table are at the top of the file. They are also options of the commands (`batch_size` is `--batch-size`) and keyword
-arguments of the functions.
+These are the settings of `elmokit train`, `elmokit distill` and `elmokit finetune`, and of the Python functions of the
+same names. Settings without a table are at the top of the file. They are also options of the commands (`batch_size` is
+`--batch-size`) and keyword arguments of the functions.
 """
 BASE_VALUES = "`elmokit train` starts from these values. All other settings override them."
 TASKS_INTRODUCTION = """\

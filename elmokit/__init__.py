@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from elmokit.sentence_vectors import SentenceEmbedder
     from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
-    from elmokit.training.api import finetune, resume, train
+    from elmokit.training.api import distill, finetune, resume, train
     from elmokit.training.results import TrainingResult
     from elmokit.weights.describe import describe
     from elmokit.weights.model import PretrainedBiLM
@@ -51,6 +51,7 @@ _MODULES = {
     "Vocabulary": "elmokit.text.vocabulary",
     "align": "elmokit.alignment",
     "describe": "elmokit.weights.describe",
+    "distill": "elmokit.training.api",
     "embed_file": "elmokit.corpus.embed",
     "finetune": "elmokit.training.api",
     "open_model": "elmokit.weights.open",
@@ -83,6 +84,7 @@ __all__ = [
     "Vocabulary",
     "align",
     "describe",
+    "distill",
     "embed_file",
     "finetune",
     "open_model",

@@ -28,6 +28,8 @@ from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import save_model
+from tests.conftest import random_model
 from tests.helpers.shell import command_runner
 
 LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
@@ -152,6 +154,21 @@ def test_a_tail_of_an_adaptive_softmax_without_a_word_in_a_window_stops_no_proce
     flags = ("--softmax", "adaptive", "--cutoffs", "4,13", "--out", "run", *SETTINGS.split(), "--max-words", "16")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", *flags)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.slow
+def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    save_model(random_model(), tmp_path / "teacher")
+    # Layers alone: the softmax then gets no gradient.
+    flags = ("--out", "run", *SETTINGS.split(), "--text-weight", "0")
+    ran = torchrun(tmp_path, 2, "distill", "teacher", "text.txt", "--held-out", "text.txt", *flags)
+    assert ran.returncode == 0, ran.stderr
+    state = load_file(checkpoints(tmp_path / "run")[-1] / "state.safetensors")
+    assert state["teacher.hidden"].shape[2] == state["hidden"].shape[2] == 6
+    ran = torchrun(tmp_path, 1, "train", "--resume", "run", "--tokens", "270")
+    assert ran.returncode == 0, ran.stderr
+    assert load_file(checkpoints(tmp_path / "run")[-1] / "state.safetensors")["teacher.cell"].shape[2] == 3
 
 
 def test_what_the_leading_process_found_missing_can_be_told_to_the_others() -> None:

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SLOW_PAGES = {  # they train
     "how-to/evaluate/parts-of-speech.md",
+    "how-to/distill.md",
     "how-to/finetune.md",
     "how-to/tasks/compare.md",
     "how-to/tasks/train-bilm.md",

@@ -64,7 +64,7 @@ def test_timing_a_step_changes_no_weight_and_no_random_state(optimizer: str, tmp
     losses, window = losses_and_window(tmp_path, config)
     before = {name: tensor.clone() for name, tensor in losses.state_dict().items()}
     random = torch.get_rng_state()
-    assert seconds_per_step(config, losses, window, losses.bilm.zero_state(config.batch_size)) > 0
+    assert seconds_per_step(config, losses, window, [losses.bilm.zero_state(config.batch_size)]) > 0
     assert torch.equal(torch.get_rng_state(), random)
     assert all(parameter.grad is None for parameter in losses.parameters())
     for name, tensor in losses.state_dict().items():

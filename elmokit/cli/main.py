@@ -33,6 +33,7 @@ COMMANDS = {
     "Training": {
         "vocab": ("elmokit.cli.vocab", "Build a vocabulary from tokenized text."),
         "train": ("elmokit.cli.train", "Pre-train a biLM on tokenized text."),
+        "distill": ("elmokit.cli.distill", "Train a small biLM to do what a large one does."),
         "finetune": ("elmokit.cli.finetune", "Fine-tune a biLM on your own text."),
         "align": ("elmokit.cli.align", "Map the vectors of a model into the space of another, with a dictionary."),
     },

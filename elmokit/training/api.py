@@ -1,4 +1,4 @@
-"""Train, fine-tune and resume a biLM: the public functions, which the command line calls too."""
+"""Train, distill, fine-tune and resume a biLM: the public functions, which the command line calls too."""
 
 from __future__ import annotations
 
@@ -24,13 +24,29 @@ from elmokit.training.corpus import (
     word_order_notice,
 )
 from elmokit.training.curves import TensorBoardLog
+from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.optimizer_transfer import OptimizerState, read_optimizer_state, transfer_optimizer_state
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import CARD, HELD_OUT, INITIAL, INITIAL_OPTIMIZER, VOCABULARY, RunSettings, create_run
-from elmokit.training.settings import ConfigSource, ContinuationConfig, finetuning_settings, training_settings
+from elmokit.training.run import (
+    CARD,
+    HELD_OUT,
+    INITIAL,
+    INITIAL_OPTIMIZER,
+    TEACHER,
+    VOCABULARY,
+    RunSettings,
+    create_run,
+)
+from elmokit.training.settings import (
+    ConfigSource,
+    ContinuationConfig,
+    TrainingSettings,
+    finetuning_settings,
+    training_settings,
+)
 from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
@@ -39,6 +55,7 @@ from elmokit.weights.open import open_model
 
 Texts = str | Path | Iterable[str | Path]
 """A text file, a directory or a glob pattern, or several of them."""
+NEEDS_TEACHER = "The settings of a distillation are for elmokit distill and elmokit.distill."
 N_WORDS_TO_TRY = 3  # a vocabulary size to check the settings with, before the text is counted
 
 
@@ -102,26 +119,76 @@ def train(
     def create(world: World) -> None:
         _check_new(run)
         layers = training_settings(recipe, preset, config, settings)
-        data = layers.data
-        text_names = _paths(texts) or list(data.texts)
-        held_out_names = _paths(held_out) or list(data.held_out)
-        _check_texts(text_names, held_out_names)
-        words, size = (vocabulary, max_words) if _given(vocabulary, max_words) else (data.vocabulary, data.max_words)
-        layers.config(N_WORDS_TO_TRY)  # refuse impossible settings before counting, which can take long
-        evaluated = read_held_out(held_out_names, _or(held_out_sentences, data.held_out_sentences))
-        corpus, counts, word_counts = count_corpus(text_names, evaluated, words, size, report)
-        built = layers.config(len(corpus.vocabulary))
-        if notice := word_order_notice(built, corpus.vocabulary, word_counts):
-            report(notice)
-        n_words, expected = len(corpus.vocabulary), data.max_words
-        if words is not None and expected not in (None, n_words):
-            report(
-                TrainingNotice(
-                    f"The vocabulary has {n_words:,} words and replaces max_words = {expected:,} of the config (in "
-                    "bilm-tf's options.json: n_tokens_vocab)."
-                )
-            )
-        create_run(run, built, corpus, dataclasses.asdict(counts), world.size)
+        if layers.table["distillation"] is not None:
+            raise ConfigError(f"There is no teacher to learn from. {NEEDS_TEACHER}")
+        words, size = vocabulary, max_words
+        _create_new(run, layers, texts, held_out, words, size, held_out_sentences, None, world, report)
+
+    place = training_device(device)
+    with init_distributed(place) as world:
+        world.on_main_process(lambda: create(world))
+        return _run_to_end(run, (), {}, world, place, report)
+
+
+def distill(
+    teacher: PretrainedBiLM | str | Path | None,
+    texts: Texts = (),
+    *,
+    held_out: Texts = (),
+    out: str | Path,
+    recipe: str | None = None,
+    preset: str | None = None,
+    config: ConfigSource | None = None,
+    vocabulary: Vocabulary | str | Path | None = None,
+    max_words: int | None = None,
+    held_out_sentences: int | None = None,
+    options: str | Path | None = None,
+    device: str | torch.device = "auto",
+    report: TrainingCallback | None = None,
+    **settings: Any,
+) -> TrainingResult:
+    """Train a small biLM, the student, to do what a large one does.
+
+    The student reads the text as in :func:`train`. Besides the words, it learns the vectors of each layer of the
+    teacher, through a projection that is left out in the end, and the teacher's predictions if it has a softmax. The
+    result is an ordinary model with vectors of its own size.
+
+    Args:
+        teacher: A model, or its path or published name; None for the small English model inside the package.
+        texts: Text to train on, as in :func:`train`. It need not be the text that the teacher was trained on.
+        held_out: Validation text. The student with the lowest perplexity on it is kept.
+        out: The run directory. It must not exist. It gets a copy of the teacher.
+        recipe, preset, config: As in :func:`train`. They describe the student.
+        vocabulary: The words of the student's softmax, or a file of them. The default is the teacher's words if it has
+            a softmax, because its predictions can be learned only for the same words; otherwise those of ``texts``.
+        max_words: Alternative to ``vocabulary``, as in :func:`train`.
+        held_out_sentences, device, report: As in :func:`train`.
+        options: The options file of an HDF5 teacher, if it is not next to the weights.
+        **settings: As in :func:`train`, and the fields of ``DistillationConfig``, such as ``layer_weight``.
+
+    Returns:
+        The best student, its perplexities, and the run directory.
+
+    Raises:
+        ModelError: The teacher cannot be opened.
+        ConfigError: The student cannot learn from this teacher in this way; or as in :func:`train`.
+        TextError, OutputError, TrainingError: As in :func:`train`.
+
+    Example:
+        >>> result = elmokit.distill("my-large-elmo", "corpus/", held_out="dev.txt", out="student", preset="mini")
+        >>> elmo = elmokit.Elmo.from_pretrained("student")
+    """
+    run, report = Path(out), report or TrainingDisplay()
+
+    def create(world: World) -> None:
+        _check_new(run)
+        layers = training_settings(recipe, preset, config, settings)
+        layers.table["distillation"] = layers.table["distillation"] or {}
+        stored = teacher if isinstance(teacher, PretrainedBiLM) else open_model(teacher, options=options)
+        words, size = vocabulary, max_words
+        if stored.softmax is not None and not _given(words, size, layers.data.vocabulary, layers.data.max_words):
+            words = softmax_words(stored)
+        _create_new(run, layers, texts, held_out, words, size, held_out_sentences, stored, world, report)
 
     place = training_device(device)
     with init_distributed(place) as world:
@@ -197,6 +264,8 @@ def finetune(
         check_vocabulary_choice(words, size)
         stored = model if isinstance(model, PretrainedBiLM) else open_model(model, options=options)
         built, chosen = finetuning_settings(stored, recipe, keep_optimizer, config, settings)
+        if built.distillation is not None:
+            raise ConfigError(f"Fine-tuning has no teacher to learn from. {NEEDS_TEACHER}")
         kept = _kept_optimizer(stored, built.optimizer, chosen, report)
         if built.freeze_softmax and stored.softmax is None and built.softmax.kind != "tied":
             raise ConfigError("The model has no softmax, and freeze_softmax would freeze random weights. Leave it out.")
@@ -268,6 +337,47 @@ def resume(
         return _run_to_end(Path(run), _paths(texts), changes, world, place, report or TrainingDisplay())
 
 
+def _create_new(
+    run: Path,
+    layers: TrainingSettings,
+    texts: Texts,
+    held_out: Texts,
+    vocabulary: Vocabulary | str | Path | None,
+    max_words: int | None,
+    held_out_sentences: int | None,
+    teacher: PretrainedBiLM | None,
+    world: World,
+    report: TrainingCallback,
+) -> None:
+    """Read and count the text of a new model, and write its run directory."""
+    data = layers.data
+    text_names = _paths(texts) or list(data.texts)
+    held_out_names = _paths(held_out) or list(data.held_out)
+    _check_texts(text_names, held_out_names)
+    words, size = (vocabulary, max_words) if _given(vocabulary, max_words) else (data.vocabulary, data.max_words)
+    # Refuse impossible settings before counting, which can take long.
+    checked = layers.config(N_WORDS_TO_TRY)
+    if teacher is not None:
+        check_directions(teacher.bilm.config, checked.model)
+    evaluated = read_held_out(held_out_names, _or(held_out_sentences, data.held_out_sentences))
+    corpus, counts, word_counts = count_corpus(text_names, evaluated, words, size, report)
+    built = layers.config(len(corpus.vocabulary))
+    if teacher is not None:
+        built, change = resolve_predictions(built, teacher, corpus.vocabulary)
+        report(TrainingNotice(change))
+    if notice := word_order_notice(built, corpus.vocabulary, word_counts):
+        report(notice)
+    n_words, expected = len(corpus.vocabulary), data.max_words
+    if words is not None and expected not in (None, n_words):
+        report(
+            TrainingNotice(
+                f"The vocabulary has {n_words:,} words and replaces max_words = {expected:,} of the config (in "
+                "bilm-tf's options.json: n_tokens_vocab)."
+            )
+        )
+    create_run(run, built, corpus, dataclasses.asdict(counts), world.size, teacher=teacher)
+
+
 def _run_to_end(
     run: Path,
     texts: Sequence[str | Path],
@@ -317,6 +427,7 @@ def _run_to_end(
         report_and_log,
         initial=load_folder(run / INITIAL) if is_new and (run / INITIAL).exists() else None,
         initial_optimizer=read_tensors(run, INITIAL_OPTIMIZER) if is_new and has_optimizer else None,
+        teacher=None if config.distillation is None else load_folder(run / TEACHER),
         world=world,
         device=device,
         hours_from_now="hours" in changes,

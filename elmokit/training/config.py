@@ -24,11 +24,47 @@ CHOICES = {
 
 
 @dataclass(frozen=True)
+class DistillationConfig:
+    """What a student learns, for `elmokit distill`: the loss is the weighted sum of three losses."""
+
+    layer_weight: float = setting(
+        1.0, "Weight of the loss that compares the layers with the teacher's. 0 leaves it out.", "Distillation"
+    )
+    layer_loss: Literal["mse", "cosine"] = setting(
+        "mse",
+        "How layers are compared, after a learned projection: by the mean squared error, as a fraction of the variance "
+        "of the teacher's layer, or by the cosine distance.",
+        "Distillation",
+    )
+    prediction_weight: float | None = setting(
+        None,
+        "Weight of the divergence from the teacher's predictions. By default 1 if the teacher has a softmax over the "
+        "same words, and otherwise 0.",
+        "Distillation",
+    )
+    temperature: float = setting(
+        1.0, "Flattens the predictions that are compared: logits are divided by it.", "Distillation"
+    )
+    text_weight: float = setting(
+        1.0, "Weight of the language model loss, which compares the predictions with the text.", "Distillation"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("layer_weight", "text_weight", "prediction_weight"):
+            check_not_negative(name, getattr(self, name) or 0.0)
+        check_positive("temperature", self.temperature)
+        check_choice("layer_loss", self.layer_loss, ("mse", "cosine"))
+        if not (self.layer_weight or self.text_weight or self.prediction_weight is None or self.prediction_weight):
+            raise ConfigError("layer_weight, prediction_weight and text_weight are all 0: there is nothing to learn.")
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """How to train a biLM. The defaults are those of the recipe ``modern``."""
 
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
+    distillation: DistillationConfig | None = None
     epochs: float | None = setting(None, "Number of epochs over the text.", "Length")
     tokens: int | None = setting(
         None,

@@ -15,6 +15,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.io.atomic import recover_interrupted
 from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.scoring.perplexity import Perplexity, perplexity
+from elmokit.text.batching import TokenEncoder
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.checkpoint import restore_optimizer
 from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.distillation import DistillationLosses, Teacher, check_predictions, window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.losses import WindowLosses
@@ -70,6 +73,7 @@ def run_training(
     *,
     initial: PretrainedBiLM | None = None,
     initial_optimizer: Mapping[str, Tensor] | None = None,
+    teacher: PretrainedBiLM | None = None,
     world: World = World(),  # noqa: B008 (immutable)
     device: torch.device | str = "cpu",
     hours_from_now: bool = False,
@@ -85,6 +89,7 @@ def run_training(
         initial: The model to start from, with a softmax over the corpus's vocabulary; None for random weights. It is
             evaluated first, and stays the best model until training improves on it.
         initial_optimizer: The state of the optimizer to start from, as in a checkpoint; None for a new optimizer.
+        teacher: The model to learn from, if the config has a ``distillation``.
         world: The processes that train together. Each calls this function.
         device: Where to train.
         hours_from_now: Count ``config.hours`` from now; otherwise a resumed run ends when it would have ended.
@@ -114,7 +119,7 @@ def run_training(
             raise TrainingError(f"{run} has checkpoints but no {SETTINGS}. Start a new run in another directory.")
         try:
             loop = _TrainingLoop(
-                config, corpus, run, initial, initial_optimizer, found, world, torch.device(device), report
+                config, corpus, run, initial, initial_optimizer, teacher, found, world, torch.device(device), report
             )
             with contextlib.closing(loop), stop_requests() as stop:
                 loop.prepare(hours_from_now)
@@ -139,6 +144,7 @@ class _TrainingLoop:
         run: Path,
         initial: PretrainedBiLM | None,
         initial_optimizer: Mapping[str, Tensor] | None,
+        teacher: PretrainedBiLM | None,
         found: list[Path],
         world: World,
         device: torch.device,
@@ -147,7 +153,8 @@ class _TrainingLoop:
         self.config, self.corpus, self.run, self.world, self.report = config, corpus, run, world, report
         torch.manual_seed(config.seed)
         model = open_checkpoint(found[-1]) if found else initial or _new_model(config, corpus)
-        self.state = _build_state(config, corpus, model, world, device)
+        self.encode = window_encoder(model, teacher)
+        self.state = _build_state(config, corpus, model, teacher, self.encode, world, device)
         if initial_optimizer is not None and not found:
             restore_optimizer(self.state.optimizer, self.state.trained_parameters(), initial_optimizer)
         if world.rank:  # all processes draw the same initial weights, but different dropout and samples
@@ -160,8 +167,9 @@ class _TrainingLoop:
             self.step_losses = DistributedDataParallel(
                 self.state.losses,
                 device_ids=[device.index or world.local_rank] if device.type == "cuda" else None,
-                # If a window has no word of a tail of an adaptive softmax, that tail gets no gradient.
-                find_unused_parameters=config.softmax.kind == "adaptive",
+                # If a window has no word of a tail of an adaptive softmax, that tail gets no gradient. Nor does the
+                # softmax of a student that learns the layers alone.
+                find_unused_parameters=config.softmax.kind == "adaptive" or config.distillation is not None,
             )
         self.evaluates_first = initial is not None and not found
         self.before = None if self.evaluates_first else _perplexity_before(run)
@@ -248,9 +256,9 @@ class _TrainingLoop:
 
     def _seconds_per_step(self) -> float:
         """Time a step on a stream of its own, so that the training's stream does not advance."""
-        with contextlib.closing(_stream(self.config, self.corpus, self.state.model, self.world)) as stream:
-            is_new = not self.state.optimizer.state
-            return seconds_per_step(self.config, self.state.losses, next(stream), self.state.lstm_state, is_new)
+        with contextlib.closing(_stream(self.config, self.corpus, self.encode, self.world)) as stream:
+            is_new, states = not self.state.optimizer.state, list(self.state.lstm_states.values())
+            return seconds_per_step(self.config, self.state.losses, next(stream), states, is_new)
 
     def _estimate_evaluation(self) -> float:
         """Estimate the time of an evaluation in the main process, from its first sentences."""
@@ -360,13 +368,15 @@ class _TrainingLoop:
         config, state = self.config, self.state
         tensors = [torch.from_numpy(array).to(state.device) for array in (window.tokens, window.inputs, window.targets)]
         with step_autocast(config, state.device):
-            losses, hidden, cell = self.step_losses(*tensors, *state.lstm_state)
+            losses, *ends = self.step_losses(*tensors, *chain.from_iterable(state.lstm_states.values()))
         # bilm-tf multiplies the loss by the window's length. Only clipping and Adagrad's initial sums are affected.
         scale = (config.window_length if config.scale_loss_by_steps else 1) / config.gradient_accumulation_steps
         # Outside autocast, as PyTorch recommends: the backward pass uses the dtypes of the forward pass.
         (losses.mean() * scale).backward()
         # Already without gradient (`WindowLosses.forward`): backpropagation is truncated here.
-        state.lstm_state = BiLMState(hidden, cell)
+        state.lstm_state = BiLMState(*ends[:2])
+        if state.teacher_state is not None:
+            state.teacher_state = BiLMState(*ends[2:])
         values: list[float] = losses.tolist()
         return values
 
@@ -437,7 +447,13 @@ def _new_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM
 
 
 def _build_state(
-    config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiLM, world: World, device: torch.device
+    config: TrainingConfig,
+    corpus: TrainingCorpus,
+    model: PretrainedBiLM,
+    teacher: PretrainedBiLM | None,
+    encode: TokenEncoder,
+    world: World,
+    device: torch.device,
 ) -> TrainingState:
     softmax, vocabulary = model.softmax, model.vocabulary
     if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
@@ -446,19 +462,27 @@ def _build_state(
         raise TrainingError("The initial model and the settings differ in size. Resume with the run's own settings.")
     model.bilm.to(device)
     softmax.to(device)
-    losses = WindowLosses(model.bilm, softmax, min(config.n_samples, len(vocabulary)))
+    n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
+    if config.distillation is None or teacher is None:
+        losses = WindowLosses(model.bilm, softmax, n_samples)
+    else:
+        check_predictions(config, teacher, corpus.vocabulary)
+        reader = Teacher(teacher, model, device)
+        losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
+        teacher_state = teacher.bilm.zero_state(config.batch_size)
     _freeze(config, losses)
     optimizer = config_optimizer(config, losses)
     lstm_state = model.bilm.zero_state(config.batch_size)
     average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
-    return TrainingState(model, losses, optimizer, lstm_state, _stream(config, corpus, model, world), average)
+    stream = _stream(config, corpus, encode, world)
+    return TrainingState(model, losses, optimizer, lstm_state, stream, average, teacher_state)
 
 
-def _stream(config: TrainingConfig, corpus: TrainingCorpus, model: PretrainedBiLM, world: World) -> WindowStream:
+def _stream(config: TrainingConfig, corpus: TrainingCorpus, encode: TokenEncoder, world: World) -> WindowStream:
     return WindowStream(
         corpus.shards,
         corpus.vocabulary,
-        model.encode,
+        encode,
         config.batch_size,
         config.window_length,
         config.model.read_backward,

@@ -28,9 +28,18 @@ class WindowLosses(nn.Module):
         self.softmax = softmax
         self.n_samples = n_samples
 
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that belong to the loss and not to the model, by name. Checkpoints hold them."""
+        return {name: value for name, value in self.named_parameters() if not name.startswith(("bilm.", "softmax."))}
+
+    @property
+    def n_other_weights(self) -> int:
+        """Number of weights that are in memory and not trained, besides those of the model."""
+        return 0
+
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Compute the losses of a window.
 
         Args:

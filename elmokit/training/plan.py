@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
@@ -33,7 +35,7 @@ def config_optimizer(config: TrainingConfig, losses: WindowLosses) -> torch.opti
 
 
 def seconds_per_step(
-    config: TrainingConfig, losses: WindowLosses, window: Window, state: BiLMState, with_update: bool = True
+    config: TrainingConfig, losses: WindowLosses, window: Window, states: Sequence[BiLMState], with_update: bool = True
 ) -> float:
     """Measure the time of one optimizer step, without changing weights or random states.
 
@@ -44,12 +46,12 @@ def seconds_per_step(
         config: The settings.
         losses: The biLM and its softmax.
         window: A window of the text.
-        state: The LSTM state to start from.
+        states: The LSTM states to start from: that of the model, and in a distillation that of the teacher.
         with_update: Time the optimizer, too, with a temporary one. Not for a resumed training, whose own optimizer
             already fills the memory.
     """
     trained = [parameter for parameter in losses.parameters() if parameter.requires_grad]
-    device = state.hidden.device
+    device = states[0].hidden.device
     tensors = [torch.from_numpy(array).to(device) for array in (window.tokens, window.inputs, window.targets)]
 
     def wait() -> None:
@@ -63,7 +65,7 @@ def seconds_per_step(
             if index == 1:
                 started = time.perf_counter()
             with step_autocast(config, device):
-                loss, *_ = losses(*tensors, *state)
+                loss, *_ = losses(*tensors, *chain.from_iterable(states))
             loss.mean().backward()
             wait()
     window_seconds, update_seconds = (time.perf_counter() - started) / N_TIMED, 0.0
@@ -122,7 +124,7 @@ def model_sizes(config: TrainingConfig, losses: WindowLosses) -> ModelSizes:
     n_softmax = sum(parameter.numel() for parameter in losses.softmax.parameters())
     n_trained = sum(parameter.numel() for parameter in losses.parameters() if parameter.requires_grad)
     n_gradients_and_slots = n_trained * (1 + len(SLOTS[config.optimizer]))
-    n_floats = n_bilm + n_softmax + n_gradients_and_slots + _n_activations(config, losses)
+    n_floats = n_bilm + n_softmax + losses.n_other_weights + n_gradients_and_slots + _n_activations(config, losses)
     return ModelSizes(n_bilm, n_softmax, 4 * n_floats)
 
 

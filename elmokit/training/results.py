@@ -125,7 +125,8 @@ def finish_run(
     with contextlib.suppress(LockedError), run_lock(run):
         try:
             names = config.model.direction_names
-            curves = draw_curves(run, "sampled loss" if config.n_samples else "training loss", names)
+            loss = "training loss" if config.distillation is None else "distillation loss"
+            curves = draw_curves(run, "sampled loss" if config.n_samples else loss, names)
         except MissingExtraError as error:
             report(TrainingNotice(str(error)))
         if is_folder(run / RUN_MODEL):

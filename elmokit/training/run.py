@@ -8,6 +8,7 @@
     old-text.txt            for fine-tuning: sentences of the old domain
     card.json               the model card, without results
     initial/                for fine-tuning: the model that training started from
+    teacher/                for distillation: the model that the trained one learns from
     initial-optimizer.safetensors
                             for fine-tuning: the state of the optimizer, if it was kept from a checkpoint
     metrics.jsonl           one line for each logged step
@@ -47,6 +48,7 @@ from elmokit.weights.open import RUN_MODEL
 SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
 INITIAL_OPTIMIZER = "initial-optimizer"  # a safetensors file
+TEACHER = "teacher"
 MAX_SETTINGS_BYTES = 1 << 28  # it lists the shards of the text
 RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
 PROGRAM = "elmokit"
@@ -131,6 +133,7 @@ def create_run(
     initial: PretrainedBiLM | None = None,
     old_text: Sequence[Sequence[str]] = (),
     initial_optimizer: Mapping[str, Tensor] | None = None,
+    teacher: PretrainedBiLM | None = None,
 ) -> None:
     """Write the run directory of a new training.
 
@@ -143,6 +146,7 @@ def create_run(
         initial: The model to start from. The run keeps a copy, and its model card says where it came from.
         old_text: Sentences of the domain that ``initial`` was trained on, scored before and after.
         initial_optimizer: The state of the optimizer to start from, as in a checkpoint; None for a new optimizer.
+        teacher: The model to learn from. The run keeps a copy, so that it can be resumed wherever the original is.
 
     Raises:
         TextError: The corpus is too small for the settings.
@@ -153,7 +157,8 @@ def create_run(
     with torch.device("meta"):  # find out whether the softmax fits before anything is written, without its memory
         token_layer = BiLM(config.model).token_layer
         build_softmax(config.softmax, len(corpus.vocabulary), config.model.projection_dim, token_layer)
-    settings = {name: value for name, value in asdict(config).items() if name not in ("model", "softmax")}
+    left_out = {"model", "softmax"} | ({"distillation"} if config.distillation is None else set())
+    settings = {name: value for name, value in asdict(config).items() if name not in left_out}
     card = {
         "corpus": dict(facts),
         "vocabulary_size": len(corpus.vocabulary),
@@ -161,8 +166,9 @@ def create_run(
         "elmokit": _version(),
         "train": settings,
     }
-    if initial is not None:
-        card["initial"] = {"source": None if initial.source is None else initial.source.name, "card": initial.card}
+    for name, model in (("initial", initial), ("teacher", teacher)):
+        if model is not None:
+            card[name] = {"source": None if model.source is None else model.source.name, "card": model.card}
     with atomic_write(run, folder=True) as folder:
         (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
         for name, sentences in ((HELD_OUT, corpus.held_out), (OLD_TEXT, old_text)):
@@ -173,6 +179,8 @@ def create_run(
         RunSettings.of(config, corpus, 0).save(folder)
         if initial is not None:
             save_folder(initial, folder / INITIAL)
+        if teacher is not None:
+            save_folder(teacher, folder / TEACHER)
         if initial_optimizer is not None:
             save_tensors(initial_optimizer, folder / f"{INITIAL_OPTIMIZER}.safetensors")
 

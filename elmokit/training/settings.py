@@ -17,7 +17,7 @@ from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_d
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.bilm_tf_options import settings_from_options
-from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, TrainingConfig
+from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, DistillationConfig, TrainingConfig
 from elmokit.training.corpus import HELD_OUT_SENTENCES
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
@@ -26,6 +26,8 @@ MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidire
 """Fields of ``BiLMConfig`` that are flat settings, too."""
 SOFTMAX_SETTINGS = {"softmax": "kind", "cutoffs": "cutoffs"}
 """Flat settings of the softmax, and the fields of ``SoftmaxConfig`` that they set."""
+DISTILLATION_SETTINGS = tuple(field.name for field in dataclasses.fields(DistillationConfig))
+"""Fields of ``DistillationConfig``, which are flat settings, too."""
 DATA_SETTINGS = ("held_out", "held_out_sentences", "vocabulary", "max_words")
 """Fields of ``DataConfig`` that are flags; ``texts`` is an argument."""
 
@@ -220,7 +222,8 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
     Raises:
         ConfigError: The setting does not exist.
     """
-    flat = {field.name for field in dataclasses.fields(TrainingConfig)} - {"model", "softmax"} | {"input"}
+    nested = {"model", "softmax", "distillation"}
+    flat = {field.name for field in dataclasses.fields(TrainingConfig)} - nested | {"input"}
     table: Table = {}
     for name, value in settings.items():
         if name in MODEL_SETTINGS:
@@ -230,6 +233,8 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
                 model.setdefault("bidirectional", False)
         elif name in SOFTMAX_SETTINGS:
             table.setdefault("softmax", {})[SOFTMAX_SETTINGS[name]] = value
+        elif name in DISTILLATION_SETTINGS:
+            table.setdefault("distillation", {})[name] = value
         elif name in flat:
             table[name] = value
         else:

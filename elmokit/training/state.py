@@ -66,12 +66,20 @@ class TrainingState:
     stream: WindowStream
     average: WeightAverage | None = None
     """The moving average of the weights, if the settings ask for one."""
+    teacher_state: BiLMState | None = None
+    """In a distillation, the LSTM state of the teacher."""
     counters: TrainingCounters = field(default_factory=TrainingCounters)
 
     @property
     def evaluated_model(self) -> PretrainedBiLM:
         """The model that is evaluated and kept: with averaged weights, if there is an average."""
         return self.model if self.average is None else self.average.model
+
+    @property
+    def lstm_states(self) -> dict[str, BiLMState]:
+        """The LSTM states, by the prefix of their names in a checkpoint: the model's first."""
+        states = {"": self.lstm_state}
+        return states if self.teacher_state is None else states | {"teacher.": self.teacher_state}
 
     @property
     def device(self) -> torch.device:
@@ -99,7 +107,7 @@ def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
     counters = state.counters
     gathered = world.gather(
         (
-            state.lstm_state.to("cpu"),
+            {prefix: one.to("cpu") for prefix, one in state.lstm_states.items()},
             random_states(state.device),
             state.stream.position(),
             counters.loss_sums,
@@ -108,11 +116,11 @@ def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
     if gathered is None:  # only the main process writes
         return
     lstm_states, random_of_ranks, positions, loss_sums = zip(*gathered, strict=True)
-    tensors = {
+    tensors = {f"loss.{name}": value.detach() for name, value in state.losses.own_parameters().items()}
+    for prefix in state.lstm_states:
         # (directions, layers, rows, dim): rows of all processes, in the order of ranks.
-        "hidden": torch.cat([one.hidden for one in lstm_states], dim=2),
-        "cell": torch.cat([one.cell for one in lstm_states], dim=2),
-    }
+        tensors[f"{prefix}hidden"] = torch.cat([one[prefix].hidden for one in lstm_states], dim=2)
+        tensors[f"{prefix}cell"] = torch.cat([one[prefix].cell for one in lstm_states], dim=2)
     for rank, states in enumerate(random_of_ranks):
         tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
     path = checkpoint_path(run, counters.n_steps)
@@ -163,11 +171,19 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
     tensors = read_tensors(path, "state")
     batch_size, positions = state.lstm_state.n_rows, progress["positions"]
     n_processes = len(positions)
-    all_rows = BiLMState(tensors["hidden"], tensors["cell"])
+    with torch.no_grad():
+        for name, value in state.losses.own_parameters().items():
+            value.copy_(tensors[f"loss.{name}"])
     first = world.rank * batch_size
-    # With more processes than before, the last ones find no rows of their own; ``first_rows`` fills up with zeros.
-    own_rows = BiLMState(*(part[:, :, first : first + batch_size] for part in all_rows)).first_rows(batch_size)
-    state.lstm_state = own_rows.to(state.device)
+
+    def own_rows(prefix: str) -> BiLMState:
+        parts = (tensors[f"{prefix}{name}"][:, :, first : first + batch_size] for name in BiLMState._fields)
+        # With more processes than before, the last ones find no rows of their own; ``first_rows`` fills up with zeros.
+        return BiLMState(*parts).first_rows(batch_size).to(state.device)
+
+    state.lstm_state = own_rows("")
+    if state.teacher_state is not None:
+        state.teacher_state = own_rows("teacher.")
     # A process that did not exist before keeps the random state that its seed gave.
     if world.rank < n_processes:
         prefix = f"random.{world.rank}."
@@ -178,11 +194,11 @@ def _restore(state: TrainingState, path: Path, world: World) -> str | None:
         state.stream.restore(positions[world.rank])
         return None
     # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.
-    epoch = min(reader["block"][0] for position in positions for reader in position)
+    epoch, n_rows = min(reader["block"][0] for position in positions for reader in position), tensors["hidden"].shape[2]
     state.stream.start_epoch(epoch)
     return (
         f"This run used {n_processes} processes and is now resumed with {world.size}, so a step reads "
-        f"{world.size * batch_size} rows instead of {all_rows.n_rows}, and the text is split again and read from the "
+        f"{world.size * batch_size} rows instead of {n_rows}, and the text is split again and read from the "
         f"start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
     )
 

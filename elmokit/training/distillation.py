@@ -1,0 +1,281 @@
+"""Distillation: the loss of a student biLM that learns the layers and the predictions of a teacher.
+
+The teacher reads the same windows as the student, from an LSTM state of its own, without dropout or gradient. Each
+layer of the student is projected to the size of the teacher's and compared with it. The projections are trained along
+with the student and are part of its checkpoints, but not of the model. Where both have a softmax over the same words,
+the student also learns the teacher's probabilities of all words, which say more about each position than the one word
+that follows (Hinton et al. 2015).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from elmokit.bilm import BiLM, BiLMConfig, BiLMState, stack_states
+from elmokit.errors import ConfigError
+from elmokit.nn.sampled_softmax import draw_sample
+from elmokit.nn.soft_targets import soft_target_loss
+from elmokit.nn.softmax import AdaptiveSoftmax, Softmax
+from elmokit.text.batching import TokenEncoder
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.config import DistillationConfig, TrainingConfig
+from elmokit.training.losses import WindowLosses
+from elmokit.weights.model import PretrainedBiLM
+
+SMALLEST_VARIANCE = 1e-8
+
+
+class Teacher:
+    """A pretrained model that reads the windows of a training.
+
+    It is not a module, so that a student that has one neither trains nor saves it.
+
+    Args:
+        model: The model. Its weights are moved to the device, and frozen.
+        student: The model that learns from it, before training.
+        device: Where the training runs.
+
+    Raises:
+        ConfigError: The student has a direction that the teacher lacks.
+    """
+
+    def __init__(self, model: PretrainedBiLM, student: PretrainedBiLM, device: torch.device) -> None:
+        check_directions(model.bilm.config, student.bilm.config)
+        self.bilm = model.bilm.to(device).eval().requires_grad_(False)
+        self.softmax = None if model.softmax is None else model.softmax.to(device).requires_grad_(False)
+        own = model.bilm.config.read_backward
+        self._directions = [own.index(backward) for backward in student.bilm.config.read_backward]
+        self._n_columns = None if _same_encoding(model, student) else _encode(student, ["a"]).shape[1]
+        # An LSTM layer of a student with fewer layers learns from the one at the same relative height.
+        n_layers, n_own = student.bilm.config.n_layers, model.bilm.config.n_layers
+        self._layers = [round(layer * n_own / n_layers) for layer in range(1, n_layers + 1)]
+
+    @property
+    def dim(self) -> int:
+        """Size of the outputs of each direction."""
+        return self.bilm.config.projection_dim
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights, for an estimate of the memory."""
+        modules = [self.bilm] if self.softmax is None else [self.bilm, self.softmax]
+        return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+    def split(self, tokens: Tensor, student: BiLM) -> tuple[Tensor, Tensor]:
+        """Split what :func:`window_encoder` encoded into the input of the student and that of the teacher."""
+        if self._n_columns is None:
+            return tokens, tokens
+        parts = tokens[:, : self._n_columns], tokens[:, self._n_columns :]
+        # A word-input model reads one id per token, without an axis for it.
+        models = student, self.bilm
+        return tuple(  # type: ignore[return-value]
+            part[:, 0] if model.config.n_words is not None else part for part, model in zip(parts, models, strict=True)
+        )
+
+    @torch.no_grad()
+    def read(self, tokens: Tensor, inputs: Tensor, state: BiLMState) -> tuple[Tensor, list[list[Tensor]], BiLMState]:
+        """Read a window.
+
+        Args:
+            tokens: Distinct tokens.
+            inputs: Rows of ``tokens``, ``(directions, batch, window_length)``, for the directions of the student.
+            state: The state at the start of the window.
+
+        Returns:
+            The token vectors ``(distinct, dim)``; for each of these directions the outputs ``(batch, window_length,
+            dim)`` that each LSTM layer of the student learns from; and the state at the end of the window.
+        """
+        # In float32, or in the teacher's own precision, whatever the precision of the training.
+        with torch.autocast(tokens.device.type, enabled=False):
+            vectors = self.bilm.token_layer(tokens)
+            layers = []
+            states = [state.of_direction(direction) for direction in range(self.bilm.config.n_directions)]
+            for rows, direction in zip(inputs, self._directions, strict=True):
+                outputs, states[direction] = self.bilm.run_direction(direction, vectors[rows], states[direction])
+                layers.append([outputs[layer - 1] for layer in self._layers])
+        return vectors, layers, stack_states(states)
+
+
+class DistillationLosses(WindowLosses):
+    """The student, its softmax and the projections as one module, which computes the loss of a window.
+
+    Args:
+        bilm: The student.
+        softmax: Its softmax.
+        n_samples: As in :class:`WindowLosses`; the predictions of the teacher are compared for the sampled words and
+            the words of the window only.
+        teacher: The teacher.
+        config: The weights of the losses.
+    """
+
+    def __init__(
+        self, bilm: BiLM, softmax: Softmax, n_samples: int, teacher: Teacher, config: DistillationConfig
+    ) -> None:
+        super().__init__(bilm, softmax, n_samples)
+        self.teacher, self.config = teacher, config
+        sizes = bilm.config
+        # Layer 0 is the same for both directions; then those of the forward direction, then those of the backward one.
+        n_projections = 1 + sizes.n_directions * sizes.n_layers if config.layer_weight else 0
+        self.projections = nn.ModuleList(nn.Linear(sizes.projection_dim, teacher.dim) for _ in range(n_projections))
+
+    @property
+    def n_other_weights(self) -> int:
+        """Number of weights of the teacher."""
+        return self.teacher.n_weights
+
+    def forward(
+        self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor, *teacher_state: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Compute the losses of a window.
+
+        Args:
+            tokens, inputs, targets, hidden, cell: As in :class:`WindowLosses`.
+            *teacher_state: The hidden and cell values of the teacher's state.
+
+        Returns:
+            The weighted sum of the losses of each direction ``(directions,)``; and the states at the end of the window,
+            the student's and the teacher's, without gradient.
+        """
+        own_tokens, teacher_tokens = self.teacher.split(tokens, self.bilm)
+        wanted_vectors, wanted, teacher_end = self.teacher.read(teacher_tokens, inputs, BiLMState(*teacher_state))
+        vectors, state = self.bilm.token_layer(own_tokens), BiLMState(hidden, cell)
+        # Each distinct token is projected once.
+        projected = self.projections[0](vectors) if self.projections else vectors
+        losses, states = [], []
+        for direction, rows in enumerate(inputs):
+            outputs, new_state = self.bilm.run_direction(direction, vectors[rows], state.of_direction(direction))
+            states.append(new_state)
+            top = F.dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
+            word_ids = targets[direction].flatten()
+            parts = self._prediction_losses(top, wanted[direction][-1].flatten(0, 1), word_ids)
+            if self.projections:
+                first = 1 + direction * len(outputs)
+                distances = [self._distance(projected[rows], wanted_vectors[rows])]
+                for index, (output, other) in enumerate(zip(outputs, wanted[direction], strict=True)):
+                    distances.append(self._distance(self.projections[first + index](output), other))
+                parts.append(self.config.layer_weight * torch.stack(distances).mean())
+            losses.append(torch.stack(parts).sum())
+        end = stack_states(states).detach()
+        return torch.stack(losses), end.hidden, end.cell, *teacher_end
+
+    def _distance(self, given: Tensor, wanted: Tensor) -> Tensor:
+        """Compare vectors ``(batch, window_length, dim)``: 0 for equal ones, near 1 for unrelated ones."""
+        given, wanted = given.float().flatten(0, 1), wanted.flatten(0, 1)
+        if self.config.layer_loss == "cosine":
+            return 1 - F.cosine_similarity(given, wanted, dim=1).mean()
+        # Divided by the variance, because layers differ in size, and so do teachers: this is 1 - R².
+        variance = (wanted - wanted.mean(dim=0)).square().mean()
+        return (given - wanted).square().mean() / variance.clamp(min=SMALLEST_VARIANCE)
+
+    def _prediction_losses(self, top: Tensor, wanted: Tensor, word_ids: Tensor) -> list[Tensor]:
+        """Compare the predictions with the words of the text and with the teacher's predictions."""
+        config, softmax, teacher = self.config, self.softmax, self.teacher.softmax
+        if not config.prediction_weight:
+            return [config.text_weight * self._loss(top, word_ids)] if config.text_weight else []
+        # `run_training` refuses a teacher without a softmax, and adaptive ones.
+        assert teacher is not None
+        assert not isinstance(teacher, AdaptiveSoftmax)
+        assert not isinstance(softmax, AdaptiveSoftmax)
+        factors = config.text_weight, config.prediction_weight
+        if not self.n_samples:
+            return [soft_target_loss(softmax, teacher, top, wanted, config.temperature, None, word_ids, *factors)]
+        sampled = draw_sample(self.n_samples, len(softmax.bias)).word_ids.to(word_ids.device)
+        words = torch.unique(torch.cat([sampled, word_ids]))
+        divergence = soft_target_loss(softmax, teacher, top, wanted, config.temperature, words)
+        parts = [config.prediction_weight * divergence]
+        return [*parts, config.text_weight * self._loss(top, word_ids)] if config.text_weight else parts
+
+
+def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
+    """Check that the teacher reads in every direction of the student.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if not set(student.read_backward) <= set(teacher.read_backward):
+        names = " and ".join(teacher.direction_names), " and ".join(student.direction_names)
+        raise ConfigError(
+            f"The teacher reads {names[0]} only, and the student reads {names[1]}. Set bidirectional or backward_only "
+            "so that the student has no other direction than its teacher."
+        )
+
+
+def resolve_predictions(
+    config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary
+) -> tuple[TrainingConfig, str]:
+    """Replace a ``prediction_weight`` of None by 1 if the student can learn the teacher's predictions, else by 0.
+
+    Returns:
+        The settings, and a line that says what the student learns.
+
+    Raises:
+        ConfigError: A weight above 0 was given, and the student cannot learn the predictions; or nothing is left to
+            learn.
+    """
+    chosen = config.distillation
+    assert chosen is not None
+    reason = ""
+    if chosen.prediction_weight is None:
+        reason = _cannot_predict(config, teacher, vocabulary)
+        chosen = dataclasses.replace(chosen, prediction_weight=0.0 if reason else 1.0)
+        config = dataclasses.replace(config, distillation=chosen)
+    check_predictions(config, teacher, vocabulary)
+    weights = {"layers": chosen.layer_weight, "predictions": chosen.prediction_weight}
+    learned = " and ".join(name for name, weight in weights.items() if weight)
+    change = f"The student learns the {learned} of its teacher" if learned else "The student learns from the text alone"
+    return config, f"{change}; not the predictions, because {reason}." if reason else f"{change}."
+
+
+def check_predictions(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary) -> None:
+    """Check that a student can learn the predictions of a teacher, if the settings say so.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    weight = 0.0 if config.distillation is None else config.distillation.prediction_weight
+    if weight and (reason := _cannot_predict(config, teacher, vocabulary)):
+        raise ConfigError(f"prediction_weight is {weight:g}, but {reason}. Set it to 0.")
+
+
+def _cannot_predict(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:
+    """Say why a student cannot learn a teacher's predictions; empty if it can."""
+    if teacher.softmax is None:
+        return "the teacher has no softmax"
+    if teacher.vocabulary is None or teacher.vocabulary.words != vocabulary.words:
+        return "the words are not those of the teacher's softmax"
+    if config.softmax.kind == "adaptive" or isinstance(teacher.softmax, AdaptiveSoftmax):
+        return "an adaptive softmax does not compute the scores of all words"
+    return ""
+
+
+def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM | None) -> TokenEncoder:
+    """Return the function that encodes the tokens of windows, for a model and the teacher that it learns from.
+
+    If the two read tokens in different ways, the columns of the teacher's encoding follow those of the model's.
+    """
+    if teacher is None or _same_encoding(model, teacher):
+        return model.encode
+    return lambda tokens: np.concatenate([_encode(model, tokens), _encode(teacher, tokens)], axis=1)
+
+
+def _encode(model: PretrainedBiLM, tokens: Sequence[str]) -> NDArray[np.int64]:
+    encoded = model.encode(tokens)
+    return encoded[:, None] if encoded.ndim == 1 else encoded
+
+
+def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
+    """Return whether both models read a token as the same UTF-8 bytes, as published models do."""
+    sizes = [
+        None
+        if model.lexicon is not None or model.bilm.config.char_cnn is None
+        else model.bilm.config.char_cnn.max_chars
+        for model in (first, second)
+    ]
+    return sizes[0] is not None and sizes[0] == sizes[1]
