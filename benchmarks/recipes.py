@@ -1,12 +1,12 @@
 """Compare settings of a training at equal processor time, by held-out perplexity with the full softmax.
 
     python benchmarks/recipes.py RUNS TEXT... --held-out TEXT... [--cpu-minutes 8 | --steps 200] [--words 30000]
-        [--only NAME;...]
+        [--size 512/128] [--batch-size 48] [--only NAME;...]
 
 Each setting trains with the same seed on the same text. The length of a training is computed from the processor time of
 its first steps, so that all take about equally long; the time that they really took is in the table. With ``--steps``,
 all make the same number of predictions instead: that many steps of 48 x 20. Processor time is that of the process,
-which other programs on the machine hardly change.
+which depends less on other programs than the time on the clock.
 
 Every run has its own directory in RUNS. If the script is interrupted, run it again: unfinished runs are resumed and
 finished ones are not repeated. The script prints a Markdown table.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import elmokit
-from elmokit.bilm import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit.bilm import PRESETS
 from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import RECIPES, TrainingConfig
@@ -39,61 +39,60 @@ STEP = 48 * 20  # predictions of what --steps counts
 INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 
 MODERN, ORIGINAL = RECIPES["modern"], RECIPES["bilm-tf"]
-MINI = dataclasses.replace(PRESETS["mini"], dropout=0.0)
-SAMPLED = {"n_samples": N_SAMPLES, "batch_size": 128}
-MUON = {**SAMPLED, "optimizer": "muon"}
-LINEAR = {"schedule": "trapezoid", "decay_ratio": 0.95, "final_ratio": 0.0}
-WIDE_CNN = CharCNNConfig(((1, 32), (2, 64), (3, 128), (4, 192), (5, 256), (6, 352)), n_highway=1)
-NARROW_CNN = CharCNNConfig(((1, 16), (2, 32), (3, 64), (4, 64), (5, 80)), n_highway=1)
+SAMPLED = {"n_samples": N_SAMPLES}
 
 
-def sized(hidden_dim: int, projection_dim: int) -> dict[str, BiLMConfig]:
-    """Return the setting of another size, with the char CNN of mini."""
-    return {"model": dataclasses.replace(MINI, hidden_dim=hidden_dim, projection_dim=projection_dim)}
-
-
-def with_char_cnn(char_cnn: CharCNNConfig) -> dict[str, BiLMConfig]:
-    """Return the setting of another char CNN, with the LSTM of mini."""
-    return {"model": dataclasses.replace(MINI, char_cnn=char_cnn)}
+def muon(matrix_learning_rate: float, learning_rate: float, **changes: Any) -> tuple[TrainingConfig, dict[str, Any]]:
+    """Return a recipe with Muon for matrices and Adam for the rest."""
+    rates = {"matrix_learning_rate": matrix_learning_rate, "learning_rate": learning_rate}
+    return MODERN, {**SAMPLED, "optimizer": "muon", **rates, **changes}
 
 
 CHANGES: dict[str, tuple[TrainingConfig, dict[str, Any]]] = {
     "bilm-tf, full softmax": (ORIGINAL, {}),
-    "bilm-tf": (ORIGINAL, {"n_samples": N_SAMPLES}),
-    "modern, full softmax": (MODERN, {}),
-    "modern, adaptive softmax": (MODERN, {"softmax": SoftmaxConfig("adaptive", (1000, 4000))}),
+    "bilm-tf": (ORIGINAL, SAMPLED),
+    "full softmax": (MODERN, {}),
+    "adaptive softmax": (MODERN, {"softmax": SoftmaxConfig("adaptive", (1000, 4000))}),
     "Adam 5e-3": (MODERN, SAMPLED),
-    "Adam 2.5e-3": (MODERN, {**SAMPLED, "learning_rate": 2.5e-3}),
     "Adam 1e-2": (MODERN, {**SAMPLED, "learning_rate": 1e-2}),
-    "Adam, 4,096 samples": (MODERN, {**SAMPLED, "n_samples": 4096}),
-    "Adam 5e-3, batch of 48": (MODERN, {"n_samples": N_SAMPLES}),
-    "Muon 0.02": (MODERN, MUON),
-    "Muon 0.01": (MODERN, {**MUON, "matrix_learning_rate": 0.01}),
-    "Muon 0.04": (MODERN, {**MUON, "matrix_learning_rate": 0.04}),
-    "Muon 0.02, batch of 48": (MODERN, {**MUON, "batch_size": 48}),
-    "Muon 0.02, Adam 1e-2 for the rest": (MODERN, {**MUON, "learning_rate": 1e-2}),
-    "Muon 0.02, linear decay": (MODERN, {**MUON, **LINEAR}),
-    "Muon 0.02, averaged": (MODERN, {**MUON, "ema_decay": 0.98}),
-    "Muon 0.02, 4,096 samples": (MODERN, {**MUON, "n_samples": 4096}),
-    "Muon 0.02, 1024/128": (MODERN, {**MUON, **sized(1024, 128)}),
-    "Muon 0.02, 1024/192": (MODERN, {**MUON, **sized(1024, 192)}),
-    "Muon 0.02, 768/192": (MODERN, {**MUON, **sized(768, 192)}),
-    "Muon 0.02, 1,024 filters": (MODERN, {**MUON, **with_char_cnn(WIDE_CNN)}),
-    "Muon 0.02, 256 filters": (MODERN, {**MUON, **with_char_cnn(NARROW_CNN)}),
+    "Muon 0.02, Adam 5e-3": muon(0.02, 5e-3),
+    "Muon 0.02, Adam 1e-2": muon(0.02, 1e-2),
+    "Muon 0.02, Adam 2e-2": muon(0.02, 2e-2),
+    "Muon 0.04, Adam 5e-3": muon(0.04, 5e-3),
+    "Muon 0.02, Adam 5e-3, 4,096 samples": muon(0.02, 5e-3, n_samples=4096),
+    "Muon 0.02, Adam 5e-3, averaged": muon(0.02, 5e-3, ema_decay=0.98),
 }
 """What each run changes in a recipe."""
 
 
-def recipe(name: str, n_predictions: int, size: tuple[int, int]) -> TrainingConfig:
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """What all runs have in common where their row does not say otherwise."""
+
+    hidden_dim: int
+    projection_dim: int
+    batch_size: int
+
+
+def recipe(name: str, n_predictions: int, common: Common) -> TrainingConfig:
     """Return the settings of a run, without dropout (training is shorter than an epoch) and without evaluations."""
     base, changes = CHANGES[name]
-    shared = {**sized(*size), "epochs": None, "batch_size": MODERN.batch_size, "eval_every": 10**9, "save_every": 100}
-    return dataclasses.replace(base, **{**shared, "tokens": n_predictions, "log_every": 25, **changes})
+    sizes = {"hidden_dim": common.hidden_dim, "projection_dim": common.projection_dim}
+    shared = {
+        "model": dataclasses.replace(PRESETS["mini"], dropout=0.0, **sizes),
+        "batch_size": common.batch_size,
+        "epochs": None,
+        "tokens": n_predictions,
+        "log_every": 25,
+        "save_every": 100,
+        "eval_every": 10**9,
+    }
+    return dataclasses.replace(base, **{**shared, **changes})
 
 
-def seconds_per_prediction(name: str, corpus: TrainingCorpus, size: tuple[int, int]) -> float:
+def seconds_per_prediction(name: str, corpus: TrainingCorpus, common: Common) -> float:
     """Measure the processor time of a run's first steps, in a run of their own."""
-    config = recipe(name, 1, size)
+    config = recipe(name, 1, common)
     # One step more: the last line of the log comes after an evaluation, which is not counted.
     n_steps = N_WARMUP + N_TIMED + 1
     config = dataclasses.replace(config, tokens=n_steps * config.predictions_per_step, log_every=1)
@@ -123,9 +122,8 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--cpu-minutes", type=float, default=8, help="processor time of each run  [default: 8]")
     length.add_argument("--steps", type=int, help="equal numbers of predictions instead: steps of 48 x 20 positions")
-    parser.add_argument(
-        "--size", default="512/128", help="size of the LSTMs where a setting has none  [default: 512/128]"
-    )
+    parser.add_argument("--size", default="512/128", help="LSTM cell and projection  [default: 512/128]")
+    parser.add_argument("--batch-size", type=int, default=MODERN.batch_size, help="rows of a window  [default: 48]")
     parser.add_argument("--only", help="names of the settings to train, separated by ;")
     arguments = parser.parse_args()
 
@@ -134,12 +132,12 @@ def main() -> None:
     held_out = read_held_out(arguments.held_out, N_HELD_OUT)
     corpus, _, _ = count_corpus(arguments.texts, held_out, vocabulary, None)
     hidden_dim, projection_dim = (int(part) for part in arguments.size.split("/"))
-    size, rows = (hidden_dim, projection_dim), []
+    common, rows = Common(hidden_dim, projection_dim, arguments.batch_size), []
     for name in names:
         run = arguments.runs / name.replace(",", "").replace(" ", "-").replace("/", "-")
         result = run.with_name(f"{run.name}.json")  # with_suffix would cut "Muon-0.02"
         if not result.exists():
-            result.write_text(json.dumps(train(name, run, corpus, arguments.cpu_minutes, arguments.steps, size)))
+            result.write_text(json.dumps(train(name, run, corpus, arguments.cpu_minutes, arguments.steps, common)))
         found = json.loads(result.read_text())
         values = " | ".join(f"{value:.1f}" for value in found["perplexity"])
         rows.append(f"| {name} | {found['n_predictions'] / 1e6:.2f} | {found['cpu_seconds'] / 60:.1f} | {values} |")
@@ -149,16 +147,16 @@ def main() -> None:
 
 
 def train(
-    name: str, run: Path, corpus: TrainingCorpus, cpu_minutes: float, n_steps: int | None, size: tuple[int, int]
+    name: str, run: Path, corpus: TrainingCorpus, cpu_minutes: float, n_steps: int | None, common: Common
 ) -> dict[str, Any]:
     """Train with one setting, or resume that run, and return its length, processor time and perplexities."""
     clock = run.with_name(f"{run.name}.clock.json")  # what earlier calls of this script have spent, and the length
     if not clock.exists():
-        n_predictions = STEP * (n_steps or 0) or int(60 * cpu_minutes / seconds_per_prediction(name, corpus, size))
+        n_predictions = STEP * (n_steps or 0) or int(60 * cpu_minutes / seconds_per_prediction(name, corpus, common))
         clock.parent.mkdir(parents=True, exist_ok=True)
         clock.write_text(json.dumps({"n_predictions": n_predictions, "cpu_seconds": 0.0}))
     spent = json.loads(clock.read_text())
-    config, started = recipe(name, spent["n_predictions"], size), time.process_time()
+    config, started = recipe(name, spent["n_predictions"], common), time.process_time()
 
     def report(content: TrainingReport) -> None:
         print(f"{name}: {content}", flush=True)
