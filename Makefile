@@ -3,6 +3,7 @@
 # make check  lint, check spelling and types
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
+# make campaign  damage files, interrupt commands, fill disks (45 minutes, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
@@ -12,12 +13,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SENTENCES ?= examples/sentences.txt
 BENCH ?= bench
+PARTS ?=
+SCALE ?= 1
 # Not quiet: without pip's progress, nothing would be printed for minutes.
 PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick check docs docs-serve wheel release-check integrations bench clean
+.PHONY: demo test quick check campaign docs docs-serve wheel release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -39,6 +42,9 @@ docs: $(VENV)/installed-docs
 
 docs-serve: $(VENV)/installed-docs
 	$(BIN)/mkdocs serve
+
+campaign: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.campaign --scale $(SCALE) $(PARTS)
 
 wheel:
 	PYTHON=$(PYTHON) .ci/wheel dist

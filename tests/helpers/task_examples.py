@@ -118,6 +118,10 @@ def tables_of(config: Any, name: str) -> dict[str, Any]:
     return {"task": name, **to_dict(config)}
 
 
-def write_config(name: str = "ner", **tables: Any) -> None:
-    _, config = tiny(name, "data", **tables)
-    Path("config.toml").write_text(to_toml(tables_of(config, name)), encoding="utf-8")
+def write_config(name: str = "ner", folder: Path | str = ".", **tables: Any) -> None:
+    """Write a task's examples, ``data``, and a config that fits them, ``config.toml``."""
+    (Path(folder) / "data").write_text(TEXTS[name], encoding="utf-8")
+    _, config = tiny(name, Path(folder) / "data", **tables)
+    data = {"train": "data", "dev": "data"}
+    content = deep_merge(tables_of(config, name), {"data": data})
+    (Path(folder) / "config.toml").write_text(to_toml(content), encoding="utf-8")
