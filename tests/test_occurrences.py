@@ -143,6 +143,18 @@ def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pyt
     build_index(ELMO, corpus, tmp_path / "resumed")  # finished: nothing is computed again
 
 
+@pytest.mark.parametrize("number", [np.inf, np.nan, 3000.0])
+def test_a_vector_that_is_longer_than_one_is_an_error_and_not_the_nearest(
+    index: OccurrenceIndex, tmp_path: Path, number: float
+) -> None:
+    shutil.copytree(index.path, tmp_path / "damaged")
+    with (tmp_path / "damaged" / "layer-1.f16").open("r+b") as file:
+        file.seek(2 * index.layers[1].shape[1])
+        file.write(np.full(index.layers[1].shape[1], number, "<f2").tobytes())
+    with pytest.raises(OutputError, match=r"is damaged \(a vector is longer than 1\)"):
+        OccurrenceIndex(tmp_path / "damaged").neighbours(ELMO, ["the", "dog"], 1)
+
+
 def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="built with another model: the included one"):
         index.neighbours(Elmo(random_model(seed=1)), ["dog"], 0)

@@ -332,7 +332,7 @@ class OccurrenceIndex:
         counts = np.zeros(len(self.types), dtype=np.int64)
         for start in range(0, self.n_tokens, COUNT_ROWS):
             counts += np.bincount(self.tokens[start : start + COUNT_ROWS], minlength=len(self.types))
-        cosines = np.concatenate([rows @ vector for _, rows in _blocks(self.type_vectors)])
+        cosines = np.concatenate([self._cosines(rows, vector) for _, rows in _blocks(self.type_vectors)])
         order = np.argsort(-cosines, kind="stable")
         found = (kind for kind in order if self.types[kind] != word and counts[kind] >= min_count)
         return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(found, n_neighbours)]
@@ -343,7 +343,7 @@ class OccurrenceIndex:
         own = self.types.index(words[token]) if words[token] in self.types else -1
         best: list[Occurrence] = []
         for start, rows in _blocks(self.layers[layer]):
-            cosines = rows @ vector
+            cosines = self._cosines(rows, vector)
             if among != "any":
                 is_own = self.tokens[start : start + len(rows)] == own
                 cosines = np.where(is_own == (among == "same"), cosines, -np.inf)
@@ -352,6 +352,15 @@ class OccurrenceIndex:
             here = here[np.argsort(-cosines[here], kind="stable")]
             best = self._merged(best, ((float(cosines[row]), start + int(row)) for row in here), words, n_neighbours)
         return best
+
+    def _cosines(self, rows: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        with np.errstate(all="ignore"):
+            cosines: NDArray[np.float32] = rows @ vector
+        # The vectors of the layers have no checksums that a search could verify in time, but a byte that a disk changed
+        # may turn a number into infinity, or into one that beats all others. Rounding to float16 stays far below 1 %.
+        if not (np.abs(cosines) <= 1.01).all():
+            raise _damaged(self.path, "a vector is longer than 1")
+        return cosines
 
     def _merged(
         self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbours: int
