@@ -81,6 +81,13 @@ def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> Non
     assert ran.err == "elmokit: Unexpected argument 'c.txt'. Pass a model with --model.\n"
 
 
+def test_a_group_without_a_command_shows_its_help(shell: Shell) -> None:
+    for group in ((), ("evaluate",), ("task",)):
+        ran = shell(*group)
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out == shell(*group, "--help").out
+
+
 def test_pages_that_messages_and_help_name_exist() -> None:
     for path in (ROOT / "elmokit").rglob("*.py"):
         for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
