@@ -76,7 +76,7 @@ OTHER_COMMANDS = {
         _embed("embed to npz", "out.npz", "--pool", "mean"),
         _embed("embed stateful", "out.hdf5", "--state", "stateful", "--batch-size", "4"),
         _train(
-            *("finetune", write_text_and_model, "finetune", "model", "text.txt", "--held-out", "text.txt"),
+            *("finetune", write_text_and_model, "finetune", "text.txt", "--model", "model", "--held-out", "text.txt"),
             *("--run", "run", *SMALL[2:6], "--tokens", "400", *OFTEN),
         ),
         _task("task train, biLM too", write_joint_task),

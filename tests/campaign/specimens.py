@@ -314,7 +314,7 @@ SPECIMENS = {
         ),
         _embed("elmo")("published HDF5", published, ("elmo/*",)),
         _embed("elmo")("word-input HDF5", word_input, ("elmo/*",)),
-        Specimen("TF checkpoint", tf_checkpoint, ("model/*",), ("info", "model")),
+        Specimen("TF checkpoint", tf_checkpoint, ("model/*",), ("info", "--model", "model")),
         _embed("model")("TF-Hub module", tf_hub, ("model/**/*",)),
         _embed("module.tar.gz")("TF-Hub archive", tf_hub_archive, ("*.tar.gz",)),
         _embed("model.zip")("zip archive", zip_archive, ("*.zip",)),
@@ -343,7 +343,7 @@ SPECIMENS = {
             ("run/**/*",),
             ("train", "--resume", "run"),
         ),
-        Specimen("training run", partial(finished, command="train"), ("run/**/*",), ("info", "run")),
+        Specimen("training run", partial(finished, command="train"), ("run/**/*",), ("info", "--model", "run")),
         Specimen(
             "interrupted task",
             partial(interrupted, command="task train", ratio=0.7),
