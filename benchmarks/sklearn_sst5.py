@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from elmokit.integrations.sklearn import ElmoVectorizer
 
-SETTINGS = [{"pooling": "sif"}, {"pooling": "mean"}, {"pooling": "mean", "layers": "all"}]
+SETTINGS = [{"pooling": "sif"}, {"pooling": "whitened"}, {"pooling": "mean"}, {"pooling": "mean", "layers": "all"}]
 
 
 def read_trees(path: str) -> tuple[list[list[str]], list[int]]:

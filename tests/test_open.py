@@ -14,13 +14,19 @@ import torch
 
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import as_model, open_model, save_model
 from elmokit.weights.words import CachedModel
 
 
 def same(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
     tensors = second.bilm.state_dict()
     return all(torch.equal(tensor, tensors[name]) for name, tensor in first.bilm.state_dict().items())
+
+
+def test_an_opened_model_is_taken_as_it_is_and_a_path_is_opened(model: PretrainedBiLM, tmp_path: Path) -> None:
+    assert as_model(model) is model
+    save_model(model, tmp_path / "model")
+    assert as_model(tmp_path / "model").source == tmp_path / "model"
 
 
 def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:

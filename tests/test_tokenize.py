@@ -16,7 +16,7 @@ import elmokit
 from elmokit import Elmo
 from elmokit.errors import ConfigError, MissingExtraError, TextError
 from elmokit.io.text_files import read_sentences
-from elmokit.text.tokenize import text_splitter
+from elmokit.text.tokenize import get_tokenizer, text_splitter
 from tests.helpers.shell import Shell
 
 PARAGRAPH = "It's raining. We left at 5 p.m. on foot.\n\nMr. Smith didn't.\n"
@@ -114,3 +114,11 @@ def test_embed_warns_about_a_line_without_spaces(shell: Shell) -> None:
         warnings.simplefilter("default")
         assert shell("embed", "ja.txt", "out.hdf5").code == 0
     assert [str(warning.message)[:9] for warning in found] == ["In ja.txt"]  # once, though the text is read twice
+
+
+def test_a_tokenization_is_chosen_by_its_name() -> None:
+    assert get_tokenizer("spaces")("the  cat\tsat\u00a0down.") == ["the", "cat", "sat\u00a0down."]
+    with pytest.raises(ConfigError, match=r"tokenization is 'blanks'\. Choose 'treebank' or 'spaces'"):
+        get_tokenizer("blanks")  # type: ignore[arg-type]
+    pytest.importorskip("nltk")
+    assert get_tokenizer("treebank")("It's here.") == ["It", "'s", "here", "."]

@@ -148,9 +148,9 @@ def embed(
     from elmokit.embedder import Elmo
     from elmokit.io.atomic import check_output_path
     from elmokit.io.progress import ProgressBar
-    from elmokit.io.text_files import check_input_file, split_tokens
+    from elmokit.io.text_files import check_input_file
     from elmokit.sentence_vectors import SentenceEmbedder
-    from elmokit.text.tokenize import treebank_tokenizer
+    from elmokit.text.tokenize import get_tokenizer
 
     check_output_path(output, overwrite)  # before a model is downloaded
     check_input_file(source, output)
@@ -199,7 +199,7 @@ def embed(
             with_old_map=include_sentence_indices,
             strict=strict,
             fasta=fasta,
-            tokenize=treebank_tokenizer() if tokenize else split_tokens,
+            tokenize=get_tokenizer("treebank" if tokenize else "spaces"),
             raw_language=language,
             batch_tokens=batch_tokens,
             batch_size=batch_size,

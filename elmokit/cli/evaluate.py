@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from elmokit.cli.evaluation_options import (
     EvaluationOptions,
-    choose_tokenizer,
     evaluation_options,
     keep_option,
     resumable_parts,
@@ -18,6 +18,9 @@ from elmokit.cli.options import CommandGroup
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 from elmokit.io.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from elmokit.text.tokenize import Tokenization
 
 
 @click.group(cls=CommandGroup)
@@ -50,7 +53,7 @@ def minimal_pairs(
     files: tuple[str, ...],
     published: Path | None,
     by_paradigm: bool,
-    tokenizer: str,
+    tokenizer: Tokenization,
     keep: Path | None,
 ) -> None:
     """Compare the probabilities of an acceptable and an unacceptable sentence, as BLiMP does.
@@ -73,12 +76,13 @@ def minimal_pairs(
         read_minimal_pairs,
         read_published_accuracies,
     )
+    from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
     paths = find_text_files(files, reread=True, pattern="*.jsonl*")
     known = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
-    tokenize = choose_tokenizer(tokenizer)
+    tokenize = get_tokenizer(tokenizer)
     opened = common.open_language_model()
     settings = {"tokenizer": tokenizer, "texts": [file_digest(path) for path in paths]}
     with resumable_parts(keep, opened, settings) as parts, ProgressBar("sentences") as progress:
@@ -161,7 +165,7 @@ def similarity(
     smoothings: tuple[float, ...],
     texts: tuple[str, ...],
     sentences: int,
-    tokenizer: str,
+    tokenizer: Tokenization,
     keep: Path | None,
 ) -> None:
     """Compare the cosine of two sentence or word vectors with the similarity that people gave the pair.
@@ -182,10 +186,11 @@ def similarity(
     from elmokit.io.checksums import file_digest
     from elmokit.io.text_files import find_text_files, read_sentences
     from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
+    from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
     check_at_least("--sentences", sentences, 2)
-    tokenize, chosen = choose_tokenizer(tokenizer), _three_columns(columns)
+    tokenize, chosen = get_tokenizer(tokenizer), _three_columns(columns)
     pairs = {str(path): read_scored_pairs(path, tokenize, chosen) for path in files}
     whiten_paths = find_text_files(texts) if texts else []
     whiten = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]

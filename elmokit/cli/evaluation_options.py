@@ -137,11 +137,3 @@ def resumable_parts(folder: Path | None, model: PretrainedBiLM, settings: dict[s
     parts = PartResults(folder, settings)
     with resumable_command(lambda: this_command() if parts.can_resume else None), parts:
         yield parts
-
-
-def choose_tokenizer(name: str) -> Callable[[str], list[str]]:
-    """Return the function of a name that ``tokenizer_option`` accepts."""
-    from elmokit.io.text_files import split_tokens
-    from elmokit.text.tokenize import treebank_tokenizer
-
-    return treebank_tokenizer() if name == "treebank" else split_tokens

@@ -128,11 +128,11 @@ def predict_command(run: Path, text: Path, seed: int | None, as_json: bool, toke
       elmokit task predict ner text.txt
       elmokit task predict ner reviews.txt --tokenize --json
     """
-    from elmokit.io.text_files import read_lines, split_tokens
+    from elmokit.io.text_files import read_lines
     from elmokit.tasks.run import open_run
-    from elmokit.text.tokenize import treebank_tokenizer
+    from elmokit.text.tokenize import get_tokenizer
 
-    tokenizer = treebank_tokenizer() if tokenize else split_tokens
+    tokenizer = get_tokenizer("treebank" if tokenize else "spaces")
     opened = open_run(run, seed, device)
     for example, prediction in opened.predict_lines(read_lines(text), str(text), tokenizer):
         if as_json:

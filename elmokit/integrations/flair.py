@@ -20,7 +20,7 @@ from elmokit.nn.scalar_mix import MixedLayers
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
+from elmokit.weights.open import as_model
 
 try:
     import flair
@@ -72,7 +72,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
         if start not in ("warm", "zero"):
             # flair shuffles the sentences, so that none continues another.
             raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
-        opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
+        opened = as_model(model)
         self.elmo = Elmo(opened, start=start, layers=layers, trainable=trainable)
         if not learn_mix:
             self.elmo.mixes.requires_grad_(False)

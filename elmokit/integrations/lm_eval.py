@@ -7,7 +7,7 @@ Importing this module registers the model as ``elmokit``. To run the command lin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -15,10 +15,12 @@ import torch
 from tqdm import tqdm
 
 from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.nn.devices import parse_device
 from elmokit.scoring.language_model import LanguageModel
 from elmokit.scoring.surprisal import Surprisal, surprisals
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import Tokenization, get_tokenizer
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import as_model
 
 try:
     from lm_eval.api.model import LM
@@ -60,28 +62,25 @@ class ElmoLM(LM):  # type: ignore[misc]
         self,
         pretrained: str | PretrainedBiLM | None = None,
         direction: Literal["forward", "backward", "both"] = "forward",
-        tokenization: Literal["treebank", "spaces"] = "treebank",
+        tokenization: Tokenization = "treebank",
         sentence_end: bool = True,
         device: str | None = None,
         batch_size: Any = None,
         max_batch_size: Any = None,
     ) -> None:
         super().__init__()
-        if tokenization not in ("treebank", "spaces"):
-            raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
         if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
             device = None
-        if isinstance(pretrained, PretrainedBiLM):
-            self.lm = LanguageModel(pretrained) if device is None else LanguageModel(pretrained).to(device)
-        else:
-            self.lm = LanguageModel.from_pretrained(pretrained, device=device)
+        self.lm = LanguageModel(as_model(pretrained))
+        if device is not None:
+            self.lm = self.lm.to(parse_device(device))
         names = self.lm.model.bilm.config.direction_names
         choices = [*names, "both"] if len(names) == 2 else names
         if direction not in choices:
             raise ConfigError(f"direction is {direction!r}. With this model, choose {' or '.join(choices)}.")
         self._rows = [0, 1] if direction == "both" else [names.index(direction)]
         self.direction, self.sentence_end = direction, sentence_end
-        self._split: Callable[[str], list[str]] = treebank_tokenizer() if tokenization == "treebank" else str.split
+        self._split = get_tokenizer(tokenization)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Compute the log probability of continuations.

@@ -21,7 +21,7 @@ from elmokit.io.text_files import expand_user
 from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.lstm import FORGET_OFFSET, LSTMStack, ProjectedLSTM
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
+from elmokit.weights.open import as_model
 
 try:
     import onnx
@@ -71,7 +71,7 @@ def export_onnx(
     check_output_path(path, overwrite)
     if start not in ("warm", "zero"):
         raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
-    opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
+    opened = as_model(model)
     bilm = opened.bilm
     if opened.alignment is not None:
         raise ConfigError("The model has an alignment, which the graph lacks. Set model.alignment to None to drop it.")

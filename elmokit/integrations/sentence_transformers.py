@@ -21,9 +21,9 @@ from elmokit.nn.layer_selection import select_layers
 from elmokit.nn.scalar_mix import MixedLayers
 from elmokit.nn.sentence_pooling import SentencePooling
 from elmokit.sentence_vectors import SentenceEmbedder, word_probability
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import Tokenization, get_tokenizer
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import as_model, save_model
 
 try:
     from sentence_transformers.base.modules import InputModule, Module
@@ -82,20 +82,18 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         start: Literal["warm", "zero"] = "warm",
         dropout: float = 0.0,
         trainable: bool = False,
-        tokenization: Literal["treebank", "spaces"] = "treebank",
+        tokenization: Tokenization = "treebank",
         max_seq_length: int | None = None,
     ) -> None:
         super().__init__()
         if start not in ("warm", "zero"):
             # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
             raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
-        if tokenization not in ("treebank", "spaces"):
-            raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
-        opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
+        opened = as_model(model)
         self.elmo = Elmo(opened, start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
         self.tokenization, self.max_seq_length = tokenization, max_seq_length
-        self._split()  # raises if NLTK is missing
+        get_tokenizer(tokenization)  # raises if it is unknown or NLTK is missing
         self._probability: Callable[[str], float] | None = None
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -116,7 +114,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         for text in inputs:
             if not isinstance(text, str):
                 raise TextError(f"Expected texts as strings, but got {text!r} of type {type(text).__name__}.")
-        split, max_length = self._split(), kwargs.get("max_length") or self.max_seq_length
+        split, max_length = get_tokenizer(self.tokenization), kwargs.get("max_length") or self.max_seq_length
         sentences = [split((prompt or "") + text)[:max_length] for text in inputs]
         ids = self.elmo.ids(sentences)
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
@@ -180,9 +178,6 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         # The function is not picklable and is made anew where it is needed; pools of processes pickle the module.
         return {**self.__dict__, "_probability": None}
-
-    def _split(self) -> Callable[[str], list[str]]:
-        return treebank_tokenizer() if self.tokenization == "treebank" else str.split
 
     def _mask(self, ids: Tensor) -> Tensor:
         return ids > 0 if self.elmo.bilm.config.n_words is not None else (ids > 0).any(dim=-1)

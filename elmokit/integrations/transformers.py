@@ -31,10 +31,10 @@ from elmokit.nn.softmax import Softmax
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import Tokenization, get_tokenizer
 from elmokit.text.vocabulary import MAX_BYTES, SPECIALS, Vocabulary, read_words
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
+from elmokit.weights.open import as_model
 
 try:
     from transformers import (
@@ -122,12 +122,10 @@ class ElmoTokenizer(PreTrainedTokenizer):  # type: ignore[misc]
         vocab_file: str | Path,
         lexicon_file: str | Path | None = None,
         max_chars: int = 50,
-        tokenization: Literal["treebank", "spaces"] = "treebank",
+        tokenization: Tokenization = "treebank",
         direction: Direction | None = None,
         **kwargs: Any,
     ) -> None:
-        if tokenization not in ("treebank", "spaces"):
-            raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
         if direction not in (None, "forward", "backward"):
             raise ConfigError(f"direction is {direction!r}. Choose None, 'forward' or 'backward'.")
         self.vocabulary = Vocabulary(read_words(vocab_file), strict=False)
@@ -135,7 +133,7 @@ class ElmoTokenizer(PreTrainedTokenizer):  # type: ignore[misc]
         if lexicon_file is not None:
             self.lexicon = from_dict(Lexicon, read_json(Path(lexicon_file), max_bytes=MAX_BYTES), str(lexicon_file))
         self.max_chars, self.tokenization, self.direction = max_chars, tokenization, direction
-        self._split = treebank_tokenizer() if tokenization == "treebank" else str.split
+        self._split = get_tokenizer(tokenization)
         boundaries = (BEGIN_SENTENCE, END_SENTENCE)
         bos, eos = boundaries[::-1] if direction == "backward" else boundaries
         special = {"bos_token": bos, "eos_token": eos, "unk_token": UNKNOWN, "pad_token": "<PAD>"}
@@ -153,7 +151,7 @@ class ElmoTokenizer(PreTrainedTokenizer):  # type: ignore[misc]
         model: Source = None,
         *,
         direction: Direction | None = None,
-        tokenization: Literal["treebank", "spaces"] = "treebank",
+        tokenization: Tokenization = "treebank",
     ) -> ElmoTokenizer:
         """Create the tokenizer of an elmokit model.
 
@@ -491,7 +489,7 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
 
 
 def _open(model: Source) -> PretrainedBiLM:
-    opened = model if isinstance(model, PretrainedBiLM) else open_model(model)
+    opened = as_model(model)
     if opened.bilm.config.n_words is not None:
         raise ConfigError(f"{opened.source} reads word ids, but the classes for transformers read characters.")
     return opened

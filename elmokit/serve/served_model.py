@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.io.text_files import split_tokens
 from elmokit.probes.occurrences import OccurrenceIndex, build_index
 from elmokit.scoring.substitutes import Direction, Query, Substitute, expected_words
 from elmokit.scoring.surprisal import Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import get_tokenizer
 from elmokit.weights.describe import describe
 from elmokit.weights.listing import DEFAULT_MODEL
 from elmokit.weights.tf_hub import MIX
@@ -49,7 +48,7 @@ class ServedModel:
         self.elmo = elmo
         source = elmo.model.source
         self.name = config.name or (source.name if source is not None else DEFAULT_MODEL)
-        self.tokenize: Callable[[str], list[str]] = treebank_tokenizer() if config.tokenize else split_tokens
+        self.tokenize = get_tokenizer("treebank" if config.tokenize else "spaces")
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
         if self.mix is not None:
             stored = elmo.model.card[MIX]

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from elmokit.config import check_at_least, check_fraction, setting
 from elmokit.errors import TextError
-from elmokit.io.text_files import split_tokens
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import (
     CharsConfig,
@@ -34,7 +33,7 @@ from elmokit.tasks.nn.dropout import VariationalDropout
 from elmokit.tasks.nn.recurrent import init_glorot_orthogonal, run_packed
 from elmokit.tasks.readers.pairs import RawPair, parse_pair, read_pairs, tokens_of_parse
 from elmokit.tasks.task import Labels, Tokenize
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import get_tokenizer
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def _pair_tokenizer(config: NliConfig, for_parses: Tokenize | None = None) -> Ca
     """
     tokenize = for_parses
     if config.data.tokenize != "parse":
-        tokenize = treebank_tokenizer() if config.data.tokenize == "treebank" else split_tokens
+        tokenize = get_tokenizer(config.data.tokenize)
 
     def tokenized(pair: RawPair) -> SentencePair:
         if tokenize is not None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 from elmokit.errors import ConfigError, MissingExtraError, TextError
 from elmokit.io.segmentation import SegmentationCheck
+from elmokit.io.text_files import split_tokens
 
 ENGLISH = "en"
 # Punkt's own list is learned from text, in a file that NLTK downloads. These need no download.
@@ -22,6 +23,9 @@ _ABBREVIATIONS = (
 )
 Spans = Callable[[str], Iterable[tuple[int, int]]]
 """Maps a text to the character offsets ``(start, stop)`` of its tokens or sentences."""
+Tokenization = Literal["treebank", "spaces"]
+"""How a sentence is split: "treebank", as the English models were trained; or "spaces" for text that is tokenized
+already, with spaces between the tokens."""
 TextSplitter = Callable[[str], list[list[str]]]
 """Maps a line of raw text to its tokenized sentences."""
 
@@ -147,3 +151,15 @@ def treebank_tokenizer() -> Callable[[str], list[str]]:
     """
     spans = treebank_span_tokenizer()
     return lambda sentence: [sentence[start:stop] for start, stop in spans(sentence)]
+
+
+def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
+    """Return the function that splits a sentence into tokens.
+
+    Raises:
+        ConfigError: There is no tokenization of that name.
+        MissingExtraError: It is "treebank", and NLTK is not installed.
+    """
+    if tokenization not in get_args(Tokenization):
+        raise ConfigError(f"tokenization is {tokenization!r}. Choose 'treebank' or 'spaces'.")
+    return treebank_tokenizer() if tokenization == "treebank" else split_tokens

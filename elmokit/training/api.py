@@ -51,7 +51,7 @@ from elmokit.training.softmax_transfer import describe_transfer, softmax_words, 
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
+from elmokit.weights.open import as_model
 
 Texts = str | Path | Iterable[str | Path]
 """A text file, a directory or a glob pattern, or several of them."""
@@ -184,7 +184,7 @@ def distill(
         _check_new(run)
         layers = training_settings(recipe, preset, config, settings)
         layers.table["distillation"] = layers.table["distillation"] or {}
-        stored = teacher if isinstance(teacher, PretrainedBiLM) else open_model(teacher, options=options)
+        stored = as_model(teacher, options=options)
         words, size = vocabulary, max_words
         if stored.softmax is not None and not _given(words, size, layers.data.vocabulary, layers.data.max_words):
             words = softmax_words(stored)
@@ -262,7 +262,7 @@ def finetune(
         _check_texts(text_names, held_out_names)
         words, size = vocabulary, max_words
         check_vocabulary_choice(words, size)
-        stored = model if isinstance(model, PretrainedBiLM) else open_model(model, options=options)
+        stored = as_model(model, options=options)
         built, chosen = finetuning_settings(stored, recipe, keep_optimizer, config, settings)
         if built.distillation is not None:
             raise ConfigError(f"Fine-tuning has no teacher to learn from. {NEEDS_TEACHER}")

@@ -126,6 +126,18 @@ def open_model(
     return model if table is None else with_token_embeddings(model, table, listed)
 
 
+def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path | None = None) -> PretrainedBiLM:
+    """Return a model as it is, or open the one that a source names, for functions that accept either.
+
+    Args:
+        source, options: As in :func:`open_model`.
+
+    Raises:
+        ModelError, ConfigError, MissingExtraError: As in :func:`open_model`.
+    """
+    return source if isinstance(source, PretrainedBiLM) else open_model(source, options=options)
+
+
 def _exists(path: Path) -> bool:
     """Check for a file, a directory, or a checkpoint that is named without its ``.index``.
 
