@@ -382,7 +382,7 @@ def measure_training(bench: Bench, sentences: list[list[str]]) -> None:
         with contextlib.closing(WindowStream(texts, vocabulary, model.encode, n_rows, WINDOW_LENGTH)) as stream:
             window = next(stream)
         state = bilm.zero_state(n_rows)
-        step = min(seconds_per_step(config, losses, window, state) for _ in range(1 if bench.args.quick else 3))
+        step = min(seconds_per_step(config, losses, window, [state]) for _ in range(1 if bench.args.quick else 3))
         row: Row = {"softmax": f"{n_samples:,} samples" if n_samples else f"{len(vocabulary):,} words"}
         row |= {"ms per step": 1000 * step, "predictions/s": config.predictions_per_step / step}
         if bench.device.type == "cuda":
