@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from elmokit.nn.char_cnn import CharCNN, Highway
+from elmokit.nn.dropout import dropout
 from elmokit.nn.kernels import backends
 from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.kernels.packed_linear import PackedLinear
@@ -215,3 +216,32 @@ def test_tiles_are_used_only_where_bfloat16_is_requested(tiles: NativeLibrary, m
         assert backends.tile_library_for(tensor) is None
     with torch.autocast("cpu", torch.float16):
         assert backends.tile_library_for(tensor) is None
+
+
+@pytest.mark.usefixtures("tiles")
+def test_dropout_keeps_the_share_and_the_sum_it_should_and_repeats_with_the_seed() -> None:
+    inputs = torch.ones(300, 1001, requires_grad=True)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = dropout(inputs, 0.25, training=True)
+        results.append(outputs)
+    assert torch.equal(*results)
+    with torch.autocast("cpu", torch.bfloat16):
+        other = dropout(inputs, 0.25, training=True)
+        assert torch.equal(dropout(inputs, 0.25, training=False), inputs)
+    kept, kept_later = outputs > 0, other > 0
+    torch.testing.assert_close(outputs, kept * torch.tensor(4 / 3))
+    # Each is within five standard deviations: zeros are independent of the column, of their neighbors and of the seed.
+    for share, expected in (
+        (kept, 0.75),
+        (kept[:, 0], 0.75),
+        (kept[0], 0.75),
+        (kept[:, 1:] & kept[:, :-1], 0.75**2),
+        (kept[1:] & kept[:-1], 0.75**2),
+        (kept & kept_later, 0.75**2),
+    ):
+        assert abs(float(share.float().mean()) - expected) < 5 * (0.25 / share.numel()) ** 0.5
+    (gradient,) = torch.autograd.grad(outputs.sum(), inputs)
+    assert torch.equal(gradient, outputs)

@@ -37,10 +37,8 @@ def pooled_convolutions(
     layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
     widest = max(layer.kernel_size[0] for layer in layers)
     n_distinct = _distinct_columns(char_ids)
-    if (
-        _fits_tables(char_ids, char_embedding, layers)
-        and (tiles := tile_library_for(char_embedding.weight)) is not None
-    ):
+    tiles = tile_library_for(char_embedding.weight)
+    if tiles is not None and _fits_tables(char_ids, char_embedding, layers):
         return _convolve_by_table(tiles, char_ids, n_distinct, char_embedding, layers)
     library = _native_library_for(char_ids, char_embedding, layers)
     if library is not None and len(char_ids) and char_ids.shape[1] >= widest:

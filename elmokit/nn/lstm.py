@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.nn.dropout import Dropout
 from elmokit.nn.kernels.backends import Backend, requested_backend, select_backend
 from elmokit.nn.kernels.lstm_inference import (
     LayerKernel,
@@ -245,7 +246,7 @@ class LSTMStack(nn.Module):
             for _ in range(n_layers)
         )
         self.skip_connections = skip_connections
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of every layer."""

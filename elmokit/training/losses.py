@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from elmokit.bilm import BiLM, BiLMState, stack_states
+from elmokit.nn.dropout import dropout
 from elmokit.nn.sampled_softmax import draw_sample, sampled_softmax_loss
 from elmokit.nn.softmax import AdaptiveSoftmax, Softmax
 
@@ -60,7 +60,7 @@ class WindowLosses(nn.Module):
             outputs, new_state = self.bilm.run_direction(
                 direction, vectors[inputs[direction]], state.of_direction(direction)
             )
-            top = F.dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
+            top = dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
             losses.append(self._loss(top, targets[direction].flatten()))
             states.append(new_state)
         end = stack_states(states).detach()

@@ -126,9 +126,11 @@ static void forward_units(window_sizes s, const kept_memory *k, const forward_me
     const long rows = k->row_blocks * BLOCK, inner = k->inputs + k->outputs;
     for (long gate = 0; gate < GATES; gate++) {
         const char *weight = m->weight + (unit * GATES + gate) * 2 * inner * TILE_SIZE;
+        /* The weights of all units may not fit into the L2 cache: the next ones are fetched while these are used. */
         for (long block = 0; block < k->row_blocks; block++)
             add_block(0, m->step_inputs + block * 2 * inner * TILE_SIZE, inner * TILE_SIZE, weight, inner * TILE_SIZE, inner,
-                      sums + (gate * rows + block * BLOCK) * BLOCK, BLOCK);
+                      sums + (gate * rows + block * BLOCK) * BLOCK, BLOCK,
+                      weight + (2 * inner + block * inner / 2) * TILE_SIZE);
     }
     const long positions = k->row_blocks * s.n_steps, padded = k->units * BLOCK;
     for (int v = 0; v < 2; v++) {
@@ -269,7 +271,7 @@ void elmokit_window_forward(long n_threads, long n_rows, long n_steps, long inpu
             for (long part = n_parts * thread / n_here; part < n_parts * (thread + 1) / n_here; part++) {
                 const long block = part / k.row_blocks, row_block = part % k.row_blocks;
                 add_block(0, m.step_units + row_block * 2 * k.units * TILE_SIZE, k.units * TILE_SIZE,
-                          m.projection + block * 2 * k.units * TILE_SIZE, k.units * TILE_SIZE, k.units, sums, BLOCK);
+                          m.projection + block * 2 * k.units * TILE_SIZE, k.units * TILE_SIZE, k.units, sums, BLOCK, NULL);
                 const long n = at_most(projection_dim - block * BLOCK, BLOCK);
                 for (long r = 0; r < BLOCK; r++) {
                     const long row = row_block * BLOCK + r;
@@ -325,7 +327,7 @@ static void backward_units(window_sizes s, const kept_memory *k, const backward_
     for (long block = 0; block < k->row_blocks; block++)
         add_block(0, m->step_outputs + block * 2 * k->outputs * TILE_SIZE, k->outputs * TILE_SIZE,
                   k->backward_projection + unit * 2 * k->outputs * TILE_SIZE, k->outputs * TILE_SIZE, k->outputs,
-                  sums + block * BLOCK * BLOCK, BLOCK);
+                  sums + block * BLOCK * BLOCK, BLOCK, NULL);
     for (int v = 0; v < 2; v++) {
         vec bias[GATES];
         for (int gate = 0; gate < GATES; gate++) bias[gate] = load(m->bias + (unit * GATES + gate) * BLOCK + v * LANES);
@@ -450,7 +452,8 @@ void elmokit_window_backward(long n_threads, long n_rows, long n_steps, long inp
             for (long part = n_parts * thread / n_here; part < n_parts * (thread + 1) / n_here; part++) {
                 const long block = part / k.row_blocks, row_block = part % k.row_blocks;
                 add_block(0, m.step_gates + row_block * 2 * n_gates * TILE_SIZE, n_gates * TILE_SIZE,
-                          k.backward_weight + block * 2 * n_gates * TILE_SIZE, n_gates * TILE_SIZE, n_gates, sums, BLOCK);
+                          k.backward_weight + block * 2 * n_gates * TILE_SIZE, n_gates * TILE_SIZE, n_gates, sums, BLOCK,
+                          k.backward_weight + (2 * (block + 1) * n_gates + row_block * n_gates / 2) * TILE_SIZE);
                 const long output = (block - k.inputs) * BLOCK, n = at_most(input_dim - block * BLOCK, BLOCK);
                 for (long r = 0; r < BLOCK; r++) {
                     const long row = row_block * BLOCK + r;

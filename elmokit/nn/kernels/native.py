@@ -11,6 +11,7 @@ product reads them from the first number to the last. ``packed_product.h`` expla
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -48,7 +49,8 @@ _SIGNATURES = {
     "linear_forward": "llll" + "ppppp",
     "linear_backward": "llll" + "pppp" + "lppp",
     "highway_forward": "llpppp",
-    "highway_backward": "llppppp",
+    "highway_backward": "ll" + "pppp" + "ppp",
+    "dropout": "lllfpp",
     "softmax_loss": "llll" + "pppppp" + "ppppp",
     "table_convolve": "llplplplpll" + "pp",
     "table_convolve_backward": "llplllll" + "ppp",
@@ -110,6 +112,7 @@ class NativeLibrary:
         self._softmax_bytes.argtypes, self._softmax_bytes.restype = [ctypes.c_long] * 4, ctypes.c_long
         self._log_sum_exp_bytes = library.elmokit_log_sum_exp_bytes
         self._log_sum_exp_bytes.argtypes, self._log_sum_exp_bytes.restype = [ctypes.c_long] * 4, ctypes.c_long
+        self._memory = threading.local()
         self._large_pages = functions["large_pages"]
         self._product = functions["product"]
         self._inference_step = functions["inference_step"]
@@ -123,6 +126,7 @@ class NativeLibrary:
         self._linear_backward = functions["linear_backward"]
         self._highway_forward = functions["highway_forward"]
         self._highway_backward = functions["highway_backward"]
+        self._dropout = functions["dropout"]
         self._softmax_loss = functions["softmax_loss"]
         self._table_convolve = functions["table_convolve"]
         self._table_convolve_backward = functions["table_convolve_backward"]
@@ -138,6 +142,13 @@ class NativeLibrary:
         # Before the first write: the system chooses the page size when a page is first touched.
         self._large_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size())
         return tensor
+
+    def _scratch(self, n_bytes: int) -> Tensor:
+        """Return memory for the time of one call. A thread keeps it: new pages cost as much as filling them twice."""
+        memory: Tensor | None = getattr(self._memory, "scratch", None)
+        if memory is None or len(memory) < n_bytes + ALIGNMENT:
+            memory = self._memory.scratch = self.empty(torch.uint8, n_bytes + ALIGNMENT)
+        return memory
 
     def panels(self, weight: Tensor) -> Tensor:
         """Pack a weight matrix ``(outputs, inputs)`` into ``(panels, inputs, wide)``, zero beyond the last output."""
@@ -380,7 +391,8 @@ class NativeLibrary:
             The outputs ``(rows, steps, projection_dim)``, the cell after the window, and what the backward pass needs.
         """
         sizes = (*inputs.shape, *reversed(projection.shape))
-        kept, memory, _ = self._window_memory(sizes)
+        kept_bytes, forward_bytes, _ = self._window_bytes_of(sizes)
+        kept, memory = self.empty(torch.uint8, kept_bytes + ALIGNMENT), self._scratch(forward_bytes)
         outputs, cell = inputs.new_empty(*inputs.shape[:2], len(projection)), cell.clone()
         self._window_forward(
             *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
@@ -416,7 +428,7 @@ class NativeLibrary:
             The gradients of inputs, weight, bias and projection.
         """
         sizes = (*inputs.shape, hidden_dim, outputs.shape[2])
-        _, _, memory = self._window_memory(sizes)
+        memory = self._scratch(self._window_bytes_of(sizes)[2])
         gradients = (
             torch.empty_like(inputs),
             inputs.new_empty(GATES * hidden_dim, inputs.shape[2] + outputs.shape[2]),
@@ -430,11 +442,11 @@ class NativeLibrary:
         )
         return gradients
 
-    def _window_memory(self, sizes: Sequence[int]) -> list[Tensor]:
-        """Return memory for what a window keeps, for its forward pass and for its backward pass, in this order."""
+    def _window_bytes_of(self, sizes: Sequence[int]) -> list[int]:
+        """Return the bytes of what a window keeps, of its forward pass and of its backward pass."""
         n_bytes = torch.zeros(3, dtype=torch.int64)
         self._window_bytes(torch.get_num_threads(), *sizes, n_bytes.data_ptr())
-        return [torch.empty(size + ALIGNMENT, dtype=torch.uint8) for size in n_bytes.tolist()]
+        return [int(size) for size in n_bytes]
 
     def linear_forward(self, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``has_tiles``.
@@ -448,7 +460,7 @@ class NativeLibrary:
             ``(rows, n_outputs)``
         """
         sizes = (*inputs.shape, len(weight))
-        memory, outputs = self._linear_memory(*sizes), inputs.new_empty(len(inputs), len(weight))
+        memory, outputs = self._scratch(self._linear_bytes(*sizes)), inputs.new_empty(len(inputs), len(weight))
         self._linear_forward(
             *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
             *(_aligned(memory), outputs.data_ptr()),
@@ -471,7 +483,7 @@ class NativeLibrary:
             The gradients of weight and bias.
         """
         sizes = (*inputs.shape, len(weight))
-        memory, weight_gradient = self._linear_memory(*sizes), torch.empty_like(weight)
+        memory, weight_gradient = self._scratch(self._linear_bytes(*sizes)), torch.empty_like(weight)
         bias_gradient = weight.new_empty(len(weight))
         self._linear_backward(
             *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), upstream.data_ptr()),
@@ -479,9 +491,6 @@ class NativeLibrary:
             *(weight_gradient.data_ptr(), bias_gradient.data_ptr()),
         )
         return weight_gradient, bias_gradient
-
-    def _linear_memory(self, n_rows: int, n_inputs: int, n_outputs: int) -> Tensor:
-        return torch.empty(self._linear_bytes(n_rows, n_inputs, n_outputs) + ALIGNMENT, dtype=torch.uint8)
 
     def highway_forward(self, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
         """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``.
@@ -495,18 +504,33 @@ class NativeLibrary:
         )
         return outputs
 
-    def highway_backward(self, upstream: Tensor, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
-        """Replace ``transformed`` and ``gate``, as ``highway_forward`` left them, by the gradients of both sums.
+    def highway_backward(
+        self, upstream: Tensor, inputs: Tensor, transformed: Tensor, gate: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the gradient of ``highway_forward``.
+
+        Args:
+            upstream: The gradient of the outputs.
+            inputs: As in ``highway_forward``.
+            transformed: The same.
+            gate: As ``highway_forward`` left it.
 
         Returns:
-            The gradient of the inputs, but for what passes through the sums.
+            The gradients of ``transformed``, of the sums of the gate, and of the inputs, but for what passes through the
+            other two.
         """
-        input_gradient = torch.empty_like(inputs)
+        gradients = torch.empty_like(inputs), torch.empty_like(inputs), torch.empty_like(inputs)
         self._highway_backward(
             *(torch.get_num_threads(), inputs.numel(), upstream.data_ptr(), inputs.data_ptr()),
-            *(transformed.data_ptr(), gate.data_ptr(), input_gradient.data_ptr()),
+            *(transformed.data_ptr(), gate.data_ptr(), *(gradient.data_ptr() for gradient in gradients)),
         )
-        return input_gradient
+        return gradients
+
+    def dropout(self, inputs: Tensor, probability: float, seed: int) -> Tensor:
+        """Return the inputs, divided by ``1 - probability``, with zeros where the seed chooses them: also the gradient."""
+        outputs = torch.empty_like(inputs)
+        self._dropout(torch.get_num_threads(), inputs.numel(), seed, probability, inputs.data_ptr(), outputs.data_ptr())
+        return outputs
 
     def softmax_loss(
         self, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
@@ -524,7 +548,7 @@ class NativeLibrary:
             The cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores.
         """
         sizes = (*hidden.shape, len(weight))
-        memory = torch.empty(self._softmax_bytes(torch.get_num_threads(), *sizes) + ALIGNMENT, dtype=torch.uint8)
+        memory = self._scratch(self._softmax_bytes(torch.get_num_threads(), *sizes))
         losses = torch.empty_like(own_scores)
         gradients = tuple(torch.empty_like(tensor) for tensor in (hidden, weight, offsets, own_scores))
         self._softmax_loss(

@@ -89,7 +89,7 @@ static void softmax_rows(const softmax_memory *m, long block, long chunk_first, 
     const long words = blocks(n_words), dims = blocks(dim), width = words * BLOCK;
     for (long word = 0; word < words; word++)
         add_block(0, m->hidden + block * 2 * dims * TILE_SIZE, dims * TILE_SIZE, m->weight + word * 2 * dims * TILE_SIZE,
-                  dims * TILE_SIZE, dims, scores + word * BLOCK, width);
+                  dims * TILE_SIZE, dims, scores + word * BLOCK, width, NULL);
     for (long r = 0; r < BLOCK; r++) {
         const long row = block * BLOCK + r;
         if (row < n_rows) {
@@ -121,7 +121,7 @@ static void softmax_rows(const softmax_memory *m, long block, long chunk_first, 
         }
     for (long part = 0; part < dims; part++) {
         add_block(0, of_rows, words * TILE_SIZE, m->weight_by_dim + part * 2 * words * TILE_SIZE, words * TILE_SIZE, words,
-                  scores, BLOCK);
+                  scores, BLOCK, NULL);
         for (long row = block * BLOCK; row < at_most(n_rows, (block + 1) * BLOCK); row++)
             memcpy(hidden_gradient + row * dim + part * BLOCK, scores + row % BLOCK * BLOCK,
                    at_most(dim - part * BLOCK, BLOCK) * sizeof(float));

@@ -19,7 +19,7 @@ static void multiply_factors(int adds, const char *left, long n_left, const char
         for (long r = n_blocks * thread / n_threads; r < n_blocks * (thread + 1) / n_threads; r++)
             for (long l = first; l < at_most(first + at_once, blocks(n_left)); l++) {
                 add_block(0, left + 2 * l * n_tiles * TILE_SIZE, n_tiles * TILE_SIZE, right + 2 * r * n_tiles * TILE_SIZE,
-                          n_tiles * TILE_SIZE, n_tiles, sums, BLOCK);
+                          n_tiles * TILE_SIZE, n_tiles, sums, BLOCK, NULL);
                 const long n = n_right - r * BLOCK;
                 for (long row = l * BLOCK; row < at_most(n_left, (l + 1) * BLOCK); row++)
                     for (long v = 0; v < 2 && v * LANES < n; v++) {
@@ -87,12 +87,14 @@ void elmokit_linear_backward(long n_threads, long n_rows, long n_inputs, long n_
         }
         round_factor(LEFT, 0, upstream, n_outputs, n_outputs, n_rows, thread, n_here, by_output);
         round_factor(RIGHT, 0, inputs, n_inputs, n_inputs, n_rows, thread, n_here, pairs);
-        for (long first = blocks(n_outputs) * thread / n_here * BLOCK;
-             first < at_most(n_outputs, blocks(n_outputs) * (thread + 1) / n_here * BLOCK); first += LANES) {
-            vec sum = {0};
-            for (long row = 0; row < n_rows; row++) sum += load_some(upstream + row * n_outputs + first, n_outputs - first);
-            store_some(bias_gradient + first, sum, n_outputs - first);
-        }
+        const long first = blocks(n_outputs) * thread / n_here * BLOCK;
+        const long last = at_most(n_outputs, blocks(n_outputs) * (thread + 1) / n_here * BLOCK);
+        for (long at = first; at < last; at++) bias_gradient[at] = 0;
+        for (long row = 0; row < n_rows; row++)
+            for (long at = first; at < last; at += LANES)
+                store_some(bias_gradient + at,
+                           load_some(bias_gradient + at, last - at) + load_some(upstream + row * n_outputs + at, last - at),
+                           last - at);
 #pragma omp barrier
         use_whole_tiles();
         if (input_gradient && adds)
@@ -125,10 +127,10 @@ void elmokit_highway_forward(long n_threads, long n, const float *inputs, const 
 #endif
 }
 
-/* Replace `transformed` and `gate` by the gradients of the sums, and write that part of the inputs' gradient that does not
-   pass through them. */
-void elmokit_highway_backward(long n_threads, long n, const float *upstream, const float *inputs, float *transformed,
-                              float *gate, float *input_gradient) {
+/* Compute the gradients of the two sums, and that part of the inputs' gradient that does not pass through them. */
+void elmokit_highway_backward(long n_threads, long n, const float *upstream, const float *inputs, const float *transformed,
+                              const float *gate, float *transformed_gradient, float *gate_gradient,
+                              float *input_gradient) {
 #if HAS_TILES
     const vec zero = {0};
 #pragma omp parallel for num_threads(n_threads) if (n_threads > 1)
@@ -136,11 +138,33 @@ void elmokit_highway_backward(long n_threads, long n, const float *upstream, con
         const vec open = load_some(gate + at, n - at), sum = load_some(transformed + at, n - at);
         const vec before = load_some(inputs + at, n - at), gradient = load_some(upstream + at, n - at);
         const vec through = gradient * open;
-        store_some(transformed + at, choose(sum > zero, through, zero), n - at);
-        store_some(gate + at, through * (1.0f - open) * (choose(sum < zero, zero, sum) - before), n - at);
+        store_some(transformed_gradient + at, choose(sum > zero, through, zero), n - at);
+        store_some(gate_gradient + at, through * (1.0f - open) * (choose(sum < zero, zero, sum) - before), n - at);
         store_some(input_gradient + at, gradient - through, n - at);
     }
 #else
-    (void)n_threads, (void)n, (void)upstream, (void)inputs, (void)transformed, (void)gate, (void)input_gradient;
+    (void)n_threads, (void)n, (void)upstream, (void)inputs, (void)transformed, (void)gate, (void)transformed_gradient;
+    (void)gate_gradient, (void)input_gradient;
 #endif
+}
+
+/* outputs[i] = inputs[i] / (1 - p) with probability 1 - p, else 0. The choice depends on `seed` and i alone, so that the
+   gradient makes the same one. PyTorch's draws take longer than the products of a small layer. */
+void elmokit_dropout(long n_threads, long n, long seed, float probability, const float *inputs, float *outputs) {
+    typedef unsigned int bits __attribute__((vector_size(4 * LANES), aligned(4)));
+    const float factor = 1.0f / (1.0f - probability);
+    const unsigned threshold = (unsigned)(probability * 16777216.0f);
+    bits lanes;
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] = (unsigned)lane;
+#pragma omp parallel for num_threads(n_threads) if (n_threads > 1)
+    for (long at = 0; at < n; at += LANES) {
+        /* The mixing function of MurmurHash3, on a counter, twice: consecutive counters get unrelated bits. */
+        bits hash = lanes + (unsigned)at + (unsigned)seed;
+        for (int round = 0; round < 2; round++) {
+            hash ^= hash >> 16, hash *= 0x85ebca6bu, hash ^= hash >> 13, hash *= 0xc2b2ae35u, hash ^= hash >> 16;
+            hash += (unsigned)(seed >> 32);
+        }
+        const ivec is_kept = (ivec)((hash >> 8) >= threshold - (bits){0});
+        store_some(outputs + at, choose(is_kept, load_some(inputs + at, n - at) * factor, (vec){0}), n - at);
+    }
 }

@@ -69,11 +69,11 @@ class _Highway(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         inputs, transform, gate, transformed, opened = ctx.saved_tensors
-        # Copies, because the C function replaces them, and the backward pass may run twice (`retain_graph`).
-        transformed, opened = transformed.clone(), opened.clone()
-        gradient = ctx.library.highway_backward(upstream[0].contiguous(), inputs, transformed, opened)
-        of_transform = ctx.library.linear_backward(inputs, transform, transformed, gradient, adds=True)
-        of_gate = ctx.library.linear_backward(inputs, gate, opened, gradient, adds=True)
+        of_sum, of_gate_sum, gradient = ctx.library.highway_backward(
+            upstream[0].contiguous(), inputs, transformed, opened
+        )
+        of_transform = ctx.library.linear_backward(inputs, transform, of_sum, gradient, adds=True)
+        of_gate = ctx.library.linear_backward(inputs, gate, of_gate_sum, gradient, adds=True)
         return None, gradient, *of_transform, *of_gate
 
 
@@ -99,3 +99,23 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         # The loss is a scalar, so the chain rule is one multiplication.
         return None, *(gradient * upstream[0] for gradient in ctx.saved_tensors), None
+
+
+def tile_dropout(library: NativeLibrary, inputs: Tensor, probability: float) -> Tensor:
+    """Return ``F.dropout(inputs, probability)``, with a seed from PyTorch's default generator."""
+    seed = int(torch.randint(2**63 - 1, ()))
+    outputs: Tensor = _Dropout.apply(library, inputs, probability, seed)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
+        ctx.library, ctx.probability, ctx.seed = library, probability, seed
+        return library.dropout(inputs.contiguous(), probability, seed)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        # The same choice again, instead of a mask in memory.
+        return None, ctx.library.dropout(upstream[0].contiguous(), ctx.probability, ctx.seed), None, None
