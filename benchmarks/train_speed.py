@@ -12,6 +12,9 @@ The fraction of the ceiling is the time of the step's matrix products alone, as 
 divided by the time of the whole step. The script also measures the data pipeline (WindowStream) alone. It prints
 Markdown tables.
 
+With --precisions, only the step of elmokit is measured, in float32 and in bfloat16, with the sampled softmax. SIZES may
+then contain sizes of cell and projection, such as 1024/192, with the char CNN of `small`.
+
 On a busy machine, use --clock cpu --threads 1 to measure the CPU time of the process. CPU time includes the thread that
 reads ahead, so the speed of the data pipeline is then underestimated.
 """
@@ -40,6 +43,7 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
+from elmokit.training.precision import step_autocast
 from elmokit.weights.model import PretrainedBiLM
 
 INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
@@ -123,7 +127,8 @@ def elmokit_step(config: TrainingConfig, n_words: int) -> Step:
     def step(window: Window) -> None:
         nonlocal state
         tensors = [torch.from_numpy(array) for array in (window.tokens, window.inputs, window.targets)]
-        loss, hidden, cell = losses(*tensors, *state)
+        with step_autocast(config, state.hidden.device):
+            loss, hidden, cell = losses(*tensors, *state)
         loss.mean().backward()
         state = BiLMState(hidden, cell)
         nn.utils.clip_grad_norm_(losses.parameters(), config.max_grad_norm)
@@ -131,6 +136,27 @@ def elmokit_step(config: TrainingConfig, n_words: int) -> Step:
         optimizer.zero_grad()
 
     return step
+
+
+def compare_precisions(
+    config: TrainingConfig, windows: list[Window], n_words: int, limits: tuple[int, float], clock: Clock
+) -> str:
+    """Return the cells of a table: tokens/s of a step in float32 and in bfloat16, and their ratio."""
+    steps = {
+        name: elmokit_step(dataclasses.replace(config, precision=name), n_words) for name in ("float32", "bfloat16")
+    }
+    seconds = alternating_seconds(steps, windows, *limits, clock)
+    tokens = config.batch_size * config.window_length
+    exact, rounded = tokens / seconds["float32"], tokens / seconds["bfloat16"]
+    return f"{exact:,.0f} | {rounded:,.0f} | {rounded / exact:.2f}"
+
+
+def model_of(size: str) -> BiLMConfig:
+    """Return the model of a preset, or of `CELL/PROJECTION`, without dropout."""
+    if "/" not in size:
+        return dataclasses.replace(PRESETS[size], dropout=0.0)
+    hidden_dim, projection_dim = (int(part) for part in size.split("/"))
+    return dataclasses.replace(PRESETS["small"], hidden_dim=hidden_dim, projection_dim=projection_dim, dropout=0.0)
 
 
 def plain_step(config: TrainingConfig, n_words: int) -> Step:
@@ -221,6 +247,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240, help="approximate time limit per size  [default: 240]")
     parser.add_argument("--threads", type=int, help="CPU threads  [default: PyTorch's choice]")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="time to measure  [default: wall]")
+    parser.add_argument("--batch-size", type=int, default=48, help="rows of a window  [default: 48]")
+    parser.add_argument("--samples", type=int, default=N_SAMPLES, help=f"words of the sample  [default: {N_SAMPLES}]")
+    parser.add_argument("--precisions", action="store_true", help="compare float32 with bfloat16 only")
     arguments = parser.parse_args()
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
@@ -233,6 +262,16 @@ def main() -> None:
         f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.clock} clock"
     )
     print(f"vocabulary {n_words:,}\n")
+    if arguments.precisions:
+        print("| size | tokens/s, float32 | tokens/s, bfloat16 | ratio |\n|---|---|---|---|", flush=True)
+        for size in arguments.sizes.split(","):
+            config = TrainingConfig(model_of(size), batch_size=arguments.batch_size, n_samples=arguments.samples)
+            model = PretrainedBiLM(BiLM(config.model), "elmokit", vocabulary=vocabulary)
+            with contextlib.closing(stream_of(config, texts, model)) as stream:
+                windows = list(islice(stream, arguments.rounds + N_WARMUP_STEPS))
+            limits = arguments.rounds, arguments.seconds
+            print(f"| {size} | {compare_precisions(config, windows, n_words, limits, clock)} |", flush=True)
+        return
     print(
         "| size | softmax | tokens/s, elmokit | tokens/s, plain PyTorch | ratio | matrix products alone "
         "| fraction of the ceiling |"
@@ -240,8 +279,8 @@ def main() -> None:
     print("|---" * 7 + "|", flush=True)
     best_speed = 0.0
     for size in arguments.sizes.split(","):
-        full = TrainingConfig(model=dataclasses.replace(PRESETS[size], dropout=0.0))
-        sampled = dataclasses.replace(full, n_samples=N_SAMPLES)
+        full = TrainingConfig(model=model_of(size), batch_size=arguments.batch_size)
+        sampled = dataclasses.replace(full, n_samples=arguments.samples)
         model = PretrainedBiLM(BiLM(full.model), "elmokit", vocabulary=vocabulary)
         with contextlib.closing(stream_of(full, texts, model)) as stream:
             windows = list(islice(stream, arguments.rounds + N_WARMUP_STEPS))

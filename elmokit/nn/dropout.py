@@ -13,8 +13,8 @@ from elmokit.nn.kernels.tile_products import tile_dropout
 def dropout(inputs: Tensor, probability: float, training: bool) -> Tensor:
     """Return ``F.dropout(inputs, probability, training)``.
 
-    In bfloat16 with tiles, where a step has become so fast that PyTorch's draws took a twentieth of it, a compiled function
-    chooses the zeros, from a seed that PyTorch's generator draws.
+    In bfloat16 with tiles, a compiled function chooses the zeros, from a seed that PyTorch's generator draws: the other
+    parts of a step have become so fast that PyTorch's draws took a twentieth of it.
     """
     if training and 0 < probability < 1 and torch.is_grad_enabled():
         library = tile_library_for(inputs)

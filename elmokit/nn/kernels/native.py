@@ -516,8 +516,8 @@ class NativeLibrary:
             gate: As ``highway_forward`` left it.
 
         Returns:
-            The gradients of ``transformed``, of the sums of the gate, and of the inputs, but for what passes through the
-            other two.
+            The gradients of ``transformed``, of the sums of the gate, and of the inputs, without what passes through
+            the other two.
         """
         gradients = torch.empty_like(inputs), torch.empty_like(inputs), torch.empty_like(inputs)
         self._highway_backward(
@@ -527,7 +527,10 @@ class NativeLibrary:
         return gradients
 
     def dropout(self, inputs: Tensor, probability: float, seed: int) -> Tensor:
-        """Return the inputs, divided by ``1 - probability``, with zeros where the seed chooses them: also the gradient."""
+        """Return the inputs, divided by ``1 - probability``, with zeros where the seed chooses them.
+
+        The gradient is the same function of that of the outputs.
+        """
         outputs = torch.empty_like(inputs)
         self._dropout(torch.get_num_threads(), inputs.numel(), seed, probability, inputs.data_ptr(), outputs.data_ptr())
         return outputs
