@@ -377,7 +377,7 @@ def test_help_and_import_do_not_wait_for_torch(folder: Path) -> None:
     code = "import sys; sys.argv = ['elmokit', '--help']\ntry:\n    from elmokit.cli.main import main; main()\n"
     code += "finally:\n    print(sorted({'torch', 'numpy', 'h5py'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Commands:" in ran.stdout
+    assert "Training:" in ran.stdout
     assert ran.stdout.splitlines()[-1] == "[]"
 
 

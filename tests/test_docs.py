@@ -103,17 +103,16 @@ def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.Mon
     for code in blocks(page, "toml"):
         if name := NAMED.match(code):
             Path(name[1]).write_text(code, encoding="utf-8")
-    for code in blocks(page, "sh"):
-        for line in code.splitlines():
+    names: dict[str, object] = {}
+    for language, code in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "python" and not EXTRA.match(code):
+            exec(compile(code, page.name, "exec"), names)
+        for line in code.splitlines() if language == "sh" else ():
             if line.startswith("elmokit "):
                 monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
                 with pytest.raises(SystemExit) as exit_:
                     main()
                 assert not exit_.value.code, line
-    names: dict[str, object] = {}
-    for code in blocks(page, "python"):
-        if not EXTRA.match(code):
-            exec(compile(code, page.name, "exec"), names)
 
 
 @pytest.mark.filterwarnings("default")

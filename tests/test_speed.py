@@ -96,14 +96,14 @@ def test_the_command_prints_one_screen_or_json(
     monkeypatch.setattr(speed, "MEASURE_SECONDS", 0.001)
     save_model(random_model(), tmp_path / "model")
     shell = command_runner(monkeypatch, capsys, "bench")
-    ran = shell(str(tmp_path / "model"))
+    ran = shell("--model", str(tmp_path / "model"))
     assert ran.code == 0
     lines = ran.out.splitlines()
     assert 20 <= len(lines) <= 40
     assert max(map(len, lines[1:])) <= 100
     assert lines[0].startswith("model")
     assert sum(line.startswith("int8") for line in lines) >= 4
-    ran = shell(str(tmp_path / "model"), "--json", "--threads", str(torch.get_num_threads()))
+    ran = shell("--model", str(tmp_path / "model"), "--json", "--threads", str(torch.get_num_threads()))
     facts = json.loads(ran.out)
     assert facts["model"] == str(tmp_path / "model")
     assert {"machine", "operations_per_second", "bytes_per_second", "speeds"} < set(facts)
@@ -114,7 +114,7 @@ def test_the_command_prints_one_screen_or_json(
 def test_a_missing_model_is_an_error_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ran = command_runner(monkeypatch, capsys, "bench")("missing-model")
+    ran = command_runner(monkeypatch, capsys, "bench")("--model", "missing-model")
     assert ran.code == 2
     assert ran.err.startswith("elmokit: ")
     assert ran.err.count("\n") == 1

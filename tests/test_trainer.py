@@ -250,9 +250,11 @@ def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_bfloat16_learns_as_float32_does(tmp_path: Path) -> None:
+    sizes = dataclasses.replace(PRESETS["tiny"], dropout=0.0)
     found = []
     for precision in ("float32", "bfloat16"):
-        config = dataclasses.replace(CONFIG, tokens=60 * 20, eval_every=60, precision=precision)
+        # Dropout draws other numbers in each precision.
+        config = dataclasses.replace(CONFIG, tokens=60 * 20, eval_every=60, precision=precision, model=sizes)
         found.append(run_training(tmp_path / precision, config).mean_nats)
     assert found[1] == pytest.approx(found[0], rel=0.02)
 

@@ -137,7 +137,7 @@ def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus
     assert set(result.before_and_after) == {"held-out", "old text"}
     for values in result.before_and_after.values():
         assert all(after < before for before, after in zip(values["before"], values["after"], strict=True))
-    assert "old text  perplexity before" in str(result)
+    assert "Old text, sentence by sentence: " in str(result)
     again = finetune("run", corpus, held_out=corpus, out="again", report=lambda _: None, **settings)
     assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
 

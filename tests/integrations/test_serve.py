@@ -231,7 +231,7 @@ def test_a_port_that_is_taken_is_reported_in_one_line(model: Path, shell: Shell)
         (["--token-file", "short"], "must have at least 16 printable ASCII characters"),
         (["--host", "256.0.0.1"], "Cannot listen on 256.0.0.1"),
         (["--index", "missing"], "missing"),
-        (["nothing"], "No model found for 'nothing'"),
+        (["--model", "nothing"], "No model found for 'nothing'"),
     ],
 )
 def test_a_wrong_setting_is_reported_in_one_line(shell: Shell, options: list[str], message: str) -> None:
