@@ -322,8 +322,8 @@ def test_text_in_utf_16_is_recognized(tmp_path: Path, text: str, codec: str, mar
 
 def test_a_byte_0_in_a_text_is_not_an_encoding(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    path.write_bytes(b"a damaged \0 line\n")
-    assert list(read_sentences(path)) == [["a", "damaged", "\0", "line"]]
+    path.write_bytes(b"\0\na damaged \0 line\n")
+    assert list(read_sentences(path)) == [["\0"], ["a", "damaged", "\0", "line"]]
 
 
 def test_a_western_encoding_is_named_by_its_bytes(tmp_path: Path) -> None:

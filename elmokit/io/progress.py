@@ -132,9 +132,15 @@ def format_duration(seconds: float) -> str:
     return f"{days} day{'s' if days > 1 else ''}{f' {hours} h' if hours else ''}"
 
 
+def _in_notebook() -> bool:
+    """Return whether a notebook's kernel runs this process; programs that only start kernels import ipykernel too."""
+    kernel = sys.modules.get("ipykernel.kernelapp")
+    return kernel is not None and kernel.IPKernelApp.initialized()
+
+
 def _bar_class() -> Any:
     """Return tqdm's class for the place we are in, or None where a bar would be a mess of lines (a file, a pipe)."""
-    if "ipykernel" in sys.modules:
+    if _in_notebook():
         from tqdm.auto import tqdm  # widgets; without ipywidgets the plain bar
 
         return tqdm

@@ -262,7 +262,7 @@ def _wide_encoding(data: bytes, is_start: bool = True) -> str | None:
     even, odd = data[::2].count(0), data[1::2].count(0)
     if min(even, odd) * 3 > len(data):
         return "UTF-32"
-    if max(even, odd) * 4 <= len(data):  # a stray byte 0 is not an encoding
+    if max(even, odd) * 4 <= len(data) or not data.strip(b"\0\r\n"):  # a stray byte 0 is not an encoding
         return None
     if odd >= even:
         return "UTF-16LE"
