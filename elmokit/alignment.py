@@ -24,7 +24,7 @@ from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
-from elmokit.io.text_files import find_text_files, read_lines, read_sentences
+from elmokit.io.text_files import TextPaths, find_text_files, read_lines, read_sentences
 from elmokit.nn.alignment import LayerAlignment
 from elmokit.nn.devices import parse_device
 from elmokit.text.columns import split_columns
@@ -33,7 +33,6 @@ from elmokit.weights.open import open_model
 
 Pair = tuple[str, str]
 """A word and its translation."""
-Texts = str | Path | Iterable[str | Path]
 N_NEIGHBORS = 10
 """Neighbors whose mean similarity CSLS subtracts, as in Conneau et al. (2018)."""
 ROWS_AT_ONCE = 1024
@@ -125,8 +124,8 @@ class AlignmentResult:
 def align(
     source: str | Path | PretrainedBiLM | None,
     target: str | Path | PretrainedBiLM | None,
-    source_texts: Texts,
-    target_texts: Texts,
+    source_texts: TextPaths,
+    target_texts: TextPaths,
     dictionary: str | Path | Sequence[Pair],
     *,
     centered: bool = False,
@@ -173,9 +172,7 @@ def align(
     check_fraction("test_ratio", test_ratio)
     where = None if device is None else parse_device(device)
     pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else list(dict.fromkeys(dictionary))
-    files = [
-        find_text_files([texts] if isinstance(texts, str | Path) else texts) for texts in (source_texts, target_texts)
-    ]
+    files = [find_text_files(texts) for texts in (source_texts, target_texts)]
     models = [one if isinstance(one, PretrainedBiLM) else open_model(one) for one in (source, target)]
     models[0] = dataclasses.replace(models[0], alignment=None)
     _check_sizes(*models)

@@ -34,7 +34,7 @@ class _Dataset:
         seed: int,
     ) -> None:
         vocab.require("of the dataset", BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
-        self.files = find_text_files([filepattern], reread=True)
+        self.files = find_text_files(filepattern, reread=True)
         """The files that the pattern matches, sorted."""
         self.read_backward = tuple(read_backward)
         self.is_test = test

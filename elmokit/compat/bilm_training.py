@@ -22,7 +22,7 @@ from elmokit.bilm import BiLM
 from elmokit.compat.bilm_data import UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.io.text_files import read_sentences
+from elmokit.io.text_files import TextPaths, read_sentences
 from elmokit.scoring.language_model import LanguageModel
 from elmokit.text.vocabulary import read_words
 from elmokit.training import api
@@ -89,7 +89,7 @@ def train(
     tf_log_dir: str | Path | None = None,
     restart_ckpt_file: str | Path | None = None,
     *,
-    held_out: api.Texts = (),
+    held_out: TextPaths = (),
     device: str | torch.device = "auto",
     report: TrainingCallback | None = None,
 ) -> TrainingResult:

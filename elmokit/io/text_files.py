@@ -18,6 +18,8 @@ from typing import IO, Any, cast
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
 from elmokit.io.segmentation import SegmentationCheck
 
+TextPaths = str | Path | Iterable[str | Path]
+"""A text file, a directory or a glob pattern, or several of them."""
 STDIN = "-"
 TEXT_SUFFIXES = tuple(f".txt{packed}" for packed in ("", ".gz", ".xz", ".zst"))
 """The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
@@ -62,13 +64,18 @@ def check_input_file(source: str | Path, output: str | Path) -> None:
         raise OutputError(f"{output} is both the input and the output, so the text would be lost. Choose another name.")
 
 
-def find_text_files(names: Iterable[str | Path], reread: bool = False, pattern: str | None = None) -> list[Path]:
+def path_list(paths: TextPaths) -> list[str | Path]:
+    """Return one path or several as a list."""
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None = None) -> list[Path]:
     """Find the text files given by paths, directories and glob patterns, each once.
 
     Args:
-        names: Files; directories, which are searched at any depth for files named ``*.txt``, ``*.txt.gz``,
-            ``*.txt.xz`` and ``*.txt.zst``, except hidden ones; glob patterns (``**`` matches any depth); ``-`` for
-            standard input. The files of a directory or pattern are sorted.
+        names: One path or several: files; directories, which are searched at any depth for files named ``*.txt``,
+            ``*.txt.gz``, ``*.txt.xz`` and ``*.txt.zst``, except hidden ones; glob patterns (``**`` matches any depth);
+            ``-`` for standard input. The files of a directory or pattern are sorted.
         reread: Whether the text is read more than once, which standard input and pipes do not allow.
         pattern: The names of the files to take from a directory, instead of ``*.txt`` and its compressed forms.
 
@@ -77,7 +84,7 @@ def find_text_files(names: Iterable[str | Path], reread: bool = False, pattern: 
             only once.
     """
     found: dict[Path, Path] = {}
-    for name in names:
+    for name in path_list(names):
         for path in _files_of(name, pattern):
             if reread and not path.is_file():
                 what = "Standard input" if str(path) == STDIN else f"{path} is a pipe, which"

@@ -13,7 +13,7 @@ import torch
 from elmokit.bilm import BiLMState
 from elmokit.errors import TextError
 from elmokit.io.progress import ProgressCallback
-from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.io.text_files import TextPaths, find_text_files, read_sentences
 from elmokit.nn.devices import parse_device
 from elmokit.nn.kernels.backends import check_precision
 from elmokit.nn.kernels.native import Precision
@@ -35,7 +35,7 @@ from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 
 Sentence = Sequence[str]
-Texts = str | Path | Iterable[str | Path] | Iterable[Sentence]
+Texts = TextPaths | Iterable[Sentence]
 """Files of tokenized sentences, or the sentences themselves."""
 
 

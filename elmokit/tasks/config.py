@@ -258,7 +258,7 @@ def expand_paths(paths: Paths) -> list[str]:
     """
     # "train/**" means the directory train: glob would also list the files in it that are not gold_conll files.
     names = [name.removesuffix("/**") for name in ([paths] if isinstance(paths, str) else paths)]
-    return [str(path) for name in names for path in find_text_files([name], pattern=GOLD_CONLL)]
+    return [str(path) for name in names for path in find_text_files(name, pattern=GOLD_CONLL)]
 
 
 def apply_override(content: dict[str, Any], override: str) -> dict[str, Any]:

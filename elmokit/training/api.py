@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, OutputError, SettingError, TextError, TrainingError
-from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.io.text_files import TextPaths, find_text_files, path_list, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.checkpoint import read_tensors
 from elmokit.training.config import LENGTHS, MAY_CHANGE
@@ -53,16 +53,14 @@ from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import as_model
 
-Texts = str | Path | Iterable[str | Path]
-"""A text file, a directory or a glob pattern, or several of them."""
 NEEDS_TEACHER = "The settings of a distillation are for elmokit distill and elmokit.distill."
 N_WORDS_TO_TRY = 3  # a vocabulary size to check the settings with, before the text is counted
 
 
 def train(
-    texts: Texts = (),
+    texts: TextPaths = (),
     *,
-    held_out: Texts = (),
+    held_out: TextPaths = (),
     out: str | Path,
     recipe: str | None = None,
     preset: str | None = None,
@@ -132,9 +130,9 @@ def train(
 
 def distill(
     teacher: PretrainedBiLM | str | Path | None,
-    texts: Texts = (),
+    texts: TextPaths = (),
     *,
-    held_out: Texts = (),
+    held_out: TextPaths = (),
     out: str | Path,
     recipe: str | None = None,
     preset: str | None = None,
@@ -198,11 +196,11 @@ def distill(
 
 def finetune(
     model: PretrainedBiLM | str | Path | None,
-    texts: Texts,
+    texts: TextPaths,
     *,
-    held_out: Texts = (),
+    held_out: TextPaths = (),
     out: str | Path,
-    old_text: Texts = (),
+    old_text: TextPaths = (),
     recipe: str | None = None,
     keep_optimizer: bool | None = None,
     config: ConfigSource | None = None,
@@ -258,7 +256,7 @@ def finetune(
 
     def create(world: World) -> None:
         _check_new(run)
-        text_names, held_out_names = _paths(texts), _paths(held_out)
+        text_names, held_out_names = path_list(texts), path_list(held_out)
         _check_texts(text_names, held_out_names)
         words, size = vocabulary, max_words
         check_vocabulary_choice(words, size)
@@ -271,7 +269,7 @@ def finetune(
             raise ConfigError("The model has no softmax, and freeze_softmax would freeze random weights. Leave it out.")
         if words is None and size is None:
             words = softmax_words(stored)
-        old_sentences = read_held_out(_paths(old_text), held_out_sentences)
+        old_sentences = read_held_out(path_list(old_text), held_out_sentences)
         evaluated = read_held_out(held_out_names, held_out_sentences)
         corpus, counts, word_counts = count_corpus(text_names, evaluated, words, size, report)
         if notice := word_order_notice(built, corpus.vocabulary, word_counts):
@@ -303,7 +301,7 @@ def finetune(
 
 def resume(
     run: str | Path,
-    texts: Texts = (),
+    texts: TextPaths = (),
     *,
     device: str | torch.device = "auto",
     report: TrainingCallback | None = None,
@@ -334,14 +332,14 @@ def resume(
     """
     place = training_device(device)
     with init_distributed(place) as world:
-        return _run_to_end(Path(run), _paths(texts), changes, world, place, report or TrainingDisplay())
+        return _run_to_end(Path(run), path_list(texts), changes, world, place, report or TrainingDisplay())
 
 
 def _create_new(
     run: Path,
     layers: TrainingSettings,
-    texts: Texts,
-    held_out: Texts,
+    texts: TextPaths,
+    held_out: TextPaths,
     vocabulary: Vocabulary | str | Path | None,
     max_words: int | None,
     held_out_sentences: int | None,
@@ -351,8 +349,8 @@ def _create_new(
 ) -> None:
     """Read and count the text of a new model, and write its run directory."""
     data = layers.data
-    text_names = _paths(texts) or list(data.texts)
-    held_out_names = _paths(held_out) or list(data.held_out)
+    text_names = path_list(texts) or list(data.texts)
+    held_out_names = path_list(held_out) or list(data.held_out)
     _check_texts(text_names, held_out_names)
     words, size = (vocabulary, max_words) if _given(vocabulary, max_words) else (data.vocabulary, data.max_words)
     # Refuse impossible settings before counting, which can take long.
@@ -469,10 +467,6 @@ def _check_texts(texts: Sequence[str | Path], held_out: Sequence[str | Path]) ->
             "There is no held-out text. Pass text that is not trained on, to choose the best model by: --held-out "
             "dev.txt, in Python held_out=."
         )
-
-
-def _paths(texts: Texts) -> list[str | Path]:
-    return [texts] if isinstance(texts, str | Path) else list(texts)
 
 
 def _given(*values: object) -> bool:
