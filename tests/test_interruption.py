@@ -147,7 +147,7 @@ def test_a_training_that_is_stopped_before_its_first_step_says_so(shell: Any, mo
     def interrupt(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("elmokit.training.api.count_corpus", interrupt)
+    monkeypatch.setattr("elmokit.training.creation.count_corpus", interrupt)
     ran = shell("train", "text.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny")
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == "elmokit: Interrupted. Nothing was saved yet."

@@ -3,58 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from elmokit.config import read_json
-from elmokit.errors import ConfigError, OutputError, SettingError, TextError, TrainingError
+from elmokit.errors import ConfigError, SettingError, TextError
 from elmokit.io.text_files import TextPaths, find_text_files, path_list, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.checkpoint import read_tensors
 from elmokit.training.config import LENGTHS, MAY_CHANGE
-from elmokit.training.corpus import (
-    HELD_OUT_SENTENCES,
-    TrainingCorpus,
-    check_vocabulary_choice,
-    count_corpus,
-    read_held_out,
-    word_order_notice,
-)
+from elmokit.training.corpus import HELD_OUT_SENTENCES, TrainingCorpus
+from elmokit.training.creation import check_new, choose_text, create_finetuning, create_training
 from elmokit.training.curves import TensorBoardLog
-from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.loop import run_training
-from elmokit.training.optimizer_transfer import OptimizerState, read_optimizer_state, transfer_optimizer_state
-from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
 from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import (
-    CARD,
-    HELD_OUT,
-    INITIAL,
-    INITIAL_OPTIMIZER,
-    TEACHER,
-    VOCABULARY,
-    RunSettings,
-    create_run,
-)
-from elmokit.training.settings import (
-    ConfigSource,
-    ContinuationConfig,
-    TrainingSettings,
-    finetuning_settings,
-    training_settings,
-)
-from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
+from elmokit.training.run import CARD, HELD_OUT, INITIAL, INITIAL_OPTIMIZER, TEACHER, VOCABULARY, RunSettings
+from elmokit.training.settings import ConfigSource, DataConfig, finetuning_settings, training_settings
+from elmokit.training.softmax_transfer import softmax_words
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import as_model
 
 NEEDS_TEACHER = "The settings of a distillation are for elmokit distill and elmokit.distill."
-N_WORDS_TO_TRY = 3  # a vocabulary size to check the settings with, before the text is counted
 
 
 def train(
@@ -114,18 +90,14 @@ def train(
     """
     run, report = Path(out), report or TrainingDisplay()
 
-    def create(world: World) -> None:
-        _check_new(run)
+    def create(n_processes: int) -> None:
         layers = training_settings(recipe, preset, config, settings)
         if layers.table["distillation"] is not None:
             raise ConfigError(f"There is no teacher to learn from. {NEEDS_TEACHER}")
-        words, size = vocabulary, max_words
-        _create_new(run, layers, texts, held_out, words, size, held_out_sentences, None, world, report)
+        text = choose_text(layers.data, texts, held_out, held_out_sentences, vocabulary, max_words)
+        create_training(run, layers, text, n_processes, report)
 
-    place = training_device(device)
-    with init_distributed(place) as world:
-        world.on_main_process(lambda: create(world))
-        return _run_to_end(run, (), {}, world, place, report)
+    return _run_new(run, create, device, report)
 
 
 def distill(
@@ -178,20 +150,16 @@ def distill(
     """
     run, report = Path(out), report or TrainingDisplay()
 
-    def create(world: World) -> None:
-        _check_new(run)
+    def create(n_processes: int) -> None:
         layers = training_settings(recipe, preset, config, settings)
         layers.table["distillation"] = layers.table["distillation"] or {}
+        text = choose_text(layers.data, texts, held_out, held_out_sentences, vocabulary, max_words)
         stored = as_model(teacher, options=options)
-        words, size = vocabulary, max_words
-        if stored.softmax is not None and not _given(words, size, layers.data.vocabulary, layers.data.max_words):
-            words = softmax_words(stored)
-        _create_new(run, layers, texts, held_out, words, size, held_out_sentences, stored, world, report)
+        if stored.softmax is not None and not text.names_words:
+            text = dataclasses.replace(text, vocabulary=softmax_words(stored))
+        create_training(run, layers, text, n_processes, report, stored)
 
-    place = training_device(device)
-    with init_distributed(place) as world:
-        world.on_main_process(lambda: create(world))
-        return _run_to_end(run, (), {}, world, place, report)
+    return _run_new(run, create, device, report)
 
 
 def finetune(
@@ -254,49 +222,16 @@ def finetune(
     """
     run, report = Path(out), report or TrainingDisplay()
 
-    def create(world: World) -> None:
-        _check_new(run)
-        text_names, held_out_names = path_list(texts), path_list(held_out)
-        _check_texts(text_names, held_out_names)
-        words, size = vocabulary, max_words
-        check_vocabulary_choice(words, size)
+    def create(n_processes: int) -> None:
+        # A config file of a fine-tuning has no table [data].
+        text = choose_text(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
         stored = as_model(model, options=options)
-        built, chosen = finetuning_settings(stored, recipe, keep_optimizer, config, settings)
+        built, continuation = finetuning_settings(stored, recipe, keep_optimizer, config, settings)
         if built.distillation is not None:
             raise ConfigError(f"Fine-tuning has no teacher to learn from. {NEEDS_TEACHER}")
-        kept = _kept_optimizer(stored, built.optimizer, chosen, report)
-        if built.freeze_softmax and stored.softmax is None and built.softmax.kind != "tied":
-            raise ConfigError("The model has no softmax, and freeze_softmax would freeze random weights. Leave it out.")
-        if words is None and size is None:
-            words = softmax_words(stored)
-        old_sentences = read_held_out(path_list(old_text), held_out_sentences)
-        evaluated = read_held_out(held_out_names, held_out_sentences)
-        corpus, counts, word_counts = count_corpus(text_names, evaluated, words, size, report)
-        if notice := word_order_notice(built, corpus.vocabulary, word_counts):
-            report(notice)
-        initial = with_softmax_over(
-            stored, corpus.vocabulary, word_counts, corpus.n_sentences, built.softmax, built.seed
-        )
-        is_random, change = describe_transfer(stored, initial)
-        report(TrainingNotice(change[:1].upper() + change[1:]))
-        if built.freeze_softmax and is_random:
-            raise ConfigError(f"freeze_softmax would freeze random weights: {change}. Leave it out.")
-        optimizer = None
-        if kept is not None:
-            optimizer, change = transfer_optimizer_state(kept, built.optimizer, stored, initial)
-            report(TrainingNotice(change))
-        dropout = built.model.dropout
-        sizes = dataclasses.replace(initial.bilm.config, dropout=dropout)
-        # The fixed initial state was calibrated for the old weights; the best model gets a new one at the end. An
-        # alignment was learned for them, too, and there is no dictionary here to learn another one from.
-        initial = dataclasses.replace(with_dropout(initial, dropout), initial_state=None, alignment=None)
-        built = dataclasses.replace(built, model=sizes)
-        create_run(run, built, corpus, dataclasses.asdict(counts), world.size, initial, old_sentences, optimizer)
+        create_finetuning(run, stored, built, continuation, text, old_text, n_processes, report)
 
-    place = training_device(device)
-    with init_distributed(place) as world:
-        world.on_main_process(lambda: create(world))
-        return _run_to_end(run, (), {}, world, place, report)
+    return _run_new(run, create, device, report)
 
 
 def resume(
@@ -335,45 +270,26 @@ def resume(
         return _run_to_end(Path(run), path_list(texts), changes, world, place, report or TrainingDisplay())
 
 
-def _create_new(
-    run: Path,
-    layers: TrainingSettings,
-    texts: TextPaths,
-    held_out: TextPaths,
-    vocabulary: Vocabulary | str | Path | None,
-    max_words: int | None,
-    held_out_sentences: int | None,
-    teacher: PretrainedBiLM | None,
-    world: World,
-    report: TrainingCallback,
-) -> None:
-    """Read and count the text of a new model, and write its run directory."""
-    data = layers.data
-    text_names = path_list(texts) or list(data.texts)
-    held_out_names = path_list(held_out) or list(data.held_out)
-    _check_texts(text_names, held_out_names)
-    words, size = (vocabulary, max_words) if _given(vocabulary, max_words) else (data.vocabulary, data.max_words)
-    # Refuse impossible settings before counting, which can take long.
-    checked = layers.config(N_WORDS_TO_TRY)
-    if teacher is not None:
-        check_directions(teacher.bilm.config, checked.model)
-    evaluated = read_held_out(held_out_names, _or(held_out_sentences, data.held_out_sentences))
-    corpus, counts, word_counts = count_corpus(text_names, evaluated, words, size, report)
-    built = layers.config(len(corpus.vocabulary))
-    if teacher is not None:
-        built, change = resolve_predictions(built, teacher, corpus.vocabulary)
-        report(TrainingNotice(change))
-    if notice := word_order_notice(built, corpus.vocabulary, word_counts):
-        report(notice)
-    n_words, expected = len(corpus.vocabulary), data.max_words
-    if words is not None and expected not in (None, n_words):
-        report(
-            TrainingNotice(
-                f"The vocabulary has {n_words:,} words and replaces max_words = {expected:,} of the config (in "
-                "bilm-tf's options.json: n_tokens_vocab)."
-            )
-        )
-    create_run(run, built, corpus, dataclasses.asdict(counts), world.size, teacher=teacher)
+def _run_new(
+    run: Path, create: Callable[[int], None], device: str | torch.device, report: TrainingCallback
+) -> TrainingResult:
+    """Create a run directory in the main process, and train in all processes.
+
+    Args:
+        run: The run directory.
+        create: Creates it. Called with the number of processes.
+        device: As in :func:`train`.
+        report: As in :func:`train`.
+    """
+    place = training_device(device)
+    with init_distributed(place) as world:
+
+        def create_in_main_process() -> None:
+            check_new(run)
+            create(world.size)
+
+        world.on_main_process(create_in_main_process)
+        return _run_to_end(run, (), {}, world, place, report)
 
 
 def _run_to_end(
@@ -435,43 +351,3 @@ def _run_to_end(
     if not world.is_main_process:
         return TrainingResult(run, end, None, is_main_process=False)
     return finish_run(run, config, corpus, end, report)
-
-
-def _kept_optimizer(
-    model: PretrainedBiLM, optimizer: str, chosen: ContinuationConfig, report: TrainingCallback
-) -> OptimizerState | None:
-    """Read the optimizer's state that a fine-tuning continues with; None for a new optimizer."""
-    if not (chosen.recipe == "bilm-tf" if chosen.keep_optimizer is None else chosen.keep_optimizer):
-        return None
-    try:
-        return read_optimizer_state(model, optimizer)
-    except TrainingError as error:
-        if chosen.keep_optimizer:
-            raise
-        report(TrainingNotice(f"The training starts with a new optimizer. {error}"))
-        return None
-
-
-def _check_new(run: Path) -> None:
-    if run.exists():
-        raise OutputError(
-            f"{run} already exists. Resume the run there (elmokit train --resume {run}), or choose another directory."
-        )
-
-
-def _check_texts(texts: Sequence[str | Path], held_out: Sequence[str | Path]) -> None:
-    if not texts:
-        raise ConfigError("There is no text to train on. Pass one or more files or directories.")
-    if not held_out:
-        raise ConfigError(
-            "There is no held-out text. Pass text that is not trained on, to choose the best model by: --held-out "
-            "dev.txt, in Python held_out=."
-        )
-
-
-def _given(*values: object) -> bool:
-    return any(value is not None for value in values)
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.config import check_at_least
 from elmokit.errors import ConfigError, TextError
-from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.io.text_files import TextPaths, find_text_files, read_sentences
 from elmokit.text.counts import count_words
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.config import TrainingConfig
@@ -68,7 +68,7 @@ class TrainingCorpus:
 
 
 def count_corpus(
-    texts: Iterable[str | Path],
+    texts: TextPaths,
     held_out: Sequence[Sequence[str]],
     vocabulary: Vocabulary | str | Path | None,
     max_words: int | None,
@@ -123,7 +123,7 @@ def check_vocabulary_choice(vocabulary: object, max_words: int | None) -> None:
         raise ConfigError("The words come from a vocabulary or are the max_words most frequent ones: give one of them.")
 
 
-def read_held_out(texts: Iterable[str | Path], max_sentences: int) -> list[list[str]]:
+def read_held_out(texts: TextPaths, max_sentences: int) -> list[list[str]]:
     """Read the sentences of some files; if there are more than ``max_sentences``, draw that many at random.
 
     Raises:
