@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from elmokit.cli.common import device_option, json_option, overwrite_option
+from elmokit.cli.common import device_option, echo_json, json_option, overwrite_option
 from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import OutputError
 from elmokit.io.progress import ProgressBar
@@ -86,5 +85,8 @@ def align(
             progress=progress,
         )
     save_model(result.model, out, overwrite=overwrite)
-    click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else result.to_text())
+    if as_json:
+        echo_json(result.to_dict())
+    else:
+        click.echo(result.to_text())
     click.echo(f"wrote {out}", err=True)
