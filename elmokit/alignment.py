@@ -29,7 +29,7 @@ from elmokit.nn.alignment import LayerAlignment
 from elmokit.nn.devices import parse_device
 from elmokit.text.columns import split_columns
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model
+from elmokit.weights.open import as_model
 
 Pair = tuple[str, str]
 """A word and its translation."""
@@ -173,7 +173,7 @@ def align(
     where = None if device is None else parse_device(device)
     pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else list(dict.fromkeys(dictionary))
     files = [find_text_files(texts) for texts in (source_texts, target_texts)]
-    models = [one if isinstance(one, PretrainedBiLM) else open_model(one) for one in (source, target)]
+    models = [as_model(one) for one in (source, target)]
     models[0] = dataclasses.replace(models[0], alignment=None)
     _check_sizes(*models)
     anchors = []
