@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 import elmokit
-from elmokit.alignment import measure_retrieval, word_anchors
 from elmokit.io.tables import Table
 from elmokit.io.text_files import read_sentences
 from elmokit.nn.alignment import LayerAlignment
 from elmokit.text.vocabulary_files import build_vocabulary
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.word_retrieval import measure_retrieval, word_anchors
 
 MIN_COUNT = 20
 TEST_RATIO = 0.2

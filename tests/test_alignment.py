@@ -13,13 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, align, describe, finetune, open_model, save_model
-from elmokit.alignment import read_dictionary, retrieval_precision, word_anchors
+from elmokit.alignment import read_dictionary
 from elmokit.bilm import PRESETS
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.fingerprint import fingerprint
 from elmokit.nn.alignment import LayerAlignment
 from elmokit.weights.alignment import read_alignment
 from elmokit.weights.model import PretrainedBiLM
+from elmokit.word_retrieval import retrieval_precision, word_anchors
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
