@@ -150,9 +150,8 @@ class DistillationLosses(WindowLosses):
         projected = self.projections[0](vectors) if self.projections else vectors
         losses, states = [], []
         for direction, rows in enumerate(inputs):
-            outputs, new_state = self.bilm.run_direction(direction, vectors[rows], state.of_direction(direction))
+            outputs, top, new_state = self._run_direction(direction, vectors[rows], state)
             states.append(new_state)
-            top = F.dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
             word_ids = targets[direction].flatten()
             parts = self._prediction_losses(top, wanted[direction][-1].flatten(0, 1), word_ids)
             if self.projections:

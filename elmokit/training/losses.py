@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from elmokit.bilm import BiLM, BiLMState, stack_states
 from elmokit.nn.dropout import dropout
+from elmokit.nn.lstm import LSTMState
 from elmokit.nn.sampled_softmax import draw_sample, sampled_softmax_loss
 from elmokit.nn.softmax import AdaptiveSoftmax, Softmax
 
@@ -56,15 +57,31 @@ class WindowLosses(nn.Module):
         vectors = self.bilm.token_layer(tokens)
         state = BiLMState(hidden, cell)
         losses, states = [], []
-        for direction in range(self.bilm.config.n_directions):
-            outputs, new_state = self.bilm.run_direction(
-                direction, vectors[inputs[direction]], state.of_direction(direction)
-            )
-            top = dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
+        for direction, rows in enumerate(inputs):
+            _, top, new_state = self._run_direction(direction, vectors[rows], state)
             losses.append(self._loss(top, targets[direction].flatten()))
             states.append(new_state)
         end = stack_states(states).detach()
         return torch.stack(losses), end.hidden, end.cell
+
+    def _run_direction(
+        self, direction: int, vectors: Tensor, state: BiLMState
+    ) -> tuple[list[Tensor], Tensor, list[LSTMState]]:
+        """Run one direction of the biLM over a window.
+
+        Args:
+            direction: Its number.
+            vectors: The token vectors ``(batch, window_length, dim)``.
+            state: The state of all directions at the start of the window.
+
+        Returns:
+            The outputs of each LSTM layer ``(batch, window_length, dim)``; those of the top layer after dropout
+            ``(batch * window_length, dim)``, from which words are predicted; and the state of each layer at the end
+            of the window.
+        """
+        outputs, end = self.bilm.run_direction(direction, vectors, state.of_direction(direction))
+        top = dropout(outputs[-1], self.bilm.config.dropout, self.training).flatten(0, 1)
+        return outputs, top, end
 
     def _loss(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
         if not self.n_samples or isinstance(self.softmax, AdaptiveSoftmax):
