@@ -13,7 +13,7 @@ from elmokit.bilm import BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.initial_state import boundary_state
 from elmokit.weights import folder as folder_module
-from elmokit.weights.folder import load_folder, save_folder
+from elmokit.weights.folder import load_folder, read_card, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
@@ -114,6 +114,13 @@ def test_a_configuration_that_is_not_a_table_is_a_clear_error(
     assert not folder_module.is_folder(tmp_path / "model")
     with pytest.raises(FormatError, match=r"config\.json is"):
         load_folder(tmp_path / "model")
+
+
+def test_a_model_card_is_read_without_the_tensors(model: PretrainedBiLM, tmp_path: Path) -> None:
+    model.card["corpus"] = "novels"
+    save_folder(model, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    assert read_card(tmp_path / "model") == model.card
 
 
 @pytest.mark.parametrize("card", [[1], "text", 3])

@@ -54,7 +54,7 @@ from elmokit.training.state import (
 )
 from elmokit.training.throughput import ThroughputMeter
 from elmokit.training.weight_average import WeightAverage
-from elmokit.weights.folder import is_folder, load_folder, save_folder
+from elmokit.weights.folder import is_folder, read_card, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
 
@@ -434,7 +434,7 @@ def _perplexity_before(run: Path) -> tuple[float, ...] | None:
     """
     if not is_folder(run / RUN_MODEL):
         return None
-    found = load_folder(run / RUN_MODEL).card.get("held_out_perplexity_before")
+    found = read_card(run / RUN_MODEL).get("held_out_perplexity_before")
     return None if found is None else tuple(found)
 
 

@@ -113,22 +113,13 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         FormatError, TensorMismatchError, ConfigError: The directory is damaged or of another format.
     """
     folder = Path(path)
-    content = read_json(folder / "config.json", f"{folder} has no config.json, so it is not an elmokit model.")
-    known = {"format": FORMAT, "format_version": FORMAT_VERSION}
-    if {name: content.get(name) for name in known} != known:
-        raise FormatError(
-            f"{folder / 'config.json'} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this "
-            "elmokit reads. If a newer elmokit wrote it, upgrade."
-        )
+    content = _read_config(folder)
     storage = content.get("storage", "float32")
     if storage not in get_args(Storage):
         raise FormatError(
             f"{folder / 'config.json'} says storage {storage!r}; expected one of {', '.join(get_args(Storage))}. If a "
             "newer elmokit wrote it, upgrade."
         )
-    card = content.get("card")
-    if not isinstance(card, dict | None):
-        raise FormatError(f"{folder / 'config.json'}: the card is not a table of named values. Remove it.")
     config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
     with torch.device("meta"):
         bilm = BiLM(config)
@@ -160,10 +151,37 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         initial_state=BiLMState(warm.hidden, warm.cell) if is_warm else None,
         whitening=_read_whitening(folder, content, bilm.config),
         alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
-        card=card or {},
+        card=content["card"],
         lexicon=lexicon,
         storage=storage,
     )
+
+
+def read_card(path: str | Path) -> dict[str, Any]:
+    """Read the model card of an elmokit directory, without its tensors.
+
+    Raises:
+        ModelNotFoundError: There is no ``config.json``.
+        FormatError: It is damaged or of another format.
+    """
+    card: dict[str, Any] = _read_config(Path(path))["card"]
+    return card
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Read ``config.json``. Its "card" is a table, which is empty if the file has none."""
+    path = folder / "config.json"
+    content = read_json(path, f"{folder} has no config.json, so it is not an elmokit model.")
+    known = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    if {name: content.get(name) for name in known} != known:
+        raise FormatError(
+            f"{path} does not say format {FORMAT!r}, version {FORMAT_VERSION}, which is what this elmokit reads. If a "
+            "newer elmokit wrote it, upgrade."
+        )
+    card = content.get("card")
+    if not isinstance(card, dict | None):
+        raise FormatError(f"{path}: the card is not a table of named values. Remove it.")
+    return content | {"card": card or {}}
 
 
 def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
