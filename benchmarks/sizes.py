@@ -23,10 +23,10 @@ from elmokit.embedder import Elmo
 from elmokit.io.text_files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.windows import WindowStream
+from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients
-from elmokit.training.plan import config_optimizer
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model

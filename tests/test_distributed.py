@@ -19,11 +19,11 @@ from elmokit.errors import MissingExtraError
 from elmokit.nn.softmax_config import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
+from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World, init_distributed
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import set_learning_rate
-from elmokit.training.plan import config_optimizer
 from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder

@@ -10,11 +10,11 @@ from torch.nn import Parameter
 
 from elmokit.bilm import PRESETS, BiLM
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
 from elmokit.training.muon import COEFFICIENTS, MOMENTUM, Muon, matrix_blocks, orthogonalize
 from elmokit.training.optimizers import set_learning_rate
-from elmokit.training.plan import config_optimizer
 
 
 def random(*sizes: int, seed: int = 0) -> torch.Tensor:

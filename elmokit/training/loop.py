@@ -23,29 +23,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elmokit.bilm import BiLM, BiLMState
+from elmokit.bilm import BiLMState
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.io.atomic import recover_interrupted
-from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.scoring.perplexity import Perplexity, perplexity
-from elmokit.text.batching import TokenEncoder
-from elmokit.text.windows import Window, WindowStream
+from elmokit.text.windows import Window
+from elmokit.training.build import build_state, new_model, window_stream
 from elmokit.training.checkpoint import restore_optimizer
 from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.distillation import DistillationLosses, Teacher, check_predictions, window_encoder
+from elmokit.training.distillation import window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
-from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
-from elmokit.training.plan import config_optimizer, count_evaluations, model_sizes, seconds_per_step, training_plan
+from elmokit.training.plan import count_evaluations, model_sizes, seconds_per_step, training_plan
 from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.run import LOG, SETTINGS, RunSettings
 from elmokit.training.run_folder import MetricsLog, run_lock
 from elmokit.training.state import (
     CHECKPOINTS,
-    TrainingState,
     checkpoints,
     open_checkpoint,
     restart_advice,
@@ -53,7 +50,6 @@ from elmokit.training.state import (
     save_checkpoint,
 )
 from elmokit.training.throughput import ThroughputMeter
-from elmokit.training.weight_average import WeightAverage
 from elmokit.weights.folder import is_folder, read_card, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
@@ -152,9 +148,9 @@ class _TrainingLoop:
     ) -> None:
         self.config, self.corpus, self.run, self.world, self.report = config, corpus, run, world, report
         torch.manual_seed(config.seed)
-        model = open_checkpoint(found[-1]) if found else initial or _new_model(config, corpus)
+        model = open_checkpoint(found[-1]) if found else initial or new_model(config, corpus)
         self.encode = window_encoder(model, teacher)
-        self.state = _build_state(config, corpus, model, teacher, self.encode, world, device)
+        self.state = build_state(config, corpus, model, teacher, self.encode, world, device)
         if initial_optimizer is not None and not found:
             restore_optimizer(self.state.optimizer, self.state.trained_parameters(), initial_optimizer)
         if world.rank:  # all processes draw the same initial weights, but different dropout and samples
@@ -256,7 +252,7 @@ class _TrainingLoop:
 
     def _seconds_per_step(self) -> float:
         """Time a step on a stream of its own, so that the training's stream does not advance."""
-        with contextlib.closing(_stream(self.config, self.corpus, self.encode, self.world)) as stream:
+        with contextlib.closing(window_stream(self.config, self.corpus, self.encode, self.world)) as stream:
             is_new, states = not self.state.optimizer.state, list(self.state.lstm_states.values())
             return seconds_per_step(self.config, self.state.losses, next(stream), states, is_new)
 
@@ -436,72 +432,6 @@ def _perplexity_before(run: Path) -> tuple[float, ...] | None:
         return None
     found = read_card(run / RUN_MODEL).get("held_out_perplexity_before")
     return None if found is None else tuple(found)
-
-
-def _new_model(config: TrainingConfig, corpus: TrainingCorpus) -> PretrainedBiLM:
-    bilm = BiLM(config.model)
-    bilm.reset_parameters()
-    softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm.config.projection_dim, bilm.token_layer)
-    softmax.reset_parameters()
-    return PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary)
-
-
-def _build_state(
-    config: TrainingConfig,
-    corpus: TrainingCorpus,
-    model: PretrainedBiLM,
-    teacher: PretrainedBiLM | None,
-    encode: TokenEncoder,
-    world: World,
-    device: torch.device,
-) -> TrainingState:
-    softmax, vocabulary = model.softmax, model.vocabulary
-    if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
-        raise TrainingError("The initial model needs a softmax over the words of the corpus's vocabulary.")
-    if (model.bilm.config, softmax_config(softmax)) != (config.model, config.softmax):
-        raise TrainingError("The initial model and the settings differ in size. Resume with the run's own settings.")
-    model.bilm.to(device)
-    softmax.to(device)
-    n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
-    if config.distillation is None or teacher is None:
-        losses = WindowLosses(model.bilm, softmax, n_samples)
-    else:
-        check_predictions(config, teacher, corpus.vocabulary)
-        reader = Teacher(teacher, model, device)
-        losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
-        teacher_state = teacher.bilm.zero_state(config.batch_size)
-    _freeze(config, losses)
-    optimizer = config_optimizer(config, losses)
-    lstm_state = model.bilm.zero_state(config.batch_size)
-    average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
-    stream = _stream(config, corpus, encode, world)
-    return TrainingState(model, losses, optimizer, lstm_state, stream, average, teacher_state)
-
-
-def _stream(config: TrainingConfig, corpus: TrainingCorpus, encode: TokenEncoder, world: World) -> WindowStream:
-    return WindowStream(
-        corpus.shards,
-        corpus.vocabulary,
-        encode,
-        config.batch_size,
-        config.window_length,
-        config.model.read_backward,
-        config.seed,
-        config.shuffle,
-        config.same_order,
-        world.rank,
-        world.size,
-    )
-
-
-def _freeze(config: TrainingConfig, losses: WindowLosses) -> None:
-    # First everything: the initial model may come with its gradients switched off.
-    losses.requires_grad_(True)
-    for layer in config.frozen_layers:
-        for module in losses.bilm.modules_of_layer(layer):
-            module.requires_grad_(False)
-    if config.freeze_softmax:
-        losses.softmax.requires_grad_(False)
 
 
 def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:

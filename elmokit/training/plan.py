@@ -12,26 +12,15 @@ from elmokit.bilm import BiLMConfig, BiLMState
 from elmokit.nn.kernels.backends import native_library_for
 from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.windows import Window
+from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig
 from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import Muon, matrix_blocks
-from elmokit.training.optimizers import SLOTS, build_optimizer, clip_gradients, set_learning_rate
+from elmokit.training.optimizers import SLOTS, clip_gradients, set_learning_rate
 from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import ModelSizes, TrainingPlan
 
 N_TIMED = 2
 TYPICAL_CHARS = 24  # columns of a batch of tokens: most are short, and empty columns are left out
-
-
-def config_optimizer(config: TrainingConfig, losses: WindowLosses) -> torch.optim.Optimizer:
-    """Build the optimizer of a config for the parameters that are trained."""
-    parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
-    if config.optimizer == "muon":
-        blocks = matrix_blocks(losses.bilm)
-        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True)
-    return build_optimizer(
-        config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )
 
 
 def seconds_per_step(
