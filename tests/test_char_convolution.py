@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elmokit.nn.char_convolution import pooled_convolutions
 from elmokit.nn.kernels import compiler
 from elmokit.nn.kernels.native import NativeLibrary
+from elmokit.nn.kernels.native_training import convolve, convolve_backward, pack_filters
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +52,10 @@ def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
-        pooled, places = library.convolve(characters, n_positions, library.filters(weight, bias))
+        pooled, places = convolve(library, characters, n_positions, pack_filters(library, weight, bias))
         gradient = torch.randn(n_tokens, n_filters).relu()
         to_characters = torch.ones_like(characters)
-        to_weight = library.convolve_backward(characters, weight, places, gradient, to_characters)
+        to_weight = convolve_backward(library, characters, weight, places, gradient, to_characters)
     finally:
         torch.set_num_threads(before)
 
@@ -71,8 +72,8 @@ def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
 def test_the_maximum_keeps_nan(library: NativeLibrary) -> None:
     characters = torch.randn(3, 20, 4)
     characters[1, 7] = float("nan")
-    filters = library.filters(torch.randn(5, 12), torch.zeros(5))
-    pooled, _ = library.convolve(characters, torch.full((3,), 18), filters)
+    filters = pack_filters(library, torch.randn(5, 12), torch.zeros(5))
+    pooled, _ = convolve(library, characters, torch.full((3,), 18), filters)
     assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
 
 

@@ -15,6 +15,7 @@ from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.dropout import dropout
 from elmokit.nn.kernels import backends
 from elmokit.nn.kernels.native import NativeLibrary
+from elmokit.nn.kernels.native_training import softmax_loss, window_backward, window_forward
 from elmokit.nn.kernels.packed_linear import PackedLinear
 from elmokit.nn.lstm import LSTMState, ProjectedLSTM
 from elmokit.nn.sampled_softmax import draw_sample, sampled_softmax_loss
@@ -84,8 +85,8 @@ def test_a_window_with_two_threads_has_the_bits_of_one(tiles: NativeLibrary) -> 
     before = torch.get_num_threads()
     for n_threads in (1, 2):
         torch.set_num_threads(n_threads)
-        outputs, cell, kept = tiles.window_forward(*arguments, 3.0, 3.0)
-        gradients = tiles.window_backward(outputs, arguments[0], state.hidden, outputs, kept, 70, 3.0, 3.0)
+        outputs, cell, kept = window_forward(tiles, *arguments, 3.0, 3.0)
+        gradients = window_backward(tiles, outputs, arguments[0], state.hidden, outputs, kept, 70, 3.0, 3.0)
         results.append((outputs, cell, *gradients))
     torch.set_num_threads(before)
     assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
@@ -188,12 +189,12 @@ def test_positions_of_a_softmax_in_chunks_sum_to_the_same_gradient(tiles: Native
     softmax, hidden, word_ids = softmax_and_rows(100, 2, 200_000)
     own = (hidden * softmax.weight[word_ids]).sum(dim=1)
     arguments = [tensor.detach() for tensor in (hidden, softmax.weight, softmax.bias, own)]
-    _, together = tiles.softmax_loss(*arguments, word_ids)
+    _, together = softmax_loss(tiles, *arguments, word_ids)
     sums = torch.zeros_like(arguments[1])
     for start in range(0, 100, 32):
         here = slice(start, start + 32)
         part = arguments[0][here].contiguous(), *arguments[1:3], arguments[3][here].contiguous()
-        _, gradients = tiles.softmax_loss(*part, word_ids[here].contiguous())
+        _, gradients = softmax_loss(tiles, *part, word_ids[here].contiguous())
         sums += gradients[1]
     torch.testing.assert_close(together[1], sums, atol=1e-6, rtol=1e-4)
 

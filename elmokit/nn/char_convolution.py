@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from elmokit.nn.kernels import native_training
 from elmokit.nn.kernels.backends import native_library_for, tile_library_for
 from elmokit.nn.kernels.native import NativeLibrary
 
@@ -135,7 +136,7 @@ def _convolve_by_table(
 
 
 class _TableConvolution(torch.autograd.Function):
-    """``NativeLibrary.table_convolve`` for all convolutions, and its gradient, which only the winning windows have."""
+    """``native_training.table_convolve`` for all convolutions, and its gradient, which only winning windows have."""
 
     @staticmethod
     def forward(
@@ -153,7 +154,7 @@ class _TableConvolution(torch.autograd.Function):
             torch.split(winners, ctx.sizes, 1),
             strict=True,
         ):
-            library.table_convolve(char_ids, windows, table.contiguous(), bias.contiguous(), *columns)
+            native_training.table_convolve(library, char_ids, windows, table.contiguous(), bias.contiguous(), *columns)
         ctx.save_for_backward(char_ids, winners)
         ctx.library, ctx.shapes = library, [table.shape for table in tables]
         return pooled
@@ -165,8 +166,8 @@ class _TableConvolution(torch.autograd.Function):
         gradient = upstream[0].contiguous()
         tables = [gradient.new_zeros(shape) for shape in ctx.shapes]
         parts = (torch.split(tensor, ctx.sizes, 1) for tensor in (winners, gradient))
-        for table, *columns in zip(tables, *parts, strict=True):
-            ctx.library.table_convolve_backward(char_ids, *columns, table)
+        for table, own_winners, own_gradient in zip(tables, *parts, strict=True):
+            native_training.table_convolve_backward(ctx.library, char_ids, own_winners, own_gradient, table)
         return None, None, None, *tables, *torch.split(gradient.sum(dim=0), ctx.sizes)
 
 
@@ -188,14 +189,14 @@ def _flat(convolution: nn.Conv1d) -> tuple[Tensor, Tensor]:
 
 
 class _NativeConvolution(torch.autograd.Function):
-    """``NativeLibrary.convolve`` and its gradient, which only the winning windows have."""
+    """``native_training.convolve`` and its gradient, which only the winning windows have."""
 
     @staticmethod
     def forward(
         ctx: Any, library: NativeLibrary, characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        filters = library.filters(weight, bias)
-        pooled, positions = library.convolve(characters, n_windows, filters)
+        filters = native_training.pack_filters(library, weight, bias)
+        pooled, positions = native_training.convolve(library, characters, n_windows, filters)
         ctx.save_for_backward(characters, weight, positions)
         ctx.library = library
         return pooled
@@ -205,8 +206,8 @@ class _NativeConvolution(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         characters, weight, positions = ctx.saved_tensors
         character_gradient = torch.zeros_like(characters)
-        weight_gradient = ctx.library.convolve_backward(
-            characters, weight, positions, upstream[0].contiguous(), character_gradient
+        weight_gradient = native_training.convolve_backward(
+            ctx.library, characters, weight, positions, upstream[0].contiguous(), character_gradient
         )
         # The bias is added to the maximum, so its gradient is that of the maximum, summed over tokens.
         return None, character_gradient, None, weight_gradient, upstream[0].sum(dim=0)

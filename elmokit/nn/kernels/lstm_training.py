@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmokit.nn.kernels import native_training
 from elmokit.nn.kernels.backends import native_library_for, tile_library_for
 from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.recurrence import (
@@ -65,11 +66,14 @@ def run_window(
     inputs = inputs.transpose(0, 1).contiguous()
     n_inputs = inputs.shape[-1]
     input_weight, state_weight = torch.split(weight, [n_inputs, weight.shape[1] - n_inputs], dim=1)
-    step, step_backward = _training_step, _training_step_backward
-    if library is not None:
-        step, step_backward = library.training_step, library.training_step_backward
+    if library is None:
+        step = partial(_training_step, cell_clip=cell_clip)
+        step_backward = partial(_training_step_backward, cell_clip=cell_clip)
+    else:
+        step = partial(native_training.training_step, library, cell_clip=cell_clip)
+        step_backward = partial(native_training.training_step_backward, library, cell_clip=cell_clip)
     outputs, last_hidden, last_cell = run_recurrence(
-        StepFunctions(4, partial(step, cell_clip=cell_clip), partial(step_backward, cell_clip=cell_clip)),
+        StepFunctions(4, step, step_backward),
         inputs,
         input_weight,
         bias,
@@ -84,7 +88,7 @@ def run_window(
 
 
 class _TileWindow(torch.autograd.Function):
-    """``NativeLibrary.window_forward`` and its gradient."""
+    """``native_training.window_forward`` and its gradient."""
 
     @staticmethod
     def forward(
@@ -95,8 +99,8 @@ class _TileWindow(torch.autograd.Function):
         *tensors: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         inputs, weight, bias, projection, hidden, cell = (tensor.contiguous() for tensor in tensors)
-        outputs, cell, kept = library.window_forward(
-            inputs, weight, bias, projection, hidden, cell, cell_clip, projection_clip
+        outputs, cell, kept = native_training.window_forward(
+            library, inputs, weight, bias, projection, hidden, cell, cell_clip, projection_clip
         )
         ctx.save_for_backward(inputs, hidden, outputs, kept)
         ctx.library, ctx.clips, ctx.hidden_dim = library, (cell_clip, projection_clip), cell.shape[1]
@@ -108,8 +112,8 @@ class _TileWindow(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         inputs, hidden, outputs, kept = ctx.saved_tensors
-        gradients = ctx.library.window_backward(
-            upstream[0].contiguous(), inputs, hidden, outputs, kept, ctx.hidden_dim, *ctx.clips
+        gradients = native_training.window_backward(
+            ctx.library, upstream[0].contiguous(), inputs, hidden, outputs, kept, ctx.hidden_dim, *ctx.clips
         )
         return None, None, None, *gradients, None, None
 
@@ -130,7 +134,7 @@ def _sizes_match(
 def _training_step(
     gates: Tensor, cell_before: Tensor, cell_after: Tensor, squashed: Tensor, outputs: Tensor, cell_clip: float | None
 ) -> None:
-    """Compute the elementwise part of one step; arguments as in ``NativeLibrary.training_step``."""
+    """Compute the elementwise part of one step; arguments as in ``native_training.training_step``."""
     i, g, f, o = gates.chunk(4, dim=1)
     torch.sigmoid_(i)
     torch.tanh_(g)
@@ -153,7 +157,7 @@ def _training_step_backward(
     gate_gradient: Tensor,
     cell_clip: float | None,
 ) -> None:
-    """Compute the gradient of ``_training_step``; arguments as in ``NativeLibrary.training_step_backward``."""
+    """Compute the gradient of ``_training_step``; arguments as in ``native_training.training_step_backward``."""
     i, g, f, o = gates.chunk(4, dim=1)
     i_gradient, g_gradient, f_gradient, o_gradient = gate_gradient.chunk(4, dim=1)
     torch.mul(gradient, squashed, out=o_gradient)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmokit.nn.kernels import native_training
 from elmokit.nn.kernels.native import NativeLibrary
 
 
@@ -28,14 +29,16 @@ class _Linear(torch.autograd.Function):
         inputs, weight = inputs.contiguous(), weight.contiguous()
         ctx.save_for_backward(inputs, weight)
         ctx.library = library
-        return library.linear_forward(inputs, weight, bias.contiguous())
+        return native_training.linear_forward(library, inputs, weight, bias.contiguous())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         input_gradient = torch.empty_like(inputs) if ctx.needs_input_grad[1] else None
-        gradients = ctx.library.linear_backward(inputs, weight, upstream[0].contiguous(), input_gradient)
+        gradients = native_training.linear_backward(
+            ctx.library, inputs, weight, upstream[0].contiguous(), input_gradient
+        )
         return None, input_gradient, *gradients
 
 
@@ -58,9 +61,9 @@ class _Highway(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, library: NativeLibrary, *tensors: Tensor) -> Tensor:
         inputs, transform, transform_bias, gate, gate_bias = (tensor.contiguous() for tensor in tensors)
-        transformed = library.linear_forward(inputs, transform, transform_bias)
-        opened = library.linear_forward(inputs, gate, gate_bias)
-        outputs = library.highway_forward(inputs, transformed, opened)
+        transformed = native_training.linear_forward(library, inputs, transform, transform_bias)
+        opened = native_training.linear_forward(library, inputs, gate, gate_bias)
+        outputs = native_training.highway_forward(library, inputs, transformed, opened)
         ctx.save_for_backward(inputs, transform, gate, transformed, opened)
         ctx.library = library
         return outputs
@@ -69,18 +72,18 @@ class _Highway(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         inputs, transform, gate, transformed, opened = ctx.saved_tensors
-        of_sum, of_gate_sum, gradient = ctx.library.highway_backward(
-            upstream[0].contiguous(), inputs, transformed, opened
+        of_sum, of_gate_sum, gradient = native_training.highway_backward(
+            ctx.library, upstream[0].contiguous(), inputs, transformed, opened
         )
-        of_transform = ctx.library.linear_backward(inputs, transform, of_sum, gradient, adds=True)
-        of_gate = ctx.library.linear_backward(inputs, gate, of_gate_sum, gradient, adds=True)
+        of_transform = native_training.linear_backward(ctx.library, inputs, transform, of_sum, gradient, adds=True)
+        of_gate = native_training.linear_backward(ctx.library, inputs, gate, of_gate_sum, gradient, adds=True)
         return None, gradient, *of_transform, *of_gate
 
 
 def tile_cross_entropy(
     library: NativeLibrary, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
 ) -> Tensor:
-    """Return the summed cross-entropy of all rows; see ``NativeLibrary.softmax_loss``."""
+    """Return the summed cross-entropy of all rows; see ``native_training.softmax_loss``."""
     loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         library, hidden, weight, offsets, own_scores, skipped
     )
@@ -90,7 +93,7 @@ def tile_cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, library: NativeLibrary, *tensors: Tensor) -> Tensor:
-        losses, gradients = library.softmax_loss(*(tensor.contiguous() for tensor in tensors))
+        losses, gradients = native_training.softmax_loss(library, *(tensor.contiguous() for tensor in tensors))
         ctx.save_for_backward(*gradients)
         return losses.sum()
 
@@ -112,10 +115,11 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
         ctx.library, ctx.probability, ctx.seed = library, probability, seed
-        return library.dropout(inputs.contiguous(), probability, seed)
+        return native_training.dropout(library, inputs.contiguous(), probability, seed)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         # The same choice again, instead of a mask in memory.
-        return None, ctx.library.dropout(upstream[0].contiguous(), ctx.probability, ctx.seed), None, None
+        gradient = native_training.dropout(ctx.library, upstream[0].contiguous(), ctx.probability, ctx.seed)
+        return None, gradient, None, None

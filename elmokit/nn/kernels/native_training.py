@@ -1,0 +1,408 @@
+"""The C functions of training: forward passes that keep what the gradient needs, and backward passes.
+
+Each takes the library first, and then tensors, as ``native.py`` describes. ``lstm_training.py``, ``tile_products.py``
+and ``char_convolution.py`` make differentiable functions of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elmokit.nn.kernels.native import ALIGNMENT, GATES, NativeLibrary
+
+_NO_CLIP = float("inf")
+
+
+class PackedFilters(NamedTuple):
+    """The filters of one convolution, packed for :func:`convolve`."""
+
+    panels: Tensor  # (panels, width * dim, wide)
+    bias: Tensor  # (panels * wide,)
+    n_filters: int
+
+
+def training_step(
+    library: NativeLibrary,
+    gates: Tensor,
+    cell_before: Tensor,
+    cell_after: Tensor,
+    squashed: Tensor,
+    outputs: Tensor,
+    cell_clip: float | None,
+) -> None:
+    """Compute the elementwise part of one training step.
+
+    Args:
+        gates: ``(rows, 4 * hidden_dim)``, the sums of i, g, f, o; replaced by the activations.
+        cell_before: ``(rows, hidden_dim)``.
+        cell_after: Written: the new cell. This and the next two have the size of ``cell_before``.
+        squashed: Written: tanh of the new cell.
+        outputs: Written: ``squashed`` times the activation of o.
+        cell_clip: Bound on the cell's magnitude, or None.
+    """
+    library.functions.training_step(
+        *(torch.get_num_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
+        *(cell_after.data_ptr(), squashed.data_ptr(), outputs.data_ptr()),
+        _bound(cell_clip),
+    )
+
+
+def training_step_backward(
+    library: NativeLibrary,
+    gradient: Tensor,
+    gates: Tensor,
+    cell_before: Tensor,
+    cell_after: Tensor,
+    squashed: Tensor,
+    cell_gradient: Tensor,
+    gate_gradient: Tensor,
+    cell_clip: float | None,
+) -> None:
+    """Compute the gradient of ``training_step``.
+
+    Args:
+        gradient: The gradient of ``outputs``.
+        gates: The activations; this and the next three as ``training_step`` left them.
+        cell_before: The cell before the step.
+        cell_after: The cell after it.
+        squashed: tanh of the cell after it.
+        cell_gradient: The gradient of ``cell_after`` from later steps; replaced by that of ``cell_before``.
+        gate_gradient: ``(rows, 4 * hidden_dim)``, written: the gradient of the gate sums.
+        cell_clip: As in ``training_step``.
+    """
+    library.functions.training_step_backward(
+        *(torch.get_num_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
+        *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), cell_gradient.data_ptr()),
+        gate_gradient.data_ptr(),
+        _bound(cell_clip),
+    )
+
+
+def window_forward(
+    library: NativeLibrary,
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run one layer over a training window, with products of bfloat16 tiles. Only with ``has_tiles``.
+
+    Args:
+        inputs: ``(rows, steps, input_dim)``.
+        weight: ``(4 * hidden_dim, input_dim + projection_dim)``, blocks i, g, f, o.
+        bias: ``(4 * hidden_dim,)``.
+        projection: ``(projection_dim, hidden_dim)``.
+        hidden: ``(rows, projection_dim)``, the state before the window.
+        cell: ``(rows, hidden_dim)``, the same.
+        cell_clip: Bound on the cell's magnitude, or None.
+        projection_clip: Bound on the output's magnitude, or None.
+
+    Returns:
+        The outputs ``(rows, steps, projection_dim)``, the cell after the window, and what the backward pass needs.
+    """
+    sizes = (*inputs.shape, *reversed(projection.shape))
+    kept_bytes, forward_bytes, _ = _window_bytes(library, sizes)
+    kept, memory = library.empty(torch.uint8, kept_bytes + ALIGNMENT), library.scratch(forward_bytes)
+    outputs, cell = inputs.new_empty(*inputs.shape[:2], len(projection)), cell.clone()
+    library.functions.window_forward(
+        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
+        *(projection.data_ptr(), hidden.data_ptr(), cell.data_ptr(), _bound(cell_clip), _bound(projection_clip)),
+        *(_aligned(kept), _aligned(memory), outputs.data_ptr()),
+    )
+    return outputs, cell, kept
+
+
+def window_backward(
+    library: NativeLibrary,
+    upstream: Tensor,
+    inputs: Tensor,
+    hidden: Tensor,
+    outputs: Tensor,
+    kept: Tensor,
+    hidden_dim: int,
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gradient of ``window_forward``.
+
+    Args:
+        upstream: The gradient of the outputs.
+        inputs: As in ``window_forward``, like ``hidden`` and the clips.
+        hidden: The state before the window.
+        outputs: From ``window_forward``, like ``kept``.
+        kept: What the backward pass needs.
+        hidden_dim: Number of units.
+        cell_clip: Bound on the cell's magnitude, or None.
+        projection_clip: Bound on the output's magnitude, or None.
+
+    Returns:
+        The gradients of inputs, weight, bias and projection.
+    """
+    sizes = (*inputs.shape, hidden_dim, outputs.shape[2])
+    memory = library.scratch(_window_bytes(library, sizes)[2])
+    gradients = (
+        torch.empty_like(inputs),
+        inputs.new_empty(GATES * hidden_dim, inputs.shape[2] + outputs.shape[2]),
+        inputs.new_empty(GATES * hidden_dim),
+        inputs.new_empty(outputs.shape[2], hidden_dim),
+    )
+    library.functions.window_backward(
+        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), hidden.data_ptr(), outputs.data_ptr()),
+        *(upstream.data_ptr(), _bound(cell_clip), _bound(projection_clip), _aligned(kept), _aligned(memory)),
+        *(gradient.data_ptr() for gradient in gradients),
+    )
+    return gradients
+
+
+def _window_bytes(library: NativeLibrary, sizes: Sequence[int]) -> list[int]:
+    """Return the bytes of what a window keeps, of its forward pass and of its backward pass."""
+    n_bytes = torch.zeros(3, dtype=torch.int64)
+    library.functions.window_bytes(torch.get_num_threads(), *sizes, n_bytes.data_ptr())
+    return [int(size) for size in n_bytes]
+
+
+def linear_forward(library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``has_tiles``.
+
+    Args:
+        inputs: ``(rows, n_inputs)``.
+        weight: ``(n_outputs, n_inputs)``.
+        bias: ``(n_outputs,)``.
+
+    Returns:
+        ``(rows, n_outputs)``
+    """
+    sizes = (*inputs.shape, len(weight))
+    memory = library.scratch(library.functions.linear_bytes(*sizes))
+    outputs = inputs.new_empty(len(inputs), len(weight))
+    library.functions.linear_forward(
+        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
+        *(_aligned(memory), outputs.data_ptr()),
+    )
+    return outputs
+
+
+def linear_backward(
+    library: NativeLibrary,
+    inputs: Tensor,
+    weight: Tensor,
+    upstream: Tensor,
+    input_gradient: Tensor | None,
+    adds: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Compute the gradient of ``linear_forward``.
+
+    Args:
+        inputs: As in ``linear_forward``, like ``weight``.
+        weight: The weight.
+        upstream: The gradient of the outputs.
+        input_gradient: Where to write the gradient of the inputs; None if it is not needed.
+        adds: Add to ``input_gradient``.
+
+    Returns:
+        The gradients of weight and bias.
+    """
+    sizes = (*inputs.shape, len(weight))
+    memory, weight_gradient = library.scratch(library.functions.linear_bytes(*sizes)), torch.empty_like(weight)
+    bias_gradient = weight.new_empty(len(weight))
+    library.functions.linear_backward(
+        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), upstream.data_ptr()),
+        *(_aligned(memory), adds, None if input_gradient is None else input_gradient.data_ptr()),
+        *(weight_gradient.data_ptr(), bias_gradient.data_ptr()),
+    )
+    return weight_gradient, bias_gradient
+
+
+def highway_forward(library: NativeLibrary, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
+    """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``.
+
+    All tensors have the same size. Only with ``has_tiles``, like ``highway_backward``.
+    """
+    outputs = torch.empty_like(inputs)
+    library.functions.highway_forward(
+        *(torch.get_num_threads(), inputs.numel(), inputs.data_ptr(), transformed.data_ptr(), gate.data_ptr()),
+        outputs.data_ptr(),
+    )
+    return outputs
+
+
+def highway_backward(
+    library: NativeLibrary, upstream: Tensor, inputs: Tensor, transformed: Tensor, gate: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradient of ``highway_forward``.
+
+    Args:
+        upstream: The gradient of the outputs.
+        inputs: As in ``highway_forward``.
+        transformed: The same.
+        gate: As ``highway_forward`` left it.
+
+    Returns:
+        The gradients of ``transformed``, of the sums of the gate, and of the inputs, without what passes through the
+        other two.
+    """
+    gradients = torch.empty_like(inputs), torch.empty_like(inputs), torch.empty_like(inputs)
+    library.functions.highway_backward(
+        *(torch.get_num_threads(), inputs.numel(), upstream.data_ptr(), inputs.data_ptr()),
+        *(transformed.data_ptr(), gate.data_ptr(), *(gradient.data_ptr() for gradient in gradients)),
+    )
+    return gradients
+
+
+def dropout(library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
+    """Return the inputs, divided by ``1 - probability``, with zeros where the seed chooses them.
+
+    The gradient is the same function of that of the outputs.
+    """
+    outputs = torch.empty_like(inputs)
+    library.functions.dropout(
+        *(torch.get_num_threads(), inputs.numel(), seed, probability, inputs.data_ptr(), outputs.data_ptr())
+    )
+    return outputs
+
+
+def softmax_loss(
+    library: NativeLibrary, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Compute cross-entropies and the gradients of their sum. Only with ``has_tiles``.
+
+    Args:
+        hidden: ``(rows, dim)``.
+        weight: ``(words, dim)``, of the words that compete with each row's right word.
+        offsets: ``(words,)``, added to their scores.
+        own_scores: ``(rows,)``, the scores of the right words.
+        skipped: ``(rows,)`` int64, the index of a word that does not compete in a row, or a negative number.
+
+    Returns:
+        The cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores.
+    """
+    sizes = (*hidden.shape, len(weight))
+    memory = library.scratch(library.functions.softmax_bytes(torch.get_num_threads(), *sizes))
+    losses = torch.empty_like(own_scores)
+    gradients = tuple(torch.empty_like(tensor) for tensor in (hidden, weight, offsets, own_scores))
+    library.functions.softmax_loss(
+        *(torch.get_num_threads(), *sizes, hidden.data_ptr(), weight.data_ptr(), offsets.data_ptr()),
+        *(own_scores.data_ptr(), skipped.data_ptr(), _aligned(memory), losses.data_ptr()),
+        *(gradient.data_ptr() for gradient in gradients),
+    )
+    return losses, gradients  # type: ignore[return-value]
+
+
+def table_convolve(
+    library: NativeLibrary,
+    char_ids: Tensor,
+    n_windows: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    pooled: Tensor,
+    winners: Tensor,
+) -> None:
+    """Compute the maximum of each filter over the positions of a convolution, by a table.
+
+    Args:
+        char_ids: ``(tokens, chars)`` int64, rows of the table.
+        n_windows: ``(tokens,)`` int64, the windows of each token to consider.
+        table: ``(panels, rows, width, wide)``, what a character adds to each filter at each place of its window.
+        bias: ``(filters,)``.
+        pooled: Written: the maxima ``(tokens, filters)``, columns of a larger matrix.
+        winners: Written: the winning windows, int32, in the same way.
+    """
+    library.functions.table_convolve(
+        *(torch.get_num_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], n_windows.data_ptr()),
+        *(table.shape[2], table.data_ptr(), table.shape[1], bias.data_ptr(), len(bias), pooled.stride(0)),
+        *(pooled.data_ptr(), winners.data_ptr()),
+    )
+
+
+def table_convolve_backward(
+    library: NativeLibrary, char_ids: Tensor, winners: Tensor, upstream: Tensor, table_gradient: Tensor
+) -> None:
+    """Add to the gradient of the table, from that of the maxima: columns of a matrix of the size of ``winners``."""
+    _, n_rows, width, _ = table_gradient.shape
+    library.functions.table_convolve_backward(
+        *(torch.get_num_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], width, n_rows),
+        *(winners.shape[1], winners.stride(0), winners.data_ptr(), upstream.data_ptr()),
+        table_gradient.data_ptr(),
+    )
+
+
+def pack_filters(library: NativeLibrary, weight: Tensor, bias: Tensor) -> PackedFilters:
+    """Pack the weight ``(filters, width * dim)``, the first character's numbers first, and the bias."""
+    panels = library.panels(weight)
+    # The kernel loads whole vectors of the bias, also for the last panel.
+    padded = torch.nn.functional.pad(bias, (0, len(panels) * library.wide - len(bias)))
+    return PackedFilters(panels, padded, len(bias))
+
+
+def convolve(
+    library: NativeLibrary, characters: Tensor, n_windows: Tensor, filters: PackedFilters
+) -> tuple[Tensor, Tensor]:
+    """Return the maximum of each filter over the positions of a convolution over characters.
+
+    Args:
+        characters: ``(tokens, chars, dim)``.
+        n_windows: ``(tokens,)`` int64, the windows of each token to consider: 1 to ``chars - width + 1``.
+        filters: From :func:`pack_filters`.
+
+    Returns:
+        The maxima ``(tokens, filters)``, and the winning positions ``(tokens, filters)`` in int32. The gradient needs
+        the positions.
+    """
+    n_tokens, n_chars, dim = characters.shape
+    panels, bias, n_filters = filters
+    pooled = characters.new_empty(n_tokens, n_filters)
+    positions = characters.new_empty(n_tokens, n_filters, dtype=torch.int32)
+    library.functions.convolve(
+        *(torch.get_num_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_windows.data_ptr()),
+        *(panels.data_ptr(), bias.data_ptr(), panels.shape[1], n_filters, pooled.data_ptr(), positions.data_ptr()),
+    )
+    return pooled, positions
+
+
+def convolve_backward(
+    library: NativeLibrary,
+    characters: Tensor,
+    weight: Tensor,
+    positions: Tensor,
+    gradient: Tensor,
+    character_gradient: Tensor,
+) -> Tensor:
+    """Compute the gradient of ``convolve``.
+
+    Args:
+        characters: As in ``convolve``.
+        weight: ``(filters, width * dim)``.
+        positions: The winning positions that ``convolve`` returned.
+        gradient: The gradient of the maxima, ``(tokens, filters)``.
+        character_gradient: The gradient of the characters is added to it.
+
+    Returns:
+        The gradient of the weight.
+    """
+    n_tokens, n_chars, dim = characters.shape
+    n_filters, n_inputs = weight.shape
+    n_threads = torch.get_num_threads()
+    # One copy per thread, summed in a fixed order: atomic additions would give other bits in every run.
+    weight_gradient = weight.new_zeros(n_threads, n_filters, n_inputs)
+    library.functions.convolve_backward(
+        *(n_threads, n_tokens, characters.data_ptr(), n_chars * dim, dim, weight.data_ptr(), n_inputs, n_filters),
+        *(positions.data_ptr(), gradient.data_ptr(), character_gradient.data_ptr(), weight_gradient.data_ptr()),
+    )
+    return weight_gradient.sum(dim=0)
+
+
+def _bound(clip: float | None) -> float:
+    return _NO_CLIP if clip is None else clip
+
+
+def _aligned(memory: Tensor) -> int:
+    """Return the first address of a tensor's memory at which tiles may begin."""
+    return -(-memory.data_ptr() // ALIGNMENT) * ALIGNMENT
