@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import click
 
@@ -23,6 +23,7 @@ from elmokit.cli.common import (
     this_command,
 )
 from elmokit.cli.options import OutputPath
+from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
     from elmokit.embedder import Elmo
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 tokenizer_option = click.option(
     "--tokenizer",
-    type=click.Choice(["treebank", "spaces"]),
+    type=click.Choice(get_args(Tokenization)),
     default="treebank",
     show_default=True,
     help="How to split the sentences: into Penn Treebank tokens, or at spaces.",
