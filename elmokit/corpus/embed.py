@@ -22,7 +22,6 @@ import torch
 from elmokit.bilm import BiLMState
 from elmokit.corpus.estimate import check_disk_space, describe_work
 from elmokit.corpus.formats import OutputFormat, output_format
-from elmokit.corpus.hdf5 import check_key
 from elmokit.corpus.layout import DatasetNames, StoredDtype, VectorFileLayout
 from elmokit.corpus.reading import SentencePool, count_sentences, read_corpus_sentences, read_pools
 from elmokit.corpus.threads import BackgroundWriter, Prefetcher
@@ -151,18 +150,16 @@ def embed_file(
         elmo, layers = pooler.elmo, pooler.pooling.layers
     # An empty call checks the arguments before the output is created.
     elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
-    _check_names(format_, pooler is not None, keys, with_old_map)
-    layout = VectorFileLayout(
+    layout = format_.layout(
         _stored_layers(elmo, layers) if pooler is None else None,
         elmo.output_dim if pooler is None else pooler.dim,
         dtype,
-        # The sentence vectors of HDF5 are rows of one dataset, which have no names.
-        "sentences" if fasta and not (format_.is_hdf5 and pooler) else keys,
-        0 if keys == "sentences" or (fasta and pooler is None) else with_map * (1 + with_old_map),
+        keys,
+        with_map,
+        with_old_map,
+        fasta,
         pooler is not None,
-        with_map and not format_.is_hdf5,
     )
-    format_.check(layout)
     if raw_language is not None and (fasta or strict):
         raise ConfigError("Raw text cannot be read with fasta or strict: its rows are sentences, not lines.")
     split = None if raw_language is None else text_splitter(raw_language)
@@ -183,7 +180,7 @@ def embed_file(
         before = writer.progress
         if counted is not None:
             n_bytes = format_.file_bytes(layout, counted)
-            n_temporary_bytes = 0 if format_.is_hdf5 else layout.vector_bytes(counted)
+            n_temporary_bytes = format_.temporary_bytes(layout, counted)
             if check_space:
                 check_disk_space(output, n_bytes, before, n_temporary_bytes)
             if report is not None:
@@ -236,11 +233,11 @@ def _embed_pools(
     n_to_skip, n_skipped_tokens = before.n_batches, 0
     with BackgroundWriter(_call, WRITES_BEHIND) as background:
         for pool in pools:
-            if format_.is_hdf5 and layout.keys == "sentences":
-                # Checked pool by pool, so that a name that HDF5 cannot hold is reported before its vectors are
+            if layout.keys == "sentences":
+                # Checked pool by pool, so that a name that the format cannot hold is reported before its vectors are
                 # computed.
                 for number, name in enumerate(pool.names, start=pool.progress.n_sentences - len(pool.names)):
-                    check_key(name, number)
+                    format_.check_name(name, number)
             if n_to_skip and pool.progress.checksum != before.pool_checksum:
                 # The text of the incomplete pool has changed: its batches are not those that were written.
                 writer.discard_batches()
@@ -371,22 +368,6 @@ def _stored_layers(elmo: Elmo, layers: Layers) -> tuple[int, ...] | None:
     if layers == "all":
         return tuple(range(elmo.n_layers))
     return None if isinstance(layers, (str, int)) else tuple(layers)
-
-
-def _check_names(format_: OutputFormat, is_pooled: bool, keys: DatasetNames, with_old_map: bool) -> None:
-    """Check that the output can have the requested names.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    if keys == "sentences" and (is_pooled or not format_.is_hdf5):
-        what = "Sentence vectors are rows of one table" if is_pooled else f"A {format_.name} output has no datasets"
-        raise ConfigError(f"{what}, so keys='sentences' (--use-sentence-keys) has nothing to name. Leave it out.")
-    if with_old_map and not format_.is_hdf5:
-        raise ConfigError(
-            f"A {format_.name} output has no map of sentences, so with_old_map (--include-sentence-indices) cannot be "
-            "used. Leave it out."
-        )
 
 
 def _settings(

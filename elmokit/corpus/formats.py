@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.corpus.arrow import arrow_bytes, check_pyarrow, write_arrow, write_parquet
-from elmokit.corpus.hdf5 import hdf5_bytes, write_index
-from elmokit.corpus.layout import VectorFileLayout
+from elmokit.corpus.hdf5 import check_key, hdf5_bytes, write_index
+from elmokit.corpus.layout import DatasetNames, StoredDtype, VectorFileLayout
 from elmokit.corpus.npz import npz_bytes, write_npz
 from elmokit.corpus.reading import SentenceCounts
 from elmokit.corpus.writer import ResumableWriter
+from elmokit.errors import ConfigError
 from elmokit.io.atomic import check_extension
 from elmokit.io.hdf5 import HDF5_SUFFIXES
 
@@ -29,9 +30,58 @@ class OutputFormat(NamedTuple):
     the output is written next to that file, and both need space until it is complete."""
     check: Callable[[VectorFileLayout], None] = lambda layout: None
     """Raises an error, before any work is done, if the format cannot be written."""
+    check_name: Callable[[str, int], None] = lambda name, number: None
+    """Raises an error if a row cannot have a name. Called with the name and the number of its sentence."""
+
+    def layout(
+        self,
+        layers: tuple[int, ...] | None,
+        dim: int,
+        dtype: StoredDtype,
+        keys: DatasetNames,
+        with_map: bool,
+        with_old_map: bool,
+        fasta: bool,
+        pooled: bool,
+    ) -> VectorFileLayout:
+        """Return the layout of an output, and check that the format can be written so.
+
+        Args:
+            layers, dim, dtype: As in :class:`~elmokit.corpus.layout.VectorFileLayout`.
+            keys, with_map, with_old_map, fasta: As in :func:`~elmokit.corpus.embed.embed_file`.
+            pooled: Whether there is one vector per sentence.
+
+        Raises:
+            ConfigError: The format has no such names, or cannot hold such layers.
+            MissingExtraError: A library for the format is not installed.
+        """
+        if keys == "sentences" and (pooled or not self.is_hdf5):
+            what = "Sentence vectors are rows of one table" if pooled else f"A {self.name} output has no datasets"
+            raise ConfigError(f"{what}, so keys='sentences' (--use-sentence-keys) has nothing to name. Leave it out.")
+        if with_old_map and not self.is_hdf5:
+            raise ConfigError(
+                f"A {self.name} output has no map of sentences, so with_old_map (--include-sentence-indices) cannot be "
+                "used. Leave it out."
+            )
+        layout = VectorFileLayout(
+            layers,
+            dim,
+            dtype,
+            # The sentence vectors of HDF5 are rows of one dataset, which have no names.
+            "sentences" if fasta and not (self.is_hdf5 and pooled) else keys,
+            0 if keys == "sentences" or (fasta and not pooled) else with_map * (1 + with_old_map),
+            pooled,
+            with_map and not self.is_hdf5,
+        )
+        self.check(layout)
+        return layout
+
+    def temporary_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
+        """Return the size of what needs space next to the output until it is complete."""
+        return 0 if self.is_hdf5 else layout.vector_bytes(counts)
 
 
-HDF5 = OutputFormat("HDF5", write_index, hdf5_bytes, is_hdf5=True)
+HDF5 = OutputFormat("HDF5", write_index, hdf5_bytes, is_hdf5=True, check_name=check_key)
 FORMATS = {
     **dict.fromkeys(HDF5_SUFFIXES, HDF5),
     ".parquet": OutputFormat("Parquet", write_parquet, arrow_bytes, check=check_pyarrow),
