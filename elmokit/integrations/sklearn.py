@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import MissingExtraError, TextError
+from elmokit.io.text_files import expand_user
 from elmokit.nn.kernels.native import Precision
 from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.text.batching import tokens_of
@@ -31,8 +32,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Nothing is learned from the texts, so that ``transform`` works without ``fit``. To fit a whitening, add
     ``sklearn.decomposition.PCA(whiten=True)`` to the pipeline.
 
-    Opened models are shared by all vectorizers of a process, and are not part of a pickle, which therefore needs the
-    same model where it is loaded.
+    Opened models are shared by all vectorizers of a process, and opened again if they are replaced on disk. They are
+    not part of a pickle, which therefore needs the same model where it is loaded.
 
     Args:
         model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
@@ -108,7 +109,9 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def _embedder(self) -> SentenceEmbedder:
         layers = tuple(self.layers) if isinstance(self.layers, list) else self.layers
-        return _open_embedder(self.model, self.pooling, layers, self.precision, self.device)
+        return _open_embedder(
+            self.model, _version_on_disk(self.model), self.pooling, layers, self.precision, self.device
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -123,14 +126,35 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return tags
 
 
+def _version_on_disk(model: str | None) -> tuple[int, int] | None:
+    """Return what changes when the model at a path is replaced; None for a name or an address.
+
+    Models are written under a temporary name and renamed, which also changes the time of the directory they are in.
+    """
+    if model is None:
+        return None
+    try:
+        status = expand_user(model).stat()
+    except (OSError, ValueError, TextError):
+        return None  # not a path, or not one that can be opened: `Elmo.from_pretrained` says why
+    return status.st_ino, status.st_mtime_ns
+
+
 # A grid search clones its estimators for every fold, and a model takes seconds to open.
 @lru_cache(maxsize=4)
 def _open_embedder(
-    model: str | None, pooling: PoolingName, layers: Any, precision: Precision | None, device: str | None
+    model: str | None,
+    version: tuple[int, int] | None,
+    pooling: PoolingName,
+    layers: Any,
+    precision: Precision | None,
+    device: str | None,
 ) -> SentenceEmbedder:
-    return SentenceEmbedder.by_name(_open_elmo(model, precision, device), pooling, layers)
+    return SentenceEmbedder.by_name(_open_elmo(model, version, precision, device), pooling, layers)
 
 
 @lru_cache(maxsize=1)
-def _open_elmo(model: str | None, precision: Precision | None, device: str | None) -> Elmo:
+def _open_elmo(
+    model: str | None, version: tuple[int, int] | None, precision: Precision | None, device: str | None
+) -> Elmo:
     return Elmo.from_pretrained(model, precision=precision, device=device)

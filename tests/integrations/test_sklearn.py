@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,17 @@ def test_clones_and_pickles_compute_the_same(model: str) -> None:
     assert len(content) < 2000  # the model is not in it
     for copy in (clone(vectorizer), pickle.loads(content)):
         assert np.array_equal(copy.transform(TEXTS), vectorizer.transform(TEXTS))
+
+
+def test_a_model_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
+    path, models = tmp_path / "model", [random_model(), random_model()]
+    for tensor in models[1].bilm.parameters():
+        tensor.data.mul_(0.5)
+    vectorizer = ElmoVectorizer(str(path), pooling="mean")
+    for model in models:
+        save_model(model, path, overwrite=True)
+        expected = SentenceEmbedder.by_name(Elmo(model), "mean").embed(TOKENS)
+        np.testing.assert_allclose(vectorizer.transform(TOKENS), expected, atol=1e-5)
 
 
 def test_a_grid_search_chooses_pooling_and_layers(model: str) -> None:
