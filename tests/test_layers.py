@@ -17,7 +17,7 @@ ROWS = [
     {"embedder", "initial_state", "fingerprint"},
     {"alignment", "word_retrieval", "sentence_vectors", "speed"},
     {"tasks", "probes", "training", "corpus", "scoring"},
-    {"serve", "integrations", "compat", "report"},
+    {"serve", "integrations", "compat", "report", "report_sections"},
     {"cli", "__init__", "__main__"},
 ]
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
@@ -25,6 +25,7 @@ EXCEPTIONS = {
     ("__main__", "cli"),
     ("embedder", "initial_state"),
     ("alignment", "word_retrieval"),
+    ("report", "report_sections"),
     *((user, used) for user in ("tasks", "probes") for used in ("corpus", "training", "scoring")),
     ("training", "scoring"),
 }
