@@ -10,7 +10,7 @@ from __future__ import annotations
 import nox
 
 HOSTS = {
-    "arrow": ["pandas", "polars", "duckdb"],
+    "arrow": ["pandas", "polars", "duckdb", "lancedb"],
     "batch": ["datasets", "ray[data]"],
     "flair": [],
     "huggingface-hub": [],

@@ -1,12 +1,16 @@
-"""Embed a text into Parquet, find the nearest sentences with DuckDB, and read one layer with Polars.
+"""Embed a text into Parquet, and search it: sentences with DuckDB, and a word in its sense with LanceDB.
 
 Run it in a directory with ``sentences.txt``: one tokenized sentence per line.
 """
 
 from __future__ import annotations
 
+import tempfile
+
 import duckdb
+import lancedb
 import polars
+import pyarrow.parquet
 
 from elmokit import Elmo, SentenceEmbedder, embed_file
 
@@ -29,3 +33,12 @@ print(nearest)
 embed_file(elmo, "sentences.txt", "tokens.parquet", dtype="float16", overwrite=True)
 table = polars.scan_parquet("tokens.parquet").select("tokens", "layer_1").explode("tokens", "layer_1").collect()
 print(table.drop_nulls().with_columns(polars.col("layer_1").arr.get(0).alias("first number")).head())
+
+# LanceDB finds the sentences in which a word has the same sense. The query is the vector of one word.
+tokens = ["They", "had", "lunch", "on", "the", "bank", "of", "the", "river", "."]
+(vectors,) = elmo.embed([tokens], layers=1)
+with tempfile.TemporaryDirectory() as folder:
+    index = lancedb.connect(folder).create_table("sentences", pyarrow.parquet.read_table("tokens.parquet"))
+    search = index.search(vectors[tokens.index("bank")], vector_column_name="layer_1").distance_type("cosine")
+    for row in search.select(["tokens", "_distance"]).limit(4).to_list():
+        print(f"{row['_distance']:.2f}", " ".join(row["tokens"]))

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import pytest
 
 MODULES = {
-    "arrow": ["pyarrow", "pandas", "polars", "duckdb"],
+    "arrow": ["pyarrow", "pandas", "polars", "duckdb", "lancedb"],
     "batch": ["pyarrow", "datasets"],
     "flair": ["flair"],
     "sklearn": ["sklearn", "nltk", "pandas"],
