@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Literal, NamedTuple, overload
 
@@ -487,6 +488,18 @@ class Elmo(nn.Module):
                 yield [chunk]
         else:
             yield self._run_from_start(sentences, selection)
+
+    def model_with_initial_state(self) -> PretrainedBiLM:
+        """Return the model to save, with the initial state that its sentences start from.
+
+        A model that stores no initial state gets one from its weights when it is opened. After fine-tuning, the weights
+        would give another state than the one that was trained with.
+        """
+        if self.start != "warm":
+            return self.model
+        model = copy(self.model)  # dataclasses.replace would read a softmax that is only read when it is first used
+        model.initial_state = BiLMState(self.start_hidden, self.start_cell)
+        return model
 
     def start_state(self, n_rows: int) -> BiLMState:
         """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""

@@ -8,14 +8,27 @@ on whatever was embedded before. A fixed state that is typical of sentence bound
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from elmokit.bilm import BiLMState
-from elmokit.errors import TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.weights.model import PretrainedBiLM
 
+FixedStart = Literal["warm", "zero"]
+"""The state that every sentence starts from, whatever was computed before: the model's initial state, or all zeros."""
 N_ROWS = 32  # sentences that are read side by side for the mean state
+
+
+def check_fixed_start(start: str) -> None:
+    """Check that every sentence starts from the same state.
+
+    Raises:
+        ConfigError: The start is neither "warm" nor "zero".
+    """
+    if start not in ("warm", "zero"):
+        raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
 
 
 def initial_state(model: PretrainedBiLM) -> BiLMState:

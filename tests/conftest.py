@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 
 from elmokit.bilm import PRESETS, BiLM, BiLMConfig
+from elmokit.nn.alignment import LayerAlignment
 from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.probes import linear
@@ -81,6 +82,14 @@ def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: flo
     return PretrainedBiLM(
         bilm.eval(), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS), card={"note": "random"}
     )
+
+
+def aligned_model() -> PretrainedBiLM:
+    """A model of random weights with an alignment of random matrices."""
+    model = random_model()
+    n_layers, dim = model.bilm.config.n_layers + 1, model.bilm.config.output_dim
+    model.alignment = LayerAlignment(torch.randn(n_layers, dim, dim, generator=torch.Generator().manual_seed(0)))
+    return model
 
 
 @pytest.fixture

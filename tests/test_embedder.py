@@ -151,6 +151,22 @@ def test_the_initial_state_is_the_stored_one_or_that_after_an_empty_sentence(mod
     assert torch.equal(Elmo(model).start_state(2).hidden, torch.ones(2, 2, 2, 32))
 
 
+def test_the_model_to_save_has_the_initial_state_that_sentences_started_from(model: PretrainedBiLM) -> None:
+    elmo, sentences = Elmo(model, trainable=True), [["the", "cat", "sat"]]
+    with torch.no_grad():
+        for parameter in elmo.bilm.parameters():
+            parameter.mul_(1.1)
+    saved = elmo.model_with_initial_state()
+    np.testing.assert_array_equal(Elmo(saved).embed(sentences)[0], elmo.embed(sentences)[0])
+    assert model.initial_state is None
+    assert Elmo(model, start="zero").model_with_initial_state() is model
+
+
+def test_the_model_to_save_does_not_read_a_deferred_softmax(model: PretrainedBiLM) -> None:
+    model.defer_softmax(lambda: pytest.fail("the softmax was read"))
+    Elmo(model).model_with_initial_state()
+
+
 # As a module.
 
 

@@ -76,7 +76,7 @@ def test_without_a_softmax_there_is_no_language_model(tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "weights.hdf5")
     with pytest.raises(ModelNotFoundError, match="cannot predict words"):
         LanguageModel.from_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="expected 'warm' or 'zero'"):
+    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
         LanguageModel(random_model(), start="cold")  # type: ignore[arg-type]
 
 

@@ -121,7 +121,7 @@ def test_a_sentence_starts_from_the_models_fixed_initial_state(model: Pretrained
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
     model.initial_state = model.bilm.zero_state(1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
-    with pytest.raises(ConfigError, match="expected 'warm' or 'zero'"):
+    with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
         scored(model, start="cold")
 
 

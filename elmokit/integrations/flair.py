@@ -6,21 +6,18 @@ Import this module before you load a flair model that contains such embeddings: 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import nn
 
-from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.config import from_dict, to_dict
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.nn.alignment import LayerAlignment
+from elmokit.errors import MissingExtraError
+from elmokit.initial_state import FixedStart, check_fixed_start
 from elmokit.nn.scalar_mix import MixedLayers
-from elmokit.text.lexicon import Lexicon
-from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import as_model
+from elmokit.weights.structure import ModelStructure
 
 try:
     import flair
@@ -65,13 +62,11 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
         layers: MixedLayers = "all",
         learn_mix: bool = True,
         trainable: bool = False,
-        start: Literal["warm", "zero"] = "warm",
+        start: FixedStart = "warm",
         name: str | None = None,
     ) -> None:
         super().__init__()
-        if start not in ("warm", "zero"):
-            # flair shuffles the sentences, so that none continues another.
-            raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+        check_fixed_start(start)  # flair shuffles the sentences, so that none continues another
         opened = as_model(model)
         self.elmo = Elmo(opened, start=start, layers=layers, trainable=trainable)
         if not learn_mix:
@@ -97,44 +92,25 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
         return sentences
 
     def to_params(self) -> dict[str, Any]:
-        """Return the settings and the sizes of the model. Its weights are in the state dict, which flair saves too."""
-        model = self.elmo.model
-        vocabulary = model.vocabulary if model.bilm.config.n_words is not None else None
+        """Return the settings and the model's structure. The weights are in the state dict, which flair saves too."""
         return {
             "layers": self.layers,
             "learn_mix": self.learn_mix,
             "trainable": self.trainable,
             "start": self.start,
             "name": self.name,
-            "bilm": to_dict(model.bilm.config),
-            "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
-            "words": None if vocabulary is None else vocabulary.words,
-            "aligned": model.alignment is not None,
+            "structure": to_dict(ModelStructure.of(self.elmo.model)),
         }
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> ElmoTokenEmbeddings:
-        """Create embeddings of the same settings and sizes, without weights: load a state dict before you use them.
+        """Create embeddings of the same settings and structure, without weights: load a state dict before you use them.
 
         ``ElmoTokenEmbeddings.load_embedding`` does both.
         """
         settings = dict(params)
-        sizes, lexicon, words = (settings.pop(name) for name in ("bilm", "lexicon", "words"))
-        is_aligned = settings.pop("aligned", False)
-        bilm = BiLM(from_dict(BiLMConfig, sizes, "the embeddings' bilm")).eval()
-        for parameter in bilm.parameters():
-            # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
-            nn.init.constant_(parameter, float("nan"))
-        n_layers, dim = bilm.config.n_layers + 1, bilm.config.output_dim
-        model = PretrainedBiLM(
-            bilm,
-            "elmokit",
-            vocabulary=None if words is None else Vocabulary(words, strict=False),
-            initial_state=bilm.zero_state(1),  # the state dict has the real one
-            alignment=LayerAlignment(torch.full((n_layers, dim, dim), float("nan"))) if is_aligned else None,
-            lexicon=None if lexicon is None else from_dict(Lexicon, lexicon, "the embeddings' lexicon"),
-        )
-        return cls(model, **settings)
+        structure = from_dict(ModelStructure, settings.pop("structure"), "the embeddings' structure")
+        return cls(structure.build(), **settings)
 
     def __str__(self) -> str:
         return self.name

@@ -8,7 +8,7 @@ outside of it, because they do not depend on the state: one large product is fas
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from elmokit.bilm import BiLMState
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, MissingExtraError, OutputError
+from elmokit.initial_state import FixedStart, check_fixed_start
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.text_files import expand_user
 from elmokit.nn.char_cnn import CharCNN, Highway
@@ -37,7 +38,7 @@ def export_onnx(
     model: str | Path | PretrainedBiLM | None,
     path: str | Path,
     *,
-    start: Literal["warm", "zero"] = "warm",
+    start: FixedStart = "warm",
     overwrite: bool = False,
 ) -> Path:
     """Write a model as an ONNX graph from char ids to the vectors of all layers.
@@ -69,8 +70,7 @@ def export_onnx(
     if path.suffix != ".onnx":
         raise OutputError(f"{path} does not end in .onnx. Choose a name that does.")
     check_output_path(path, overwrite)
-    if start not in ("warm", "zero"):
-        raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+    check_fixed_start(start)
     opened = as_model(model)
     bilm = opened.bilm
     if opened.alignment is not None:

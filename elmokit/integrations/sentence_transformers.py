@@ -7,21 +7,22 @@ sentence-transformers asks for that whenever a module is from another package.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError, TextError
+from elmokit.errors import MissingExtraError, ModelNotFoundError, TextError
+from elmokit.initial_state import FixedStart, check_fixed_start
 from elmokit.nn.layer_selection import select_layers
 from elmokit.nn.scalar_mix import MixedLayers
 from elmokit.nn.sentence_pooling import SentencePooling
 from elmokit.sentence_vectors import SentenceEmbedder, word_probability
 from elmokit.text.tokenize import Tokenization, get_tokenizer
+from elmokit.weights.folder import save_tensors
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import as_model, save_model
 
@@ -79,16 +80,15 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         model: str | Path | PretrainedBiLM | None = None,
         *,
         layers: MixedLayers = "all",
-        start: Literal["warm", "zero"] = "warm",
+        start: FixedStart = "warm",
         dropout: float = 0.0,
         trainable: bool = False,
         tokenization: Tokenization = "treebank",
         max_seq_length: int | None = None,
     ) -> None:
         super().__init__()
-        if start not in ("warm", "zero"):
-            # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
-            raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+        # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
+        check_fixed_start(start)
         opened = as_model(model)
         self.elmo = Elmo(opened, start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
@@ -155,13 +155,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Save the settings, the biLM as an elmokit model directory, and the scalar mix."""
         self.save_config(output_path)
-        model = self.elmo.model
-        if self.start == "warm":
-            # A model that stores no initial state gets one from its weights when it is opened. Fine-tuned weights would
-            # give another state than the one that was trained with.
-            model = replace(model, initial_state=self.elmo.start_state(1))
-        save_model(model, Path(output_path) / MODEL, overwrite=True)
-        _save_tensors(self.elmo.mixes[0], output_path)
+        save_model(self.elmo.model_with_initial_state(), Path(output_path) / MODEL, overwrite=True)
+        save_tensors(self.elmo.mixes[0].state_dict(), Path(output_path) / TENSORS)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> ElmoEmbeddings:
@@ -268,7 +263,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Save the settings and the whitening."""
         self.save_config(output_path)
-        _save_tensors(self, output_path)
+        save_tensors(self.state_dict(), Path(output_path) / TENSORS)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> ElmoPooling:
@@ -290,9 +285,3 @@ def _folder(module: type[Module], name: str, subfolder: str, kwargs: dict[str, A
     if folder is None:
         raise ModelNotFoundError(f"{name} has no directory {subfolder or '.'} with a module of elmokit.")
     return Path(folder)
-
-
-def _save_tensors(module: nn.Module, output_path: str) -> None:
-    # Contiguous copies: safetensors refuses views.
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
-    save_file(tensors, Path(output_path) / TENSORS)

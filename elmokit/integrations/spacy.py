@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
+from elmokit.config import from_dict, to_dict
 from elmokit.embedder import Elmo, Vectors
 from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.initial_state import check_fixed_start
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model
+from elmokit.weights.structure import ModelStructure
 
 try:
     import srsly
@@ -64,9 +67,7 @@ def elmo_tok2vec(
     Raises:
         ConfigError: An argument is not valid.
     """
-    if start not in ("warm", "zero"):
-        # A batch has no rows that continue those of the one before.
-        raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+    check_fixed_start(start)  # a batch has no rows that continue those of the one before
     wrapper = PyTorchWrapper_v3(
         _Network(model, layers, start, trainable),
         convert_inputs=_convert_docs,
@@ -176,38 +177,17 @@ def _split(vectors: Any, masks: list[NDArray[np.bool_]], xp: Any) -> list[Any]:
 
 
 def _network_to_bytes(network: _Network) -> bytes:
-    elmo = network.elmo
-    model = elmo.model
-    if network.start == "warm":
-        # A model that stores no initial state gets one from its weights when it is opened. Fine-tuned weights would
-        # give another state than the one that was trained with.
-        model = replace(model, initial_state=elmo.start_state(1))
     # Contiguous copies: safetensors refuses views.
-    mix = {name: tensor.detach().cpu().contiguous() for name, tensor in elmo.mixes[0].state_dict().items()}
-    return bytes(srsly.msgpack_dumps({"model": _model_to_files(model), "mix": safetensors.save(mix)}))
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.elmo.state_dict().items()}
+    structure = to_dict(ModelStructure.of(network.elmo.model))
+    return bytes(srsly.msgpack_dumps({"structure": structure, "tensors": safetensors.save(tensors)}))
 
 
 def _network_from_bytes(network: _Network, content: bytes, device: torch.device) -> _Network:
     message = srsly.msgpack_loads(content)
-    network.open(_model_from_files(message["model"]))
-    network.elmo.mixes[0].load_state_dict(safetensors.load(message["mix"]))
+    network.open(from_dict(ModelStructure, message["structure"], "the saved pipeline").build())
+    network.elmo.load_state_dict(safetensors.load(message["tensors"]))
     return network.to(device)
-
-
-def _model_to_files(model: PretrainedBiLM) -> dict[str, bytes]:
-    """Return the files of an elmokit model directory, by name. The softmax is left out: it computes no vectors."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        save_model(replace(model, softmax=None), path)
-        return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
-
-
-def _model_from_files(files: dict[str, bytes]) -> PretrainedBiLM:
-    with TemporaryDirectory() as folder:
-        for name, content in files.items():
-            # The last part of a name only: a file of a pipeline from elsewhere must not be written outside the folder.
-            (Path(folder) / Path(name).name).write_bytes(content)
-        return replace(open_model(folder), source=None)
 
 
 class ElmoLayers:
@@ -228,8 +208,7 @@ class ElmoLayers:
     """
 
     def __init__(self, model: str | None = None, start: Any = "warm") -> None:
-        if start not in ("warm", "zero"):
-            raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
+        check_fixed_start(start)
         self.model, self.start = model, start
         self._elmo: Elmo | None = None
         for kind, attribute in ((Doc, {"default": None}), (Token, {"getter": _of_token}), (Span, {"getter": _of_span})):
@@ -259,7 +238,7 @@ class ElmoLayers:
                 yield doc
 
     def to_disk(self, path: str | Path, exclude: Sequence[str] = ()) -> None:
-        """Write the model as an elmokit model directory."""
+        """Write the model as an elmokit model directory, without its softmax, which computes no vectors."""
         save_model(replace(self.elmo.model, softmax=None), path, overwrite=True)
 
     def from_disk(self, path: str | Path, exclude: Sequence[str] = ()) -> "ElmoLayers":
@@ -268,12 +247,19 @@ class ElmoLayers:
         return self
 
     def to_bytes(self, exclude: Sequence[str] = ()) -> bytes:
-        """Return the files of the model."""
-        return bytes(srsly.msgpack_dumps(_model_to_files(self.elmo.model)))
+        """Return the files that :meth:`to_disk` writes."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            self.to_disk(path)
+            return bytes(srsly.msgpack_dumps({file.name: file.read_bytes() for file in sorted(path.iterdir())}))
 
     def from_bytes(self, content: bytes, exclude: Sequence[str] = ()) -> "ElmoLayers":
         """Open the model that :meth:`to_bytes` returned."""
-        self._open(_model_from_files(srsly.msgpack_loads(content)))
+        with TemporaryDirectory() as folder:
+            for name, file in srsly.msgpack_loads(content).items():
+                # The last part of a name only: nothing from a foreign pipeline must be written outside the folder.
+                (Path(folder) / Path(name).name).write_bytes(file)
+            self._open(replace(open_model(folder), source=None))
         return self
 
 

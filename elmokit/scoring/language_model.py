@@ -12,6 +12,7 @@ import torch
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import TextError
+from elmokit.initial_state import FixedStart
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import TextPaths, find_text_files, read_sentences
 from elmokit.nn.devices import parse_device
@@ -22,14 +23,7 @@ from elmokit.scoring.minimal_pairs import MinimalPairScores, score_minimal_pairs
 from elmokit.scoring.perplexity import Perplexity, perplexity, spelling_of
 from elmokit.scoring.spelling import Spelling
 from elmokit.scoring.substitutes import Direction, Substitute, substitutes
-from elmokit.scoring.surprisal import (
-    BATCH_TOKENS,
-    FixedStart,
-    Surprisal,
-    softmax_and_vocabulary,
-    start_state,
-    surprisals,
-)
+from elmokit.scoring.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, start_state, surprisals
 from elmokit.text.tokenize import TextSplitter, text_splitter
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import TextError
+from elmokit.initial_state import FixedStart
 from elmokit.io.figures import INK, LINES, PAGE, save_figure, styled_figure
 from elmokit.io.part_results import PartResults
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
 from elmokit.io.text_files import read_lines
-from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, Surprisal, surprisals
+from elmokit.scoring.surprisal import BATCH_TOKENS, Surprisal, surprisals
 from elmokit.weights.model import PretrainedBiLM
 
 BOTH = "both"

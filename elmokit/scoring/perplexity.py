@@ -12,11 +12,11 @@ import numpy as np
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import TextError
+from elmokit.initial_state import FixedStart
 from elmokit.scoring.spelling import Spelling
 from elmokit.scoring.surprisal import (
     BATCH_TOKENS,
     DIRECTIONS,
-    FixedStart,
     Surprisal,
     score_batch,
     softmax_and_vocabulary,

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import TextError
+from elmokit.initial_state import FixedStart
 from elmokit.io.figures import COLORS, COLUMN, INK, save_figure, styled_figure
 from elmokit.io.part_results import PartResults
 from elmokit.io.progress import ProgressCallback
@@ -32,7 +33,7 @@ from elmokit.io.tables import Table
 from elmokit.io.text_files import find_text_files, read_sentences, total_bytes
 from elmokit.scoring.natural_stories import Story
 from elmokit.scoring.ngram import encode_text, ngram_nats
-from elmokit.scoring.surprisal import FixedStart, softmax_and_vocabulary, surprisals
+from elmokit.scoring.surprisal import softmax_and_vocabulary, surprisals
 from elmokit.sentence_vectors import word_probability
 from elmokit.weights.model import PretrainedBiLM
 

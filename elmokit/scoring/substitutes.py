@@ -10,8 +10,9 @@ from torch import Tensor
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import ConfigError
+from elmokit.initial_state import FixedStart
 from elmokit.nn.softmax import ROWS_AT_ONCE
-from elmokit.scoring.surprisal import BATCH_TOKENS, FixedStart, softmax_and_vocabulary, start_state
+from elmokit.scoring.surprisal import BATCH_TOKENS, softmax_and_vocabulary, start_state
 from elmokit.text.batching import check_sentence, check_sentences, map_in_batches
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from elmokit.bilm import BiLMState, stack_states
-from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.initial_state import initial_state
+from elmokit.errors import ModelNotFoundError
+from elmokit.initial_state import FixedStart, check_fixed_start, initial_state
 from elmokit.io.html import colored_tokens
 from elmokit.nn.softmax import Softmax
 from elmokit.text.batching import check_sentences, map_in_batches
@@ -26,8 +26,6 @@ DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backwa
 STRONGEST_NATS = 12.0
 """From this surprisal on, the color in a notebook is at its strongest."""
 TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\n"
-
-FixedStart = Literal["warm", "zero"]
 
 
 @dataclass(frozen=True)
@@ -126,8 +124,7 @@ def start_state(model: PretrainedBiLM, start: FixedStart | BiLMState) -> BiLMSta
     zero = model.bilm.zero_state(1)
     if isinstance(start, BiLMState):
         return start.to(zero.hidden.device, zero.hidden.dtype)
-    if start not in ("warm", "zero"):
-        raise ConfigError(f"start is {start!r}; expected 'warm' or 'zero'.")
+    check_fixed_start(start)
     return zero if start == "zero" else initial_state(model).to(zero.hidden.device, zero.hidden.dtype)
 
 

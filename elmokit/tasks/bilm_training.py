@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from elmokit.bilm import BiLM, BiLMState
+from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError
 from elmokit.fingerprint import fingerprint
@@ -63,10 +63,9 @@ def copy_for_training(elmo: Elmo) -> Elmo:
     """Return a copy of a pretrained model whose weights can be trained, without what becomes invalid with them."""
     # Copied without the softmax, which may be larger than the biLM; tasks do not use it, and it would no longer fit.
     model = dataclasses.replace(
-        elmo.model,
+        elmo.model_with_initial_state(),
         softmax=None,
         vocabulary=elmo.model.vocabulary if elmo.bilm.config.n_words is not None else None,
-        initial_state=_start_state(elmo),
     )
     return Elmo(copy.deepcopy(model), start=elmo.start, n_mixes=0, token_cache_mib=0)
 
@@ -178,10 +177,3 @@ def peak_memory_mib(device: torch.device) -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak >> (20 if sys.platform == "darwin" else 10)  # macOS counts bytes, Linux KiB
-
-
-def _start_state(elmo: Elmo) -> BiLMState | None:
-    """Return the fixed state to store with the trained weights: it must stay what it was for the pretrained ones."""
-    if elmo.start == "warm":
-        return BiLMState(elmo.start_hidden, elmo.start_cell)
-    return elmo.model.initial_state

@@ -16,7 +16,7 @@ import torch
 from elmokit import Elmo
 from elmokit.errors import ConfigError
 from elmokit.weights.open import save_model
-from tests.conftest import random_model
+from tests.conftest import aligned_model, random_model
 from tests.helpers.allennlp_files import write_files
 from tests.helpers.hosts import need_host
 from tests.helpers.many_langs_files import toy_model
@@ -83,15 +83,18 @@ def test_what_is_learned_gets_gradients_in_training(model: str, learn_mix: bool,
     assert any(parameter.grad is not None for parameter in embeddings.elmo.bilm.parameters()) == trainable
 
 
-@pytest.mark.parametrize("kind", ["characters", "allennlp", "many-langs"])
+@pytest.mark.parametrize("kind", ["characters", "allennlp", "many-langs", "aligned"])
 def test_params_and_state_dict_restore_the_embeddings_without_the_model(tmp_path: Path, kind: str) -> None:
     if kind == "characters":
         save_model(random_model(), tmp_path / "model")
         source = tmp_path / "model"
     elif kind == "allennlp":
         source = Path(write_files(tmp_path / "model").weights)
-    else:
+    elif kind == "many-langs":
         source = toy_model().write(tmp_path / "model")
+    else:
+        save_model(aligned_model(), tmp_path / "model")
+        source = tmp_path / "model"
     embeddings = ElmoTokenEmbeddings(source, layers=[0, 1], learn_mix=True, start="warm", name="mine")
     with torch.no_grad():
         embeddings.elmo.mixes[0].get_parameter("weight").copy_(torch.tensor([1.0, -1.0]))

@@ -11,7 +11,7 @@ import pytest
 from elmokit import Elmo, PretrainedBiLM
 from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, OutputError
-from tests.conftest import random_model
+from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 
 need_host("onnx")
@@ -72,6 +72,8 @@ def test_what_cannot_be_exported_is_refused(model: PretrainedBiLM, tmp_path: Pat
     words = random_model(replace(TINY, char_cnn=None, n_words=11))
     with pytest.raises(ConfigError, match="reads characters alone"):
         export_onnx(words, tmp_path / "model.onnx")
+    with pytest.raises(ConfigError, match=r"Set model\.alignment to None"):
+        export_onnx(aligned_model(), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
     export_onnx(model, tmp_path / "model.onnx")
     with pytest.raises(OutputError, match="already exists"):

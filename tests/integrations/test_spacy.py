@@ -15,7 +15,7 @@ import torch
 from elmokit import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.weights.open import save_model
-from tests.conftest import random_model
+from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 
 need_host("spacy")
@@ -145,6 +145,19 @@ def test_tagger_that_listens_learns_and_is_saved_with_the_weights(model: str, tm
     assert [token.tag_ for token in doc_again] == TAGS
     assert again.to_bytes() == nlp.to_bytes()
     assert train(again, 1)[0] < losses[0]
+
+
+def test_an_alignment_is_applied_and_saved(tmp_path: Path) -> None:
+    save_model(aligned_model(), tmp_path / "model")
+    nlp = pipeline(model=str(tmp_path / "model"), layers="top")
+    nlp.add_pipe("elmo_layers", config={"model": str(tmp_path / "model")})
+    (expected,) = Elmo.from_pretrained(tmp_path / "model").embed([WORDS])
+    nlp.to_disk(tmp_path / "pipeline")
+    shutil.rmtree(tmp_path / "model")
+    for loaded in (nlp, spacy.load(tmp_path / "pipeline")):
+        doc = loaded(Doc(loaded.vocab, words=WORDS))
+        np.testing.assert_allclose(doc.tensor, expected[2], atol=1e-5)
+        np.testing.assert_allclose(doc._.elmo_layers, expected, atol=1e-5)
 
 
 def test_dropout_is_that_of_the_training(model: str) -> None:

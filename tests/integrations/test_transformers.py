@@ -12,7 +12,7 @@ import torch
 from elmokit import Elmo, LanguageModel, PretrainedBiLM
 from elmokit.bilm import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError
-from tests.conftest import random_model
+from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 
 need_host("transformers")
@@ -188,3 +188,5 @@ def test_what_a_model_cannot_do_is_refused(model: PretrainedBiLM, saved: Path) -
     words = random_model(replace(PRESETS["tiny"], char_cnn=None, n_words=11))
     with pytest.raises(ConfigError, match="reads word ids"):
         ElmoModel.from_elmokit(words)
+    with pytest.raises(ConfigError, match=r"Set model\.alignment to None"):
+        ElmoModel.from_elmokit(aligned_model())

@@ -1,0 +1,71 @@
+"""The structure of a model without its weights, for programs that store the weights in files of their own.
+
+flair and spaCy save what is inside a model of theirs as plain values and a state dict of tensors. The plain values are
+a :class:`ModelStructure`; the tensors are the state dict of an ``Elmo``, its initial LSTM state included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.nn.alignment import LayerAlignment
+from elmokit.text.lexicon import Lexicon
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.weights.model import PretrainedBiLM
+
+
+@dataclass(frozen=True)
+class ModelStructure:
+    """All that computing vectors needs besides the weights.
+
+    Use :func:`elmokit.config.to_dict` and :func:`elmokit.config.from_dict` to store it. The softmax and the whitening
+    are not part of it, because token vectors do not need them.
+
+    Args:
+        bilm: The sizes of the biLM.
+        lexicon: As in ``PretrainedBiLM``.
+        words: The words of a word-input model, one per row of its table.
+        is_aligned: Whether the model has an alignment.
+        card: The model card.
+    """
+
+    bilm: BiLMConfig
+    lexicon: Lexicon | None = None
+    words: tuple[str, ...] | None = None
+    is_aligned: bool = False
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: PretrainedBiLM) -> ModelStructure:
+        """Return the structure of a model."""
+        config = model.bilm.config
+        vocabulary = model.vocabulary if config.n_words is not None else None
+        return cls(
+            config,
+            model.lexicon,
+            None if vocabulary is None else tuple(vocabulary.words),
+            model.alignment is not None,
+            model.card,
+        )
+
+    def build(self) -> PretrainedBiLM:
+        """Return a model of this structure without weights: load a state dict into its ``Elmo`` before you use it."""
+        bilm = BiLM(self.bilm).eval()
+        for parameter in bilm.parameters():
+            # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
+            nn.init.constant_(parameter, float("nan"))
+        n_layers, dim = self.bilm.n_layers + 1, self.bilm.output_dim
+        return PretrainedBiLM(
+            bilm,
+            "elmokit",
+            vocabulary=None if self.words is None else Vocabulary(self.words, strict=False),
+            initial_state=bilm.zero_state(1),  # the state dict has the real one
+            card=self.card,
+            alignment=LayerAlignment(torch.full((n_layers, dim, dim), float("nan"))) if self.is_aligned else None,
+            lexicon=self.lexicon,
+        )
