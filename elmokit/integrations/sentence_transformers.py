@@ -141,6 +141,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         # As in Elmo.forward, which returns mixes only.
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers, _ = self.elmo.bilm(ids, mask, self.elmo.start_state(len(ids)))
+            if self.elmo.alignment is not None:
+                layers = self.elmo.alignment(layers)
         # Without the boundaries, every row has its tokens one position further left, and two fewer of them.
         mask = mask[:, 2:]
         layers = layers[:, :, 1:-1] * mask[..., None]

@@ -13,7 +13,7 @@ import torch
 
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.errors import ConfigError, TextError
-from tests.conftest import random_model
+from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 
 need_host("sentence-transformers")
@@ -86,6 +86,14 @@ def test_elmo_pooling_equals_the_sentence_embedder(pooling: SentencePooling | No
     expected = SentenceEmbedder(elmo.elmo, pooling).embed(TOKENS)
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
     assert model.get_embedding_dimension() == expected.shape[1]
+
+
+def test_vectors_of_an_aligned_model_are_aligned() -> None:
+    elmo = ElmoEmbeddings(aligned_model())
+    vectors = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo)).encode(TEXTS)
+    np.testing.assert_allclose(vectors, SentenceEmbedder(elmo.elmo).embed(TOKENS), atol=1e-5)
+    mixes = transformer(elmo, Pooling(elmo.get_embedding_dimension())).encode(TEXTS[:1])
+    np.testing.assert_allclose(mixes[0], elmo.elmo.embed(TOKENS[:1], layers="mix")[0].mean(axis=0), atol=1e-5)
 
 
 def test_weighted_layer_pooling_with_one_layer_left_gives_that_layer(model: PretrainedBiLM) -> None:
