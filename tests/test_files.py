@@ -243,6 +243,11 @@ def test_texts_are_found_once_by_name_directory_and_pattern(
     assert [str(path) for path in find_text_files(names)] == expected
 
 
+def test_one_path_need_not_be_in_a_list(corpus: Path) -> None:
+    for path in ("c", Path("c"), "a*"):
+        assert find_text_files(path) == find_text_files([path])
+
+
 def test_a_file_with_pattern_characters_in_its_name_is_found_by_its_name(corpus: Path) -> None:
     Path("a[1].txt").write_text("the cat\n")
     assert find_text_files(["a[1].txt"]) == [Path("a[1].txt")]

@@ -130,7 +130,7 @@ def embed_file(
         OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
             there is a partial output and neither ``resume`` nor ``overwrite`` is set, or it was written with other
             settings.
-        ConfigError: A layer does not exist, a batch size is below 1, or the format has no such names.
+        ConfigError: A layer does not exist, a batch size is below 1, or the format cannot have the requested names.
         MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed; or a tokenizer is not.
 
     Example:

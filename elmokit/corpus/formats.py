@@ -52,7 +52,7 @@ class OutputFormat(NamedTuple):
             pooled: Whether there is one vector per sentence.
 
         Raises:
-            ConfigError: The format has no such names, or cannot hold such layers.
+            ConfigError: The format cannot have these names or layers.
             MissingExtraError: A library for the format is not installed.
         """
         if keys == "sentences" and (pooled or not self.is_hdf5):

@@ -257,7 +257,7 @@ def highway_backward(
     return gradients
 
 
-def dropout(library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
+def seeded_dropout(library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
     """Return the inputs, divided by ``1 - probability``, with zeros where the seed chooses them.
 
     The gradient is the same function of that of the outputs.

@@ -115,11 +115,11 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
         ctx.library, ctx.probability, ctx.seed = library, probability, seed
-        return native_training.dropout(library, inputs.contiguous(), probability, seed)
+        return native_training.seeded_dropout(library, inputs.contiguous(), probability, seed)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         # The same choice again, instead of a mask in memory.
-        gradient = native_training.dropout(ctx.library, upstream[0].contiguous(), ctx.probability, ctx.seed)
+        gradient = native_training.seeded_dropout(ctx.library, upstream[0].contiguous(), ctx.probability, ctx.seed)
         return None, gradient, None, None
