@@ -151,7 +151,7 @@ def create_finetuning(
         model: The model to fine-tune.
         config: The settings.
         continuation: Says whether to keep the optimizer's state.
-        text: The text. The default for the words of the softmax are the model's own.
+        text: The text. If it names no words, those of the softmax are the model's own.
         old_text: Text of the domain that the model was trained on.
         n_processes: Number of processes that will train.
         report: Called with the progress of counting, and with notices.
