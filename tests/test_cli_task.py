@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from elmokit.cli.task import format_evaluation
 from elmokit.tasks.loop import TaskEvaluation
@@ -100,43 +95,3 @@ def test_a_line_about_an_evaluation_shows_loss_and_scores_and_marks_the_best() -
     scores = {"f1": 50.0, "precision": 40.0}
     best = TaskEvaluation(1, 2, 3, 40, 0.5, 0.01, scores, True)
     assert format_evaluation(best) == "seed 1  epoch 2/3  loss 0.5000  dev f1 50.00  precision 40.00  *"
-
-
-def start(*arguments: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-m", "elmokit", "task", "train", "config.toml", *arguments]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.slow
-def test_a_killed_and_resumed_training_equals_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    save_model(random_model(), Path("bilm"))
-    write_config(elmo={"model": "bilm"}, train={"epochs": 60, "average": 0.99})
-    assert start("--run", "straight").wait() == 0
-    log = Path("broken/seed-0/metrics.jsonl")
-    killed_at = []
-    for n_lines in (10, 30):
-        process = start("--run", "broken", "--resume")
-        while not (log.exists() and len(log.read_bytes().splitlines()) >= n_lines):
-            assert process.poll() is None, "it ended before it was killed"
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        killed_at.append(len(log.read_bytes().splitlines()))
-    assert max(killed_at) < 60
-    assert start("--run", "broken", "--resume").wait() == 0
-    lines = [
-        [
-            {**json.loads(line), "seconds": None}
-            for line in (Path(run) / "seed-0/metrics.jsonl").read_text().splitlines()
-        ]
-        for run in ("straight", "broken")
-    ]
-    assert lines[0] == lines[1]
-    assert len(lines[0]) == 60
-    one, other = (load_file(Path(run) / "seed-0/best.safetensors") for run in ("straight", "broken"))
-    assert all(one[name].equal(other[name]) for name in one)
-    assert Path("straight/results.json").read_text() == Path("broken/results.json").read_text()

@@ -2,12 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -213,33 +209,6 @@ def test_an_error_of_the_writing_thread_is_one_clear_error(
     with pytest.raises(OutputError, match=r"Writing to .*failed: No space left on device\. Nothing was committed"):
         embed_file(elmo, text, tmp_path / "out.hdf5")
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
-
-
-@pytest.mark.slow
-def test_processes_killed_at_any_moment_lose_nothing_that_was_committed(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(lines(1000))
-    code = "import sys; from elmokit.io import resumable; resumable.COMMIT_SECONDS = 0.02\n"
-    code += "from elmokit.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "embed", "text.txt"]
-    flags = ["--top", "--batch-tokens", "64", "--resume", "--threads", "1"]
-    started = time.monotonic()
-    subprocess.run([*command, "whole.hdf5", *flags], cwd=tmp_path, check=True, capture_output=True)
-    seconds = time.monotonic() - started
-    random, done, n_left = Random(0), [0], 5
-    journal = tmp_path / "parts.hdf5.partial" / "journal.json"
-    while not (tmp_path / "parts.hdf5").exists():
-        run = subprocess.Popen([*command, "parts.hdf5", *flags], cwd=tmp_path, stderr=subprocess.PIPE)
-        try:
-            _, errors = run.communicate(timeout=seconds * random.uniform(0.3, 1.0) if n_left else None)
-            assert run.returncode == 0, errors
-        except subprocess.TimeoutExpired:
-            run.kill()
-            n_left -= 1
-            run.communicate()
-            if journal.exists():
-                done.append(json.loads(journal.read_text())["progress"].get("n_sentences", 0))
-    assert done == sorted(done)
-    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
 
 CHANGES: dict[str, Callable[[str], str]] = {

@@ -1,0 +1,72 @@
+"""Commands that are interrupted end, once resumed, with the files of a run that was not interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from tests.campaign.commands import COMMANDS
+from tests.campaign.interruptions import (
+    Command,
+    Fault,
+    check_failure,
+    interrupt_and_resume,
+    interrupt_repeatedly,
+    one_of_each,
+    resume_and_compare,
+    run_straight,
+)
+from tests.helpers.children import Limits, run_elmokit
+
+pytestmark = pytest.mark.slow
+
+
+class Straight(NamedTuple):
+    """A command, and what an uninterrupted run of it made."""
+
+    command: Command
+    folder: Path
+    sites: list[str]
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    command = COMMANDS[request.param]
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    return Straight(command, folder, run_straight(command, folder))
+
+
+def test_a_command_that_dies_at_a_change_of_the_disk_can_be_resumed(straight: Straight, tmp_path: Path) -> None:
+    for number in one_of_each(straight.sites):
+        problems = interrupt_and_resume(straight.command, tmp_path / str(number), straight.folder, number, "kill")
+        assert not problems, straight.sites[number - 1]
+
+
+@pytest.mark.parametrize("fault", ["interrupt", "full"])
+def test_a_command_that_fails_at_a_change_of_the_disk_can_be_resumed(
+    fault: Fault, straight: Straight, tmp_path: Path
+) -> None:
+    for number in Random(0).sample(one_of_each(straight.sites), 3):
+        problems = interrupt_and_resume(straight.command, tmp_path / str(number), straight.folder, number, fault)
+        assert not problems, straight.sites[number - 1]
+
+
+def test_a_command_that_cannot_write_a_large_file_can_be_resumed(straight: Straight, tmp_path: Path) -> None:
+    command, sizes = straight.command, sorted(path.stat().st_size for path in straight.folder.rglob("*"))
+    for number, size in enumerate((sizes[-1] // 2, sizes[-1] - 1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        command.prepare(folder)
+        # A write beyond the limit fails as on a full disk.
+        limits = Limits(file_size=size)
+        ended = run_elmokit(*command.start, folder=folder, before=command.hasten, limits=limits)
+        assert not check_failure(ended, "full")
+        assert not resume_and_compare(command, folder, straight.folder)
+
+
+def test_a_command_can_be_interrupted_five_times(straight: Straight, tmp_path: Path) -> None:
+    problems = interrupt_repeatedly(straight.command, tmp_path / "run", straight.folder, len(straight.sites), Random(0))
+    assert not problems
