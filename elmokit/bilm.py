@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import check_at_least, check_at_most, setting
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_at_most, setting
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.nn.kernels.backends import check_precision
@@ -23,7 +23,7 @@ from elmokit.nn.lstm import LSTMStack, LSTMState
 
 MIN_CHARS = 3  # a token's begin and end marks, and one character between them
 # Upper bounds, so that a damaged configuration file is an error message and not an attempt to allocate terabytes.
-MAX_CHARS, MAX_LAYERS, MAX_UNITS, MAX_ROWS = 10_000, 1_000, 1_000_000, 1_000_000_000
+MAX_CHARS, MAX_ROWS = 10_000, 1_000_000_000
 
 
 @dataclass(frozen=True)

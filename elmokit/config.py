@@ -26,6 +26,8 @@ Config = TypeVar("Config")
 Table = dict[str, Any]
 """Named plain values, as a TOML or JSON file holds them. Tables can be nested."""
 
+MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
+MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
 MAX_JSON_BYTES = 1 << 24  # published options, configurations and meta.json are a few KB each
 
 
@@ -234,10 +236,13 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return str(value)
 
 
-def check_at_least(name: str, value: int | None, minimum: int) -> None:
-    """Raise a SettingError unless ``value`` is None or a whole number of at least ``minimum``."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+def check_at_least(name: str, value: int | None, minimum: int, maximum: int = MAX_COUNT) -> None:
+    """Raise a SettingError unless ``value`` is None or a whole number from ``minimum`` to ``maximum``."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise SettingError(name, f"is {value!r}; it must be a whole number of at least {minimum}.")
+    check_at_most(name, value, maximum)
 
 
 def check_at_most(name: str, value: float, maximum: float) -> None:

@@ -89,7 +89,8 @@ def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None 
             if reread and not path.is_file():
                 what = "Standard input" if str(path) == STDIN else f"{path} is a pipe, which"
                 raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
-            found.setdefault(path if str(path) == STDIN else path.resolve(), path)
+            # `Path.resolve` would raise an error for symbolic links that form a loop; here, opening the file does.
+            found.setdefault(path if str(path) == STDIN else Path(os.path.realpath(path)), path)
     return list(found.values())
 
 

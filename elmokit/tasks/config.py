@@ -6,7 +6,15 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from elmokit.config import check_at_least, check_fraction, check_not_negative, check_positive, deep_merge, setting
+from elmokit.config import (
+    MAX_UNITS,
+    check_at_least,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    deep_merge,
+    setting,
+)
 from elmokit.errors import ConfigError
 from elmokit.io.text_files import find_text_files
 
@@ -48,7 +56,7 @@ class WordsConfig:
     )
 
     def __post_init__(self) -> None:
-        check_at_least("dim", self.dim, 1)
+        check_at_least("dim", self.dim, 1, MAX_UNITS)
         check_at_least("min_count", self.min_count, 1)
 
 
@@ -74,13 +82,15 @@ class CharsConfig:
     min_chars: int | None = setting(None, 'With windows = "batch", pad words to at least this many characters.')
 
     def __post_init__(self) -> None:
-        check_at_least("dim", self.dim, 1)
+        check_at_least("dim", self.dim, 1, MAX_UNITS)
         check_at_least("min_count", self.min_count, 1)
         check_at_least("max_chars", self.max_chars, 1)
-        check_at_least("min_chars", self.min_chars, 1)
+        check_at_least("min_chars", self.min_chars, 1, MAX_UNITS)
         check_fraction("dropout", self.dropout)
         if not self.filters or any(len(pair) != 2 or min(pair) < 1 for pair in self.filters):
             raise ConfigError(f"filters is {list(self.filters)}; it must be pairs [width, number], both at least 1.")
+        for pair in self.filters:
+            check_at_least("filters", max(pair), 1, MAX_UNITS)
 
 
 @dataclass(frozen=True)

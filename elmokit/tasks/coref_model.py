@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import check_at_least, check_fraction, setting
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.antecedents import (
     Candidates,
@@ -70,8 +70,11 @@ class CorefModelConfig:
     train_sentences: int = setting(50, "Train on a random window of this many sentences of a longer document.")
 
     def __post_init__(self) -> None:
-        sizes = ("hidden", "layers", "max_width", "scorer_hidden", "scorer_layers", "feature_dim")
-        for name in (*sizes, "antecedents", "rounds", "train_sentences"):
+        for name in ("hidden", "max_width", "scorer_hidden", "feature_dim"):
+            check_at_least(name, getattr(self, name), 1, MAX_UNITS)
+        for name in ("layers", "scorer_layers", "rounds"):
+            check_at_least(name, getattr(self, name), 1, MAX_LAYERS)
+        for name in ("antecedents", "train_sentences"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("lexical_dropout", "lstm_dropout", "dropout", "keep"):
             check_fraction(name, getattr(self, name))

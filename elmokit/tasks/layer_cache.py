@@ -130,7 +130,10 @@ class LayerCache:
                 # bit, as an uninterrupted one.
                 if store.commit_is_due():
                     store.commit({"n_sentences": n_sentences})
-            store.commit({"n_sentences": n_sentences}, finished=True)
+            # Not twice: after an interruption of a second commit the cache would lack nothing, so that no later call
+            # would open the store and remove what the commit left.
+            if store.progress.get("n_sentences", 0) != n_sentences:
+                store.commit({"n_sentences": n_sentences})
             self._read_committed(store.committed)
         return n_done
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -31,7 +30,7 @@ from elmokit.tasks.bilm_training import (
     unfreeze,
 )
 from elmokit.tasks.checkpoint import TaskCounters, TaskTrainingState
-from elmokit.tasks.run_folder import read_result
+from elmokit.tasks.run_folder import BEST_WEIGHTS, load_best_weights, read_result
 from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.task import TaskModel
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
@@ -307,7 +306,7 @@ def save_if_best(state: TaskTrainingState, folder: Path, task: str) -> None:
         model = state.evaluated_model
         # The biLM is a model directory of its own, which every command that takes a model can open.
         weights = {name: value for name, value in model.state_dict().items() if not name.startswith(ELMO_WEIGHTS)}
-        with atomic_write(folder / "best.safetensors", overwrite=True) as temporary:
+        with atomic_write(folder / BEST_WEIGHTS, overwrite=True) as temporary:
             save_tensors(weights, temporary)
         if model.inputs.elmo is not None:
             save_trained(model.inputs.elmo, folder, task)
@@ -330,5 +329,5 @@ def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
 def _mix_weights(build: Callable[[], TaskModel[Any, Any]], folder: Path) -> dict[str, dict[str, Any]]:
     """Return the weights of the best model's mixes."""
     model = build()
-    model.load_state_dict(load_file(folder / "best.safetensors"))
+    load_best_weights(model, folder)
     return model.inputs.mix_weights()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from elmokit.config import check_at_least, check_fraction, setting
+from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.text_files import read_lines
 from elmokit.tasks.config import (
@@ -76,7 +76,7 @@ class NerModelConfig:
         if not self.hidden:
             raise ConfigError("hidden is empty. Give the units of at least one LSTM layer.")
         for size in self.hidden:
-            check_at_least("hidden", size, 1)
+            check_at_least("hidden", size, 1, MAX_UNITS)
         check_fraction("dropout", self.dropout)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction, setting
+from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import (
@@ -60,7 +60,7 @@ class NliModelConfig:
     )
 
     def __post_init__(self) -> None:
-        check_at_least("hidden", self.hidden, 1)
+        check_at_least("hidden", self.hidden, 1, MAX_UNITS)
         check_fraction("dropout", self.dropout)
         check_fraction("attention_dropout", self.attention_dropout or 0.0)
 

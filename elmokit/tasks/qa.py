@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction, setting
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -69,11 +69,10 @@ class QaModelConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.hidden is not None:
-            check_at_least("hidden", self.hidden, 1)
-        for name in ("max_answer", "modeling_layers"):
-            check_at_least(name, getattr(self, name), 1)
-        check_at_least("highway_layers", self.highway_layers, 0)
+        check_at_least("hidden", self.hidden, 1, MAX_UNITS)
+        check_at_least("max_answer", self.max_answer, 1)
+        check_at_least("modeling_layers", self.modeling_layers, 1, MAX_LAYERS)
+        check_at_least("highway_layers", self.highway_layers, 0, MAX_LAYERS)
         check_fraction("dropout", self.dropout)
         if self.network == "bidaf" and self.no_answer:
             raise ConfigError('no_answer needs network = "bidaf++".')

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from elmokit.embedder import Elmo
 from elmokit.errors import (
@@ -41,6 +39,7 @@ from elmokit.tasks.run_folder import (
     OWN_BILM,
     elmo_start,
     finished_seeds,
+    load_best_weights,
     mean_and_deviation,
     read_facts,
     read_result,
@@ -256,12 +255,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
             inputs.layers_of = cache.layers
     with _vocabulary_errors(run):
         model = TaskSetup(task, config, inputs, labels, torch_device).build()
-    weights = run / f"seed-{seed}" / "best.safetensors"
-    try:
-        model.load_state_dict(load_file(weights))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FormatError(f"{weights} does not fit the run ({reason}). Copy the run again.") from None
+    load_best_weights(model, run / f"seed-{seed}")
     if config.elmo is not None and config.elmo.trainable:
         model.inputs.elmo = elmo
     return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)

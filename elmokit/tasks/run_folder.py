@@ -28,6 +28,8 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from elmokit.config import read_json, to_dict, to_toml
 from elmokit.embedder import Elmo, Start
@@ -45,6 +47,7 @@ MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""
 MAX_VOCABULARY_BYTES = 1 << 30
 OWN_BILM = "bilm"
+BEST_WEIGHTS = "best.safetensors"
 ARCHIVE_SEED = 0
 """The number of the one training in an archive of AllenNLP."""
 
@@ -122,6 +125,20 @@ def read_result(seed_folder: Path) -> dict[str, Any]:
     except msgspec.ValidationError as error:
         raise FormatError(f"{seed_folder / 'result.json'} is damaged ({error}). Copy the run again.") from None
     return content
+
+
+def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
+    """Give a model the weights of the best evaluation of a training.
+
+    Raises:
+        FormatError: They are missing, damaged, or those of another model.
+    """
+    path = seed_folder / BEST_WEIGHTS
+    try:
+        model.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FormatError(f"{path} does not fit the run ({reason}). Copy the run again.") from None
 
 
 def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:

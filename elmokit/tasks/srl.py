@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction, setting
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.tasks.config import (
     CharsConfig,
@@ -58,8 +58,9 @@ class SrlModelConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("predicate_dim", "hidden", "layers"):
-            check_at_least(name, getattr(self, name), 1)
+        for name in ("predicate_dim", "hidden"):
+            check_at_least(name, getattr(self, name), 1, MAX_UNITS)
+        check_at_least("layers", self.layers, 1, MAX_LAYERS)
         check_fraction("dropout", self.dropout)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import check_at_least, check_fraction, setting
+from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, TaskDataConfig, TaskTrainingConfig, WordsConfig
@@ -69,9 +69,9 @@ class SstModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("projection_dim", "hidden", "pool"):
-            check_at_least(name, getattr(self, name), 1)
+            check_at_least(name, getattr(self, name), 1, MAX_UNITS)
         for size in self.output_hidden:
-            check_at_least("output_hidden", size, 1)
+            check_at_least("output_hidden", size, 1, MAX_UNITS)
         for ratio in (self.projection_dropout, self.pooled_dropout, *self.output_dropout, self.input_dropout or 0.0):
             check_fraction("A dropout", ratio)
         if len(self.output_hidden) != len(self.output_dropout):

@@ -241,8 +241,8 @@ def finished(folder: Path, command: str) -> None:
 def config_of_training(folder: Path) -> None:
     write_text(folder)
     (folder / "settings.toml").write_text(
-        'preset = "tiny"\ntokens = 20\nbatch_size = 2\nwindow_length = 3\nn_samples = 3\nmax_words = 9\n'
-        "learning_rate = 0.1\ndropout = 0.1\n"
+        'preset = "tiny"\ntokens = 20\nbatch_size = 2\nwindow_length = 3\nn_samples = 3\nlearning_rate = 0.1\n'
+        "[model]\ndropout = 0.1\n[data]\nmax_words = 9\n"
     )
 
 
@@ -292,10 +292,10 @@ def reading_times(folder: Path) -> None:
 def compiled_kernels(folder: Path) -> None:
     own_format(folder)
     (folder / "cache").mkdir(mode=0o700)
-    command = _embed("model").command
+    command = ("embed", "text.txt", "sound.hdf5", "--model", "model")
     ended = run_elmokit(*command, folder=folder, environment={"ELMOKIT_CACHE": str(folder / "cache")}, limits=LIMITS)
     assert ended.code == 0, ended.err
-    (folder / "out.hdf5").unlink()
+    (folder / "sound.hdf5").unlink()
 
 
 def _embed(model: str, *flags: str, source: str = "text.txt") -> Any:

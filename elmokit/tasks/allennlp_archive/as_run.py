@@ -10,7 +10,7 @@ from elmokit.embedder import Elmo
 from elmokit.errors import OutputError
 from elmokit.io.atomic import atomic_write
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive
-from elmokit.tasks.run_folder import ARCHIVE_SEED, OWN_BILM, elmo_start, start_run, write_facts
+from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
 from elmokit.tasks.vocabulary import vocabulary_content
 from elmokit.training.run_folder import write_json
 from elmokit.weights.folder import save_folder, save_tensors
@@ -62,6 +62,6 @@ def save_as_run(opened: OpenedArchive, folder: str | Path, facts: Mapping[str, A
             save_folder(opened.bilm, run / OWN_BILM)
         seed = run / f"seed-{ARCHIVE_SEED}"
         seed.mkdir()
-        save_tensors(opened.model.state_dict(), seed / "best.safetensors")
+        save_tensors(opened.model.state_dict(), seed / BEST_WEIGHTS)
         # An archive does not say how the model was scored.
         write_json(seed / "result.json", {"seed": ARCHIVE_SEED, "dev": {}})
