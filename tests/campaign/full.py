@@ -69,9 +69,8 @@ Step = Callable[[Path], Result]
 
 def mutants(scale: float) -> Iterator[tuple[str, Step]]:
     """Damage files of every format."""
-    n = max(1, round(N_MUTANTS * scale / len(SPECIMENS)))
-    for name in SPECIMENS:
-        yield name, partial(_damage, name, n)
+    for name, specimen in SPECIMENS.items():
+        yield name, partial(_damage, name, specimen.n_mutants(round(N_MUTANTS * scale)))
 
 
 def _damage(name: str, n: int, work: Path) -> Result:

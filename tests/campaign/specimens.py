@@ -48,6 +48,7 @@ class Specimen:
         compared: Outputs that must be those of the sound files wherever the command succeeds, because checksums
             protect what they are made of; "-" is what the command prints.
         environment: Variables to set; ``{folder}`` is replaced by the directory.
+        share: The number of mutants relative to that of other specimens, for commands that take long.
     """
 
     name: str
@@ -56,6 +57,11 @@ class Specimen:
     command: tuple[str, ...]
     compared: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    share: float = 1.0
+
+    def n_mutants(self, n_all: int) -> int:
+        """Return the number of mutants of this specimen if there are about ``n_all`` of all specimens."""
+        return max(1, round(self.share * n_all / len(SPECIMENS)))
 
     def run(self, folder: Path) -> Ended:
         """Run the command in a directory with the files."""
@@ -391,6 +397,7 @@ SPECIMENS = {
             _embed("model")("compiled kernels", compiled_kernels, ("cache/kernels/*",)),
             compared=("out.hdf5",),
             environment={"ELMOKIT_CACHE": "{folder}/cache"},
+            share=0.02,  # a damaged library is compiled again
         ),
         Specimen(
             "config of a training",
