@@ -330,6 +330,7 @@ def test_an_archive_with_a_path_outside_is_refused(name: str, tmp_path: Path) ->
         ("vocabulary/labels.txt", None, FormatError),
         ("vocabulary/labels.txt", "O\nB-PER\n", TensorMismatchError),
         ("vocabulary/tokens.txt", "a\n", FormatError),
+        ("vocabulary/non_padded_namespaces.txt", "*", TensorMismatchError),
         ("weights.th", None, ModelNotFoundError),
     ],
 )

@@ -121,6 +121,16 @@ def fill(
             "Check that the configuration belongs to these weights."
         )
     tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
+    # A layout that selects rows, by a vocabulary, can turn the right shape of a file into a wrong one.
+    wrong_shape = [
+        f"{name} (elmokit: {row.ours}) becomes {tuple(tensors[row.ours].shape)}, expected {tuple(wanted[row.ours].shape)}"
+        for row, name in found
+        if tensors[row.ours].shape != wanted[row.ours].shape
+    ]
+    if wrong_shape:
+        raise TensorMismatchError(
+            f"{what}: the vocabulary does not belong to the tensors. {_first(wrong_shape)}. Copy the files again."
+        )
     if damaged := [f"{name} (elmokit: {row.ours})" for row, name in found if not _is_finite(tensors[row.ours])]:
         raise FormatError(
             f"{what} holds NaN or infinity in {_first(damaged)}. Training diverged, or the file is damaged: "

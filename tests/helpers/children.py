@@ -12,9 +12,11 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,9 @@ _PRELOADED = [
 ]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_PRELOADED)
+_LOCK = threading.Lock()
+"""Held while ``multiprocessing`` looks whether children have ended. Starting one looks at all others, and of two threads
+that see the end of the same child, the second would read the exit code 255."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,17 @@ def run_child(
         child = _CONTEXT.Process(
             target=_run, args=(function, arguments, str(folder), limits, environment or {}, *map(str, outputs))
         )
-        child.start()
-        child.join(limits.seconds)
-        timed_out = child.is_alive()
+        with _LOCK:
+            child.start()
+        wait([child.sentinel], limits.seconds)
+        with _LOCK:
+            timed_out = child.is_alive()
         if timed_out:
             child.kill()
-            child.join()
-        code = child.exitcode
-        child.close()
+            wait([child.sentinel])
+        with _LOCK:
+            code = child.exitcode
+            child.close()
         assert code is not None
         out, err, peak = (
             path.read_text(encoding="utf-8", errors="replace") if path.exists() else "" for path in outputs
