@@ -123,9 +123,9 @@ def fill(
     tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
     # A layout that selects rows, by a vocabulary, can turn the right shape of a file into a wrong one.
     wrong_shape = [
-        f"{name} (elmokit: {row.ours}) becomes {tuple(tensors[row.ours].shape)}, expected {tuple(wanted[row.ours].shape)}"
-        for row, name in found
-        if tensors[row.ours].shape != wanted[row.ours].shape
+        f"{name} (elmokit: {row.ours}) becomes {tuple(tensor.shape)}, expected {tuple(wanted[row.ours].shape)}"
+        for (row, name), tensor in zip(found, tensors.values(), strict=True)
+        if tensor.shape != wanted[row.ours].shape
     ]
     if wrong_shape:
         raise TensorMismatchError(

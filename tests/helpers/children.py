@@ -39,8 +39,8 @@ _PRELOADED = [
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_PRELOADED)
 _LOCK = threading.Lock()
-"""Held while ``multiprocessing`` looks whether children have ended. Starting one looks at all others, and of two threads
-that see the end of the same child, the second would read the exit code 255."""
+"""Held while ``multiprocessing`` looks whether children have ended. Starting a child looks at all others, and of two
+threads that see the end of the same one, the second would read the exit code 255."""
 
 
 @dataclass(frozen=True)
