@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from elmokit import Elmo, finetune, resume, train
-from elmokit.errors import ConfigError, OutputError, TrainingError
+from elmokit.errors import ConfigError, FormatError, OutputError, TrainingError
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.distributed import World
 from elmokit.training.reports import (
@@ -71,6 +71,9 @@ def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
     assert result.perplexity.n_sentences == 40
     assert not result.before_and_after
     assert Elmo.from_pretrained("run").embed([["the", "cat"]])[0].shape == (3, 2, 64)
+    result.model.card["held_out_perplexity"] = 1.5  # as in a damaged file
+    with pytest.raises(FormatError, match=r"The model card in run/model is damaged \(Expected `array`"):
+        print(result)
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ from elmokit.training.optimizers import clip_gradients, set_learning_rate
 from elmokit.training.plan import count_evaluations, model_sizes, seconds_per_step, training_plan
 from elmokit.training.precision import step_autocast, uses_bfloat16
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.results import best_model_facts
 from elmokit.training.run import LOG, SETTINGS, RunSettings
 from elmokit.training.run_folder import MetricsLog, run_lock
 from elmokit.training.state import (
@@ -430,8 +431,7 @@ def _perplexity_before(run: Path) -> tuple[float, ...] | None:
     """
     if not is_folder(run / RUN_MODEL):
         return None
-    found = read_card(run / RUN_MODEL).get("held_out_perplexity_before")
-    return None if found is None else tuple(found)
+    return best_model_facts(read_card(run / RUN_MODEL), run).held_out_perplexity_before
 
 
 def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:

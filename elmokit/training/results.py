@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from elmokit.errors import LockedError, MissingExtraError, TrainingError
+import msgspec
+
+from elmokit.errors import FormatError, LockedError, MissingExtraError, TrainingError
 from elmokit.initial_state import calibrate_initial_state
 from elmokit.io.text_files import read_sentences
 from elmokit.scoring.perplexity import Perplexity, perplexity
@@ -26,6 +29,31 @@ OLD_TEXT_NAME = "old text"
 CALIBRATION_SENTENCES = 1000
 CALIBRATION_TOKENS = 200  # of each sentence at most: some texts have a document per line
 CALIBRATION_SHARDS = 16
+
+
+@dataclass(frozen=True)
+class BestModelFacts:
+    """What the model card of a run's best model says about the training."""
+
+    held_out_perplexity: tuple[float, ...]
+    """Forward, backward."""
+    n_steps: int
+    held_out_perplexity_before: tuple[float, ...] | None = None
+    """After fine-tuning: that of the model that it started from."""
+    perplexity: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """After fine-tuning: for each text, the perplexities before and after."""
+
+
+def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
+    """Read the model card of a run's best model.
+
+    Raises:
+        FormatError: It is damaged.
+    """
+    try:
+        return msgspec.convert(card, BestModelFacts)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"The model card in {run / RUN_MODEL} is damaged ({error}). Copy the run again.") from None
 
 
 @dataclass(frozen=True)
@@ -60,18 +88,17 @@ class TrainingResult:
     @property
     def best_perplexity(self) -> tuple[float, ...]:
         """The held-out perplexity of ``model``: forward, backward."""
-        return tuple(self.model.card["held_out_perplexity"])
+        return self._facts.held_out_perplexity
 
     @property
     def perplexity_before(self) -> tuple[float, ...] | None:
         """After fine-tuning: the held-out perplexity of the model that it started from; else None."""
-        found = self.model.card.get("held_out_perplexity_before")
-        return None if found is None else tuple(found)
+        return self._facts.held_out_perplexity_before
 
     @property
     def best_step(self) -> int:
         """The step after which ``model`` was saved; 0 if fine-tuning improved nothing."""
-        return int(self.model.card["n_steps"])
+        return self._facts.n_steps
 
     @property
     def before_and_after(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
@@ -80,8 +107,11 @@ class TrainingResult:
         These are computed sentence by sentence from a zero state, so they differ from ``perplexity_before`` and
         ``best_perplexity``, which read the text as training does, each sentence after the one before.
         """
-        found: Mapping[str, Mapping[str, Sequence[float]]] = self.model.card.get("perplexity", {})
-        return found
+        return self._facts.perplexity
+
+    @property
+    def _facts(self) -> BestModelFacts:
+        return best_model_facts(self.model.card, self.run)
 
     def __str__(self) -> str:
         end = format_perplexities(self.perplexity.per_direction)
