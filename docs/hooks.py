@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 ABOUT = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
-"""Files of the repository that belong to the section "About", whether a page links to them or not."""
+"""Files of the repository that belong to the section "About"."""
+ALWAYS = (*ABOUT, "results/README.md")
+"""Files outside ``docs/`` that become pages whether another page links to them or not."""
 PICTURES = {".png", ".svg"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "docker"}
 """The languages of source files, which are shown as one code block each."""
@@ -37,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the page of the command line, and the files outside ``docs/`` that pages link to."""
     files.append(File.generated(config, "reference/cli.md", content=cli_page()))
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
-    for name in ABOUT:
+    for name in ALWAYS:
         if (ROOT / name).is_file():
             waiting.append((name, (ROOT / name).read_text(encoding="utf-8")))
     added: set[str] = set()

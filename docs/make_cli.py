@@ -17,8 +17,9 @@ INTRODUCTION = """\
 # Command line
 
 This page lists all commands and their options, as `elmokit COMMAND --help` prints them. Arguments are texts and
-outputs; the model is always the option `--model`, and the included one is the default. (`elmokit convert` has a source
-and a destination.) An output is written only to a directory that exists, and only under an extension of its format.
+outputs; the model is the option `--model`, and the included one is the default. Three commands take models as
+arguments: `convert` (a source), `distill` (a teacher) and `align` (two models). An output is written only to a
+directory that exists, and only under an extension of its format.
 
 An error that you can fix is printed as one line, and the exit code is 2. If you stop a command with Ctrl-C, the exit
 code is 130, and the command prints how to resume it.

@@ -9,13 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 GENERATED = {"docs/reference/settings.md"}
-# The log and the glossary speak of old names.
-OLD_NAMES = {"docs/about/log.md", "docs/reference/glossary.md"}
-PAGES = [
-    path
-    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
-    if path.relative_to(ROOT).as_posix() not in OLD_NAMES
-]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 DIALECT = {
     r"\bstands (at|beside|for|in|on)\b": "is at, is next to, means",
     r"\bgo(es)? on\b": "continue, resume",

@@ -1,7 +1,8 @@
 """What several commands have in common: options, the end of an evaluation, and how to resume.
 
 One convention for models holds in all commands: the model is the option ``--model``, and the included one is the
-default. Arguments are the texts and outputs of a command. (``convert`` has a source and a destination, as ``cp``.)
+default. Arguments are the texts and outputs of a command. (``convert`` has a source and a destination, as ``cp``;
+``distill`` has a teacher, and ``align`` two models.)
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Backend = Literal[
 NATIVE: dict[Backend, Precision] = {"native": "float32", "native-bfloat16": "bfloat16", "native-int8": "int8"}
 
 # Each tuple is an order of preference, by measured speed. For the main shape of the original model, PyTorch's ordinary
-# product reached 89 GFLOP/s, oneDNN with packed weights 136, and a whole layer in C 150 (docs/about/log.md).
+# product reached 89 GFLOP/s, oneDNN with packed weights 136, and a whole layer in C 150 (docs/about/log/kernels.md).
 _FLOAT32: tuple[Backend, ...] = ("native", "torch-onednn", "torch")
 # The C functions widen weights to float32 on any processor, or use AMX.
 # Weights in float16 have more digits than in bfloat16; FBGEMM multiplies and adds them in float32.
