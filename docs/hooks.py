@@ -33,6 +33,7 @@ PICTURES = {".png", ".svg"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "Dockerfile": "docker"}
 """The languages of source files, which are shown as one code block each."""
 NOTEBOOKS = "examples/notebooks"
+SHORT_CODE = re.compile(r"<code>([^<\n]{1,36})</code>")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -68,6 +69,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
     parts[::2] = [LINK.sub(rewrite, part) for part in parts[::2]]
     return "".join(parts)
+
+
+def on_page_content(html: str, **kwargs: Any) -> str:
+    """Mark short code in running text, which the style sheet keeps on one line: ``--model`` has no break."""
+    return SHORT_CODE.sub(r'<code class="short">\1</code>', html)
 
 
 def _links(source: str, text: str) -> list[str]:

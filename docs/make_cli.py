@@ -8,10 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import escape
+from inspect import cleandoc
 
 import click
 
 from elmokit.cli.main import elmokit
+from elmokit.cli.options import EXAMPLES
+
+PAGE = re.compile(r"\bdocs/([\w/-]+\.md)")
+"""A page of the documentation in a help text."""
+KEEP_LINES = "\b\n"
+"""click's mark at the start of a paragraph whose lines must not be joined."""
 
 INTRODUCTION = """\
 # Command line
@@ -35,7 +42,7 @@ def cli_page() -> str:
 def _command_parts(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the paragraphs about a command, then those about its subcommands."""
     yield f"{'#' * max(2, len(context.command_path.split()))} `{context.command_path}`"
-    text, _, examples = (command.help or "").replace("\b\n", "").partition("Examples:\n")
+    text, _, examples = cleandoc(command.help or "").partition(EXAMPLES)
     yield from _paragraphs(text)
     yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```"
     if examples:
@@ -61,7 +68,13 @@ def _options(command: click.Command, context: click.Context) -> dict[str, list[t
 
 
 def _paragraphs(text: str) -> list[str]:
-    return [" ".join(_escape(part).split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return [_paragraph(part) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _paragraph(text: str) -> str:
+    if text.startswith(KEEP_LINES):
+        return f"```text\n{text.removeprefix(KEEP_LINES).rstrip()}\n```"
+    return PAGE.sub(r"[\1](../\1)", " ".join(_escape(text).split()))
 
 
 def _flags(flags: str) -> str:
@@ -74,9 +87,9 @@ def _cell(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Keep angle brackets, asterisks and underscores as they are in a help text, outside code."""
+    """Keep angle brackets, asterisks, underscores and square brackets as they are in a help text, outside code."""
     parts = re.split(r"(`[^`]*`)", text)
-    parts[::2] = [re.sub(r"([<>*_\[\]])", r"\\\1", part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"([*_\[\]])", r"\\\1", escape(part, quote=False)) for part in parts[::2]]
     return "".join(parts)
 
 

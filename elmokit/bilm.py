@@ -173,10 +173,15 @@ PRESETS: dict[str, BiLMConfig] = {
 
 
 class BiLMState(NamedTuple):
-    """The LSTM state of a biLM, passed from one window or batch to the next. Row r belongs to batch row r."""
+    """The LSTM state of a biLM, passed from one window or batch to the next. Row r belongs to batch row r.
 
-    hidden: Tensor  # (directions, layers, batch, projection_dim)
-    cell: Tensor  # (directions, layers, batch, hidden_dim)
+    Attributes:
+        hidden: ``(directions, layers, batch, projection_dim)``
+        cell: ``(directions, layers, batch, hidden_dim)``
+    """
+
+    hidden: Tensor
+    cell: Tensor
 
     @property
     def n_rows(self) -> int:
@@ -211,9 +216,14 @@ class BiLMState(NamedTuple):
 
 
 class BiLMOutput(NamedTuple):
-    """The vectors of all layers for a batch, and the state after it."""
+    """The vectors of all layers for a batch, and the state after it.
 
-    layers: Tensor  # (n_layers + 1, batch, time, output_dim); zero where the mask is False
+    Attributes:
+        layers: ``(n_layers + 1, batch, time, output_dim)``; zero where the mask is False.
+        state: The state to pass to the next batch.
+    """
+
+    layers: Tensor
     state: BiLMState
 
 

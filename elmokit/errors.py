@@ -11,7 +11,7 @@ The tree::
     |   |-- ModelNotFoundError   No file, directory or published model has the given name
     |   |-- FormatError          A damaged file, or one in another format
     |   `-- TensorMismatchError  Tensors whose shapes differ from those in the configuration
-    |-- OutputError              An output that exists already, cannot be written, or does not fit on the disk
+    |-- OutputError              An output that exists already, or cannot be written
     |-- LockedError              An output that another process is writing to
     |-- TrainingError            Training that cannot start or continue
     `-- MissingExtraError        An optional dependency that is not installed

@@ -50,11 +50,11 @@ class ModelSizes:
     """What a training needs in memory, reported before it starts."""
 
     n_parameters: int
-    """Of the biLM."""
+    """Parameters of the biLM."""
     n_softmax_parameters: int
-    """Of the softmax alone; a tied softmax has no weights of its own, only a bias."""
+    """Parameters of the softmax alone. A tied softmax has no weights of its own, only a bias."""
     memory_bytes: int
-    """Estimate for one process: weights, gradients, optimizer state, activations of one window."""
+    """Estimated memory of one process: weights, gradients, optimizer state, activations of one window."""
 
     def __str__(self) -> str:
         n_mib = max(1, round(self.memory_bytes / 2**20))
@@ -69,12 +69,12 @@ class TrainingPlan:
     """How long the rest of a training will take, reported before it starts."""
 
     n_predictions: int
-    """Per direction, of all processes."""
+    """Predictions per direction, of all processes."""
     n_steps: int
     predictions_per_step: int
-    """In one process."""
+    """Predictions per step and direction, in one process."""
     seconds: float | None
-    """Estimated from a few steps and a part of an evaluation. None if a resumed run keeps its length: its steps are not
+    """Estimated duration, from a few steps and a part of an evaluation. None if a resumed run keeps its length: its steps are not
     timed again."""
     n_steps_done: int = 0
     """The steps of a resumed run that are done. They are not part of ``n_steps``."""
@@ -95,9 +95,9 @@ class TrainingProgress:
 
     n_steps: int
     n_predictions: int
-    """Per direction, of all processes, since the start of the run."""
+    """Predictions per direction, of all processes, since the start of the run."""
     fraction: float
-    """Of the whole training that is done, from 0 to 1."""
+    """Fraction of the whole training that is done, from 0 to 1."""
     epoch: float
     """Epochs that are done."""
     tokens_per_second: float
@@ -105,7 +105,7 @@ class TrainingProgress:
     seconds_left: float
     learning_rate: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm of the gradient, before clipping."""
     losses: tuple[float, ...]
     """Mean training loss in nats since the last line (that of the sampled softmax, if one is used): forward,
     backward."""
