@@ -55,8 +55,8 @@ class Elmo(nn.Module):
     layers (:class:`~elmokit.nn.scalar_mix.ScalarMix`).
 
     With ``start`` "warm" or "zero", the vectors of a sentence depend on that sentence alone, not on other sentences,
-    the batch or the order. ("Warm" means a fixed initial LSTM state: one that is stored with the model, or else the state
-    after an empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
+    the batch or the order. ("Warm" means a fixed initial LSTM state: one that is stored with the model, or else the
+    state after an empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
 
     If the model has an alignment (:func:`elmokit.align`), all vectors are in the space of the model it was aligned to.
 

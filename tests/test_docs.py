@@ -137,7 +137,8 @@ def test_shapes_in_comments_are_true(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:
-    table = re.findall(r"^\| original \| \d+ \|(( [\d,]+( \(\S+\))? \|){5})$", (ROOT / "results" / "speed.md").read_text(encoding="utf-8"), re.MULTILINE)
+    page = (ROOT / "results" / "speed.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| original \| \d+ \|(( [\d,]+( \(\S+\))? \|){5})$", page, re.MULTILINE)
     assert len(table) == 3
     picture = (DOCS / "pictures" / "speed.svg").read_text(encoding="utf-8")
     for cells, *_ in table:

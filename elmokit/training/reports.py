@@ -74,8 +74,8 @@ class TrainingPlan:
     predictions_per_step: int
     """Predictions per step and direction, in one process."""
     seconds: float | None
-    """Estimated duration, from a few steps and a part of an evaluation. None if a resumed run keeps its length: its steps are not
-    timed again."""
+    """Estimated duration, from a few steps and a part of an evaluation. None if a resumed run keeps its length: its
+    steps are not timed again."""
     n_steps_done: int = 0
     """The steps of a resumed run that are done. They are not part of ``n_steps``."""
 
