@@ -119,7 +119,7 @@ def test_two_ray_workers_write_what_one_process_computes_even_if_one_is_killed(
         fn_constructor_kwargs=arguments,
         batch_format="pyarrow",
         batch_size=4,
-        concurrency=2,
+        compute=cluster.data.ActorPoolStrategy(size=2),
     ).write_parquet(str(tmp_path / "vectors"))
     assert (tmp_path / "killed").exists() == is_killed
     written = parquet.read_table(tmp_path / "vectors").sort_by("id")
