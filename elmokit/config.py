@@ -21,6 +21,7 @@ import msgspec
 import tomli_w
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, SettingError
+from elmokit.io.bounded import read_bounded
 
 Config = TypeVar("Config")
 Table = dict[str, Any]
@@ -199,20 +200,6 @@ def read_json(path: str | Path, missing: str | None = None, max_bytes: int = MAX
     if not isinstance(content, dict):
         raise FormatError(f"{path} is valid JSON but not an object with named values.")
     return content
-
-
-def read_bounded(path: str | Path, max_bytes: int) -> bytes:
-    """Read a whole file, but not one that is larger than it can reasonably be, such as ``/dev/zero``.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is larger than ``max_bytes``.
-    """
-    with Path(path).open("rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise ValueError(f"it is larger than {max_bytes:,} bytes")
-    return data
 
 
 def decode_json(text: str) -> Any:

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit.bilm import MAX_LAYERS
+from elmokit.config import MAX_LAYERS
 from elmokit.errors import ConfigError, FormatError, ModelError
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model

@@ -10,7 +10,8 @@ import elmokit
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
     {"errors"},
-    {"io", "config"},
+    {"io"},
+    {"config"},
     {"nn", "text"},
     {"bilm", "token_cache"},
     {"weights", "long_text"},

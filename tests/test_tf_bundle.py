@@ -176,7 +176,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "an entry of an unknown kind of field": (lambda _: table_file([(b"", header()), (b"a", b"\x0b")]), "no known kind"),
     "an entry that ends too early": (lambda _: table_file([(b"", header()), (b"a", b"\x12\x7f")]), "ends too early"),
-    "too large": (lambda data: bytes((16 << 20) + 1) + data, "far too many"),
+    "too large": (lambda data: bytes((16 << 20) + 1) + data, "larger than 16,777,216 bytes"),
 }
 
 

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from elmokit.errors import OutputError
 from elmokit.io.atomic import sync
+from elmokit.io.bounded import read_bounded
 from elmokit.io.checksums import extents_of, find_damage
 
 JOURNAL = "journal.json"
@@ -129,11 +130,14 @@ class StoreContents(_Journal):
     def _read_checked(self, name: str, size: int | None, crc32: int, remedy: str | None = None) -> bytes:
         """Read the first bytes of a file, or all of it, if they have a checksum."""
         try:
-            with (self.folder / name).open("rb") as file:
-                content = file.read(-1 if size is None else size)
+            if size is None:
+                content = read_bounded(self.folder / name)
+            else:
+                with (self.folder / name).open("rb") as file:
+                    content = file.read(size)
         except FileNotFoundError:
             content = b""  # as if cut short; what was never written has the checksum of nothing
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise _damaged(self.folder / name, error) from None
         if zlib.crc32(content) != crc32:
             remedy = remedy or f"Delete the directory {self.folder} and create it again."
@@ -171,10 +175,10 @@ def read_journal(folder: Path) -> StoreContents | None:
         OutputError: It is damaged, or was written by an incompatible version.
     """
     try:
-        content = (folder / JOURNAL).read_bytes()
+        content = read_bounded(folder / JOURNAL)
     except FileNotFoundError:
         return _read_old_index_journal(folder)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _damaged(folder / JOURNAL, error) from None
     try:
         table = msgspec.json.decode(content, type=dict[str, Any])
@@ -210,7 +214,7 @@ def write_journal(contents: StoreContents) -> None:
 def _read_old_index_journal(folder: Path) -> StoreContents | None:
     """Read an index of occurrences that was made before stores had a common journal."""
     try:
-        content = json.loads((folder / OLD_INDEX_JOURNAL).read_text(encoding="utf-8"))
+        content = json.loads(read_bounded(folder / OLD_INDEX_JOURNAL).decode("utf-8"))
         progress = {"n_done": content["done"]} if content["done"] else {}
         contents = StoreContents(content["about"], progress, content["sizes"], content["finished"], folder=folder)
     except (FileNotFoundError, NotADirectoryError):

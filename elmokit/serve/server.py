@@ -19,6 +19,7 @@ import uvicorn
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError
+from elmokit.io.bounded import read_bounded
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.lifecycle import METRICS_VARIABLE, Lifecycle
 from elmokit.serve.served_model import ServedModel
@@ -26,6 +27,7 @@ from elmokit.serve.workers import run_workers
 
 TOKEN_VARIABLE = "ELMOKIT_SERVE_TOKEN"
 MIN_TOKEN = 16
+MAX_TOKEN_FILE = 1 << 16
 BACKLOG = 2048
 LAST_READ_SECONDS = 0.2
 KILL_AFTER_SECONDS = 5.0
@@ -186,7 +188,7 @@ def _read_token(config: ServeConfig) -> str | None:
     if config.token_file is not None:
         where = str(config.token_file)
         try:
-            token = Path(config.token_file).read_text(encoding="utf-8").strip()
+            token = read_bounded(config.token_file, MAX_TOKEN_FILE).decode("utf-8").strip()
         except (OSError, ValueError) as error:
             raise ConfigError(f"Cannot read the token in {where}: {error}.") from None
     if token is None:

@@ -18,8 +18,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from elmokit.errors import TrainingError
+from elmokit.errors import FormatError, TrainingError
 from elmokit.io.atomic import atomic_write, sync
+from elmokit.io.bounded import read_bounded
 from elmokit.io.lock import LOCK, file_lock
 
 
@@ -99,11 +100,19 @@ class MetricsLog:
             sync(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
-        """Read all records. A line that is not one, such as one cut short by an interruption, is left out."""
+        """Read all records. A line that is not one, such as one cut short by an interruption, is left out.
+
+        Raises:
+            FormatError: The file is too large for a log.
+        """
         if not self.path.exists():
             return []
         found = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            text = read_bounded(self.path).decode("utf-8", "replace")
+        except ValueError as error:
+            raise FormatError(f"{self.path} is damaged ({error}). Copy the run again.") from None
+        for line in text.splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 if isinstance(record, dict) and isinstance(record.get("n_steps"), int):

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig
-from elmokit.config import read_bounded
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.io.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.vocabulary import MAX_BYTES
 from elmokit.weights.bilm_tf import WITHOUT_ZERO_ROW

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.io.bounded import read_bounded
 from elmokit.weights.crc32c import masked_crc32c
 
 if TYPE_CHECKING:
@@ -189,10 +190,9 @@ def _beside(prefix: Path, suffix: str) -> Path:
 
 def _index_bytes(path: Path) -> bytes:
     try:
-        size = path.stat().st_size
-        if size > _MAX_INDEX_SIZE:
-            raise FormatError(f"{path} has {size} bytes, far too many for the index of a TensorFlow bundle.")
-        data = path.read_bytes()
+        data = read_bounded(path, _MAX_INDEX_SIZE)
+    except ValueError as error:
+        raise FormatError(f"{path} is no index of a TensorFlow bundle: {error}.") from None
     except FileNotFoundError:
         raise ModelNotFoundError(f"There is no file {path}.") from None
     except OSError as error:

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
+from elmokit.io.bounded import read_bounded
 from elmokit.nn.char_cnn import WordEmbedding
 from elmokit.nn.softmax import FullSoftmax, Softmax, TiedSoftmax
 from elmokit.text.vocabulary import Vocabulary
@@ -43,6 +44,7 @@ FAMILY = "tf-checkpoint"
 ADAGRAD_START = 1.0
 """bilm-tf's initial value of every sum, also used for the table rows that bilm-tf does not have."""
 
+_MAX_STATE_SIZE = 1 << 20  # of the file `checkpoint`, which lists names
 _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
@@ -304,8 +306,8 @@ def _choose(folder: Path, found: list[Path], step: int | None) -> Path:
             raise ModelNotFoundError(f"{folder} has no checkpoint of step {step}; there are {', '.join(by_name)}.")
         return wanted[0]
     try:
-        text = (folder / "checkpoint").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = read_bounded(folder / "checkpoint", _MAX_STATE_SIZE).decode("utf-8")
+    except (OSError, ValueError):
         text = ""
     # A text protocol buffer; the first field names the newest checkpoint, the others all that were kept.
     match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)

@@ -1,0 +1,45 @@
+"""Files without an end are refused wherever a file is read as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elmokit.errors import ElmoError
+from elmokit.io.bounded import read_bounded
+from elmokit.io.part_results import PartResults
+from elmokit.io.store_journal import read_journal
+from elmokit.training.run_folder import MetricsLog
+from elmokit.weights.tf_bundle import TensorBundle
+
+pytestmark = pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
+
+
+def open_parts(folder: Path) -> None:
+    with PartResults(folder, {}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("journal.json", read_journal),
+        ("record.json", read_journal),
+        ("metrics.jsonl", lambda folder: MetricsLog(folder / "metrics.jsonl").records()),
+        ("journal.json", open_parts),
+        ("model.index", lambda folder: TensorBundle(folder / "model")),
+    ],
+)
+def test_a_link_to_endless_zeros_is_refused(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(ElmoError, match="it is larger than"):
+        read(tmp_path)
+
+
+def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert read_bounded(tmp_path / "file", 3) == b"abc"
+    with pytest.raises(ValueError, match="larger than 2 bytes"):
+        read_bounded(tmp_path / "file", 2)
