@@ -52,11 +52,9 @@ def settings_page() -> str:
         parts += _section(name, cls)
     for name, recipe in RECIPES.items():
         sizes = next(preset for preset, model in PRESETS.items() if model == recipe.model)
-        parts += [
-            f"### Recipe `{name}`",
-            f"Sizes of the preset `{sizes}`, and these values:",
-            *_changes(recipe, model=False),
-        ]
+        changes = _changes(recipe, model=False)
+        values = "these values:" if changes else "the defaults listed above."
+        parts += [f"### Recipe `{name}`", f"The sizes of the preset `{sizes}`, and {values}", *changes]
     parts += [
         "### Fine-tuning",
         "`elmokit finetune` has these settings in place of the base values above.",
@@ -99,7 +97,7 @@ def _changes(config: Any, model: bool = True) -> list[str]:
     changes = _changed(config)
     if not model:
         changes.pop("model", None)
-    return [f"```toml\n{to_toml(changes).rstrip()}\n```"] if changes else ["The defaults listed above."]
+    return [f"```toml\n{to_toml(changes).rstrip()}\n```"] if changes else []
 
 
 def _changed(config: Any) -> dict[str, Any]:
