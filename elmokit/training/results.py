@@ -58,12 +58,12 @@ def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What ``train``, ``finetune`` and ``resume`` return."""
+    """What ``train``, ``distill``, ``finetune`` and ``resume`` return."""
 
     run: Path
     """The run directory. ``Elmo.from_pretrained(run)`` opens its best model."""
     perplexity: Perplexity
-    """On the held-out text, at the end of the training (full softmax, stateful)."""
+    """Perplexity on the held-out text at the end of the training (full softmax, stateful)."""
     best_model: PretrainedBiLM | None = field(repr=False)
     curves: tuple[Path, ...] = ()
     """The figures of loss and perplexity, if matplotlib is installed."""
