@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from elmokit.errors import MissingExtraError
-from elmokit.training.curves import TensorBoardLog
+from elmokit.training.curves import TensorBoardLog, draw_curves, read_log
 from elmokit.training.reports import TrainingProgress
+from elmokit.training.run import LOG
+from elmokit.training.run_folder import MetricsLog
 
 
 def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> TrainingProgress:
@@ -32,6 +35,20 @@ def test_each_value_of_a_line_is_a_series_and_later_lines_of_a_stopped_run_are_s
     assert set(found.Tags()["scalars"]) == names
     assert [(event.step, event.value) for event in found.Scalars("training loss/forward")] == [(1, 6), (2, 7), (3, 8)]
     assert [event.step for event in found.Scalars("held-out perplexity/backward")] == [2, 3]
+
+
+def test_the_figure_leaves_out_damaged_lines_of_the_log(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    log = MetricsLog(tmp_path / LOG)
+    records = [asdict(line(n_steps, (30.0, 20.0))) for n_steps in (1, 2)]
+    damaged = [
+        {**records[0], key: value} for key, value in (("losses", [1.0]), ("n_predictions", None), ("held_out", 1))
+    ]
+    del damaged[1]["n_predictions"]
+    for record in (*records, *damaged):
+        log.append(record)
+    assert [record.n_predictions for record in read_log(tmp_path)] == [10, 20]
+    assert all(path.exists() for path in draw_curves(tmp_path))
 
 
 def test_a_missing_tensorboard_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

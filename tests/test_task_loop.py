@@ -255,11 +255,15 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
         train(tmp_path, optimizer=OptimizerConfig("sgd", 1e30), epochs=50, max_grad_norm=None)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("progress.json", "JSON"), *((f"{name}.safetensors", "not what was written") for name in ("model", "optimizer"))],
+)
+def test_a_damaged_checkpoint_is_named(name: str, reason: str, tmp_path: Path) -> None:
     train(tmp_path)
     folder = tmp_path / "run/seed-0"
     (folder / "result.json").unlink()
-    for name in ("progress.json", "model.safetensors"):
-        (folder / "checkpoint" / name).write_text("{")
-        with pytest.raises(TrainingError, match="is damaged"):
-            train(tmp_path, resume=True)
+    path = folder / "checkpoint" / name
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(TrainingError, match=f"is damaged .*{reason}"):
+        train(tmp_path, resume=True)

@@ -134,9 +134,13 @@ def test_a_run_that_was_killed_before_it_wrote_anything_can_be_started_again(tmp
 def test_a_damaged_vocabulary_is_named(finished: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     content = json.loads((run / "vocabulary.json").read_text())
-    (run / "vocabulary.json").write_text(json.dumps(content | change))
-    with pytest.raises(FormatError, match=r"vocabulary\.json is damaged"):
-        open_run(run)
+    without_checksum = {name: value for name, value in content.items() if name != "crc32"}
+    for damaged in (content | change, without_checksum | change):
+        (run / "vocabulary.json").write_text(json.dumps(damaged))
+        with pytest.raises(FormatError, match=r"vocabulary\.json is damaged"):
+            open_run(run)
+    (run / "vocabulary.json").write_text(json.dumps(without_checksum))  # as earlier versions wrote it
+    open_run(run)
 
 
 @pytest.fixture(scope="module")

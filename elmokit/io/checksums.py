@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,15 @@ EXTENT = np.dtype([("file", "<u4"), ("start", "<i8"), ("stop", "<i8"), ("crc32",
 _TRUNCATED = -1
 """``stop`` of a mark that a file was cut to the size ``start``: earlier extents behind it do not count any more."""
 _BLOCK = 1 << 20
+
+
+def size_and_crc32(file: IO[bytes]) -> tuple[int, int]:
+    """Read a file to its end, and return how many bytes it has and their checksum."""
+    size = checksum = 0
+    while block := file.read(_BLOCK):
+        size += len(block)
+        checksum = zlib.crc32(block, checksum)
+    return size, checksum
 
 
 @dataclass

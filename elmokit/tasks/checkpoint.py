@@ -89,10 +89,11 @@ class TaskTrainingState:
             TrainingError: The checkpoint is damaged, or belongs to a run with other settings.
         """
         with checkpoint_errors(path, "Remove it to train this seed from the start."):
+            progress = read_progress(path)
             self.model.load_state_dict(read_tensors(path, "model"))
             parameters = dict(self.model.named_parameters())
             restore_optimizer(self.optimizer, parameters, read_tensors(path, "optimizer"))
             if self.averaged is not None:
                 self.averaged.load_state_dict(read_tensors(path, "average"))
             restore_random_states(read_tensors(path, "random"), self.device)
-            self.counters = from_dict(TaskCounters, read_progress(path), str(path))
+            self.counters = from_dict(TaskCounters, progress, str(path))

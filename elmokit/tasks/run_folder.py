@@ -36,6 +36,7 @@ from elmokit.embedder import Elmo, Start
 from elmokit.errors import FormatError, TrainingError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import atomic_write
+from elmokit.io.checksums import size_and_crc32
 from elmokit.io.text_files import open_binary
 from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.table import load_run_config
@@ -76,8 +77,20 @@ def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[
 
 
 def read_vocabulary(run: Path) -> dict[str, Any]:
-    """Read ``vocabulary.json``."""
-    return read_json(run / "vocabulary.json", max_bytes=MAX_VOCABULARY_BYTES)
+    """Read ``vocabulary.json``.
+
+    Raises:
+        ModelNotFoundError, FormatError: It is missing or damaged.
+    """
+    content = read_json(run / "vocabulary.json", max_bytes=MAX_VOCABULARY_BYTES)
+    # A changed word or label would give wrong results without any error. Files of earlier versions have no checksum.
+    if content.pop("crc32", None) not in (None, _vocabulary_crc32(content)):
+        raise FormatError(f"{run / 'vocabulary.json'} is damaged: its checksum is wrong. Copy the run again.")
+    return content
+
+
+def _vocabulary_crc32(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 @dataclass(frozen=True)
@@ -160,7 +173,8 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
                 f"The data of {run} have changed since it was started. Restore them, or start a new run."
             )
     run.mkdir(parents=True, exist_ok=True)
-    for name, text in (("vocabulary.json", json.dumps(vocabulary)), ("config.toml", to_toml(content))):
+    checked = {**vocabulary, "crc32": _vocabulary_crc32(vocabulary)}
+    for name, text in (("vocabulary.json", json.dumps(checked)), ("config.toml", to_toml(content))):
         with atomic_write(run / name, overwrite=True) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
 
@@ -214,12 +228,8 @@ def _data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]
 
 
 def _checksum(path: str) -> list[int]:
-    size = checksum = 0
     with open_binary(path) as file:
-        while block := file.read(1 << 20):
-            size += len(block)
-            checksum = zlib.crc32(block, checksum)
-    return [size, checksum]
+        return list(size_and_crc32(file))
 
 
 def _versions() -> dict[str, str]:

@@ -4,7 +4,7 @@
 
     optimizer.safetensors   the optimizer's state tensors, named SLOT/PARAMETER
     *.safetensors           further tensors, as the training loop needs them (random states, LSTM state)
-    progress.json           counters and positions
+    progress.json           counters and positions, and the checksums of the other files
     model/ or *.safetensors the weights, in the form that the training loop prefers
 
 The optimizer's state is stored by parameter name and not by parameter number, as ``optimizer.state_dict()`` would: a
@@ -27,9 +27,11 @@ from torch import Tensor, nn
 from elmokit.config import read_json
 from elmokit.errors import ElmoError, TrainingError
 from elmokit.io.atomic import atomic_write
+from elmokit.io.checksums import size_and_crc32
 from elmokit.weights.folder import save_tensors
 
 PROGRESS = "progress.json"
+CHECKSUMS = "checksums"
 MAX_PROGRESS_BYTES = 1 << 28  # the positions of many processes in a corpus of many shards
 
 
@@ -55,13 +57,35 @@ def write_checkpoint(
     with atomic_write(path, overwrite=True, folder=True) as folder:
         for name, content in tensors.items():
             save_tensors(content, folder / f"{name}.safetensors")
-        (folder / PROGRESS).write_text(json.dumps(progress), encoding="utf-8")
         yield folder
+        with_checksums = {**progress, CHECKSUMS: _checksums(folder)}
+        (folder / PROGRESS).write_text(json.dumps(with_checksums), encoding="utf-8")
 
 
 def read_progress(path: Path) -> dict[str, Any]:
-    """Read the counters of a checkpoint. Call it inside :func:`checkpoint_errors`."""
-    return read_json(path / PROGRESS, max_bytes=MAX_PROGRESS_BYTES)
+    """Read the counters of a checkpoint, and check that its files are those that were written.
+
+    Call it inside :func:`checkpoint_errors`, before the files are used.
+
+    Raises:
+        ValueError: A file is missing, left over or damaged.
+    """
+    content = read_json(path / PROGRESS, max_bytes=MAX_PROGRESS_BYTES)
+    written = content.pop(CHECKSUMS, None)  # checkpoints of earlier versions have none
+    if written is not None and written != (found := _checksums(path)):
+        names = sorted(name for name in {**written, **found} if written.get(name) != found.get(name))
+        raise ValueError(f"{names[0]} is not what was written")
+    return content
+
+
+def _checksums(folder: Path) -> dict[str, list[int]]:
+    """Return the size and checksum of each file, except that of the counters."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / PROGRESS:
+            with path.open("rb") as file:
+                found[path.relative_to(folder).as_posix()] = list(size_and_crc32(file))
+    return found
 
 
 def read_tensors(path: Path, name: str) -> dict[str, Tensor]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from elmokit.errors import MissingExtraError
 from elmokit.io.figures import COLORS, PAGE, save_figure, styled_figure
@@ -13,6 +17,15 @@ from elmokit.training.run import LOG
 from elmokit.training.run_folder import MetricsLog
 
 DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class LoggedStep:
+    """What the curves need of a line of the log."""
+
+    n_predictions: float
+    losses: tuple[float, ...]
+    held_out: tuple[float, ...] | None
 
 
 def draw_curves(
@@ -29,20 +42,20 @@ def draw_curves(
         MissingExtraError: matplotlib is not installed.
         OutputError: The figure cannot be written.
     """
-    records = MetricsLog(run / LOG).records()
-    evaluations = [record for record in records if record["held_out"]]
+    records = read_log(run)
+    evaluations = [record for record in records if record.held_out]
 
-    def millions(of: list[dict[str, float]]) -> list[float]:
-        return [record["n_predictions"] / 1e6 for record in of]
+    def millions(of: list[LoggedStep]) -> list[float]:
+        return [record.n_predictions / 1e6 for record in of]
 
     with styled_figure(PAGE, 2.6) as figure:
         left, right = figure.subplots(1, 2)
-        for index, direction in enumerate(directions[: len(records[0]["losses"]) if records else 0]):
+        for index, direction in enumerate(directions[: len(records[0].losses) if records else 0]):
             style = {"color": COLORS[index], "linestyle": ("-", "--")[index], "label": direction}
-            left.plot(millions(records), [record["losses"][index] for record in records], **style)
+            left.plot(millions(records), [record.losses[index] for record in records], **style)
             right.plot(
                 millions(evaluations),
-                [record["held_out"][index] for record in evaluations],
+                [record.held_out[index] for record in evaluations if record.held_out],
                 marker="o^"[index],
                 markevery=max(1, len(evaluations) // 12),
                 **style,
@@ -56,6 +69,18 @@ def draw_curves(
             axes.set_xlabel("predictions per direction (millions)")
             axes.legend()
         return save_figure(figure, run / "curves", overwrite=True)
+
+
+def read_log(run: Path) -> list[LoggedStep]:
+    """Read the lines of a log, without damaged ones."""
+    records = []
+    for line in MetricsLog(run / LOG).records():
+        with contextlib.suppress(msgspec.ValidationError):
+            record = msgspec.convert(line, LoggedStep)
+            if not record.held_out or len(record.held_out) == len(record.losses):
+                records.append(record)
+    n_directions = max((len(record.losses) for record in records), default=0)
+    return [record for record in records if len(record.losses) == n_directions]
 
 
 class TensorBoardLog:

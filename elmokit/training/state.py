@@ -163,10 +163,10 @@ def restore_checkpoint(state: TrainingState, path: Path, world: World) -> str | 
 
 
 def _restore(state: TrainingState, path: Path, world: World) -> str | None:
+    progress = read_progress(path)
     restore_optimizer(state.optimizer, state.trained_parameters(), read_tensors(path, "optimizer"))
     if state.average is not None:
         state.average.restore(load_folder(path / "average"))
-    progress = read_progress(path)
     state.counters = TrainingCounters(**progress["counters"])
     tensors = read_tensors(path, "state")
     batch_size, positions = state.lstm_state.n_rows, progress["positions"]

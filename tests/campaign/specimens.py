@@ -72,7 +72,7 @@ class Specimen:
 
     def results(self, folder: Path, ended: Ended) -> dict[str, Any]:
         """Return the outputs that are compared."""
-        return {name: ended.out if name == "-" else (folder / name).read_bytes() for name in self.compared}
+        return {name: ended.out if name == "-" else _content(folder / name) for name in self.compared}
 
     def prepare(self, folder: Path) -> dict[str, Any]:
         """Write the files to a new directory, and return the outputs of the command on them."""
@@ -108,6 +108,16 @@ class Specimen:
         if problem is None:
             return None
         return f"{self.name}, mutant {number}, {path.relative_to(folder)}, {how}: {problem}"
+
+
+def _content(path: Path) -> Any:
+    """Return the bytes of a file; of HDF5 only the datasets, because its headers have bytes that mean nothing."""
+    if path.suffix != ".hdf5":
+        return path.read_bytes()
+    with h5py.File(path) as file:
+        return {
+            name: (dataset.dtype, dataset.shape, np.asarray(dataset[()]).tobytes()) for name, dataset in file.items()
+        }
 
 
 def judge(ended: Ended) -> str | None:

@@ -24,7 +24,16 @@ from elmokit.cli.main import main
 
 # `torch._dynamo` (and with it sympy) is imported by PyTorch's optimizers when they take their first step.
 _PRELOADED = [
-    *("torch", "torch._dynamo", "h5py", "safetensors.torch", "filelock", "scipy.optimize", "tests.helpers.children"),
+    *(
+        "torch",
+        "torch._dynamo",
+        "h5py",
+        "safetensors.torch",
+        "filelock",
+        "scipy.optimize",
+        "nltk",
+        "tests.helpers.children",
+    ),
     *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "finetune", "info", "neighbours")),
     *(f"elmokit.cli.{name}" for name in ("task", "task_import", "task_open", "train", "vocab")),
     *(f"elmokit.corpus.{name}" for name in ("embed", "hdf5", "formats")),
