@@ -12,7 +12,7 @@ from elmokit.io.bounded import read_bounded
 from elmokit.io.part_results import PartResults
 from elmokit.io.store_journal import read_journal
 from elmokit.training.run_folder import MetricsLog
-from elmokit.weights.tf_bundle import TensorBundle
+from elmokit.weights.tf_bundle import TensorBundle, is_index
 
 pytestmark = pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
 
@@ -36,6 +36,10 @@ def test_a_link_to_endless_zeros_is_refused(name: str, read: Callable[[Path], ob
     (tmp_path / name).symlink_to("/dev/zero")
     with pytest.raises(ElmoError, match="it is larger than"):
         read(tmp_path)
+
+
+def test_endless_zeros_are_no_index_of_tensorflow() -> None:
+    assert not is_index(Path("/dev/zero"))
 
 
 def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:

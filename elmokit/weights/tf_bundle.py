@@ -179,7 +179,7 @@ def is_index(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.seek(-_FOOTER_SIZE, 2)
-            return file.read().endswith(MAGIC)
+            return file.read(_FOOTER_SIZE).endswith(MAGIC)
     except OSError:
         return False
 
