@@ -257,7 +257,7 @@ def finished(folder: Path, command: str) -> None:
 def config_of_training(folder: Path) -> None:
     write_text(folder)
     (folder / "settings.toml").write_text(
-        'preset = "tiny"\ntokens = 20\nbatch_size = 2\nwindow_length = 3\nn_samples = 3\nlearning_rate = 0.1\n'
+        'preset = "tiny"\nbatch_size = 2\nwindow_length = 3\nn_samples = 3\nlearning_rate = 0.1\n'
         "[model]\ndropout = 0.1\n[data]\nmax_words = 9\n"
     )
 
@@ -413,10 +413,25 @@ SPECIMENS = {
             "config of a training",
             config_of_training,
             ("settings.toml",),
-            ("train", "text.txt", "--held-out", "text.txt", "--config", "settings.toml", "--run", "run"),
+            # With a length that a mutant cannot change: a sound config of a training without end is not damaged.
+            (
+                "train",
+                "text.txt",
+                "--held-out",
+                "text.txt",
+                "--config",
+                "settings.toml",
+                "--run",
+                "run",
+                "--tokens",
+                "20",
+            ),
         ),
         Specimen(
-            "config of a task", config_of_task, ("config.toml",), ("task", "train", "config.toml", "--run", "run")
+            "config of a task",
+            config_of_task,
+            ("config.toml",),
+            ("task", "train", "config.toml", "--run", "run", "--set", "train.epochs=1"),
         ),
         Specimen("config of AllenNLP", allennlp_config, ("config.json",), ("task", "import", "config.json")),
         *(Specimen(f"data of {name}", partial(trained_task, name=name), ("data",), _TASK) for name in TEXTS),
