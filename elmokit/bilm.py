@@ -51,13 +51,11 @@ class CharCNNConfig:
             )
         if self.activation not in ("relu", "tanh"):
             raise ConfigError(f"activation is {self.activation!r}. Use 'relu' or 'tanh'.")
-        for name, least in (("char_dim", 1), ("n_chars", 1), ("n_highway", 0), ("max_chars", MIN_CHARS)):
-            check_at_least(name, getattr(self, name), least)
-        check_at_most("n_highway", self.n_highway, MAX_LAYERS)
-        check_at_most("max_chars", self.max_chars, MAX_CHARS)
-        check_at_most("char_dim", self.char_dim, MAX_UNITS)
+        check_at_least("char_dim", self.char_dim, 1, MAX_UNITS)
+        check_at_least("n_chars", self.n_chars, 1, MAX_ROWS)
+        check_at_least("n_highway", self.n_highway, 0, MAX_LAYERS)
+        check_at_least("max_chars", self.max_chars, MIN_CHARS, MAX_CHARS)
         check_at_most("The number of all filters", self.n_features, MAX_UNITS)
-        check_at_most("n_chars", self.n_chars, MAX_ROWS)
 
     @property
     def n_features(self) -> int:
@@ -74,8 +72,7 @@ class WordFeaturesConfig:
 
     def __post_init__(self) -> None:
         for name, most in (("n_words", MAX_ROWS), ("word_dim", MAX_UNITS)):
-            check_at_least(name, getattr(self, name), 1)
-            check_at_most(name, getattr(self, name), most)
+            check_at_least(name, getattr(self, name), 1, most)
 
 
 @dataclass(frozen=True)
@@ -119,13 +116,10 @@ class BiLMConfig:
                 "A model reads either characters or word ids. Give char_cnn, word_features or both; or set char_cnn to "
                 "none and give n_words."
             )
-        if self.n_words is not None:
-            check_at_least("n_words", self.n_words, 1)
-            check_at_most("n_words", self.n_words, MAX_ROWS)
-        for name in ("projection_dim", "hidden_dim", "n_layers"):
-            check_at_least(name, getattr(self, name), 1)
-        check_at_most("n_layers", self.n_layers, MAX_LAYERS)
-        check_at_most("hidden_dim", self.hidden_dim, MAX_UNITS)
+        check_at_least("n_words", self.n_words, 1, MAX_ROWS)
+        check_at_least("projection_dim", self.projection_dim, 1)
+        check_at_least("hidden_dim", self.hidden_dim, 1, MAX_UNITS)
+        check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
         if self.projection_dim > self.hidden_dim:
             raise ConfigError(
                 f"projection_dim is {self.projection_dim}, more than hidden_dim, which is {self.hidden_dim}. "
