@@ -8,11 +8,12 @@ further. So each *extent*, the bytes of a write or of several writes at the end 
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,11 @@ def size_and_crc32(file: IO[bytes]) -> tuple[int, int]:
         size += len(block)
         checksum = zlib.crc32(block, checksum)
     return size, checksum
+
+
+def json_crc32(content: Mapping[str, Any]) -> int:
+    """Return the checksum of plain values, whatever the order of their keys."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 @dataclass

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from elmokit.errors import OutputError
 from elmokit.io.atomic import sync
 from elmokit.io.bounded import read_bounded
-from elmokit.io.checksums import extents_of, find_damage
+from elmokit.io.checksums import extents_of, find_damage, json_crc32
 
 JOURNAL = "journal.json"
 NEW_JOURNAL = "journal.new"
@@ -182,7 +182,7 @@ def read_journal(folder: Path) -> StoreContents | None:
         raise _damaged(folder / JOURNAL, error) from None
     try:
         table = msgspec.json.decode(content, type=dict[str, Any])
-        if table.pop("crc32", None) != _journal_crc32(table):
+        if table.pop("crc32", None) != json_crc32(table):
             raise _damaged(folder / JOURNAL, "its checksum is wrong")
         journal = msgspec.convert(table, _Journal)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -199,7 +199,7 @@ def write_journal(contents: StoreContents) -> None:
     table = asdict(contents)
     del table["folder"]
     table = json.loads(json.dumps(table))  # tuples become lists, so that it has the checksum it will be read with
-    table["crc32"] = _journal_crc32(table)
+    table["crc32"] = json_crc32(table)
     # Without the `fsync` before the rename, a file system may store the new name before the new content, and a power
     # loss leaves an empty journal.
     temporary = contents.folder / NEW_JOURNAL
@@ -237,7 +237,3 @@ def _damaged(path: Path, reason: object) -> OutputError:
         f"{path} is damaged, or was written by another version of elmokit ({reason}). "
         f"Delete the directory {path.parent} and start from scratch."
     )
-
-
-def _journal_crc32(table: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(table, sort_keys=True).encode())

@@ -19,7 +19,6 @@ import contextlib
 import json
 import platform
 import statistics
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -36,7 +35,7 @@ from elmokit.embedder import Elmo, Start
 from elmokit.errors import FormatError, TrainingError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import atomic_write
-from elmokit.io.checksums import size_and_crc32
+from elmokit.io.checksums import json_crc32, size_and_crc32
 from elmokit.io.text_files import open_binary
 from elmokit.tasks.config import ElmoConfig, expand_paths
 from elmokit.tasks.table import load_run_config
@@ -84,13 +83,9 @@ def read_vocabulary(run: Path) -> dict[str, Any]:
     """
     content = read_json(run / "vocabulary.json", max_bytes=MAX_VOCABULARY_BYTES)
     # A changed word or label would give wrong results without any error. Files of earlier versions have no checksum.
-    if content.pop("crc32", None) not in (None, _vocabulary_crc32(content)):
+    if content.pop("crc32", None) not in (None, json_crc32(content)):
         raise FormatError(f"{run / 'vocabulary.json'} is damaged: its checksum is wrong. Copy the run again.")
     return content
-
-
-def _vocabulary_crc32(content: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,7 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
                 f"The data of {run} have changed since it was started. Restore them, or start a new run."
             )
     run.mkdir(parents=True, exist_ok=True)
-    checked = {**vocabulary, "crc32": _vocabulary_crc32(vocabulary)}
+    checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
     for name, text in (("vocabulary.json", json.dumps(checked)), ("config.toml", to_toml(content))):
         with atomic_write(run / name, overwrite=True) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
