@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,15 +16,6 @@ from elmokit.training.run import LOG
 from elmokit.training.run_folder import MetricsLog
 
 DIRECTIONS = ("forward", "backward")
-
-
-@dataclass(frozen=True)
-class LoggedStep:
-    """What the curves need of a line of the log."""
-
-    n_predictions: float
-    losses: tuple[float, ...]
-    held_out: tuple[float, ...] | None
 
 
 def draw_curves(
@@ -45,7 +35,7 @@ def draw_curves(
     records = read_log(run)
     evaluations = [record for record in records if record.held_out]
 
-    def millions(of: list[LoggedStep]) -> list[float]:
+    def millions(of: list[TrainingProgress]) -> list[float]:
         return [record.n_predictions / 1e6 for record in of]
 
     with styled_figure(PAGE, 2.6) as figure:
@@ -71,12 +61,12 @@ def draw_curves(
         return save_figure(figure, run / "curves", overwrite=True)
 
 
-def read_log(run: Path) -> list[LoggedStep]:
+def read_log(run: Path) -> list[TrainingProgress]:
     """Read the lines of a log, without damaged ones."""
     records = []
     for line in MetricsLog(run / LOG).records():
         with contextlib.suppress(msgspec.ValidationError):
-            record = msgspec.convert(line, LoggedStep)
+            record = msgspec.convert(line, TrainingProgress)
             if not record.held_out or len(record.held_out) == len(record.losses):
                 records.append(record)
     n_directions = max((len(record.losses) for record in records), default=0)
