@@ -20,7 +20,7 @@ from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, pack_na
 from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
 from tests.helpers.instruction_sets import build
 
-WITH_DOT = ("amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-dotprod", "emulated")
+WITH_DOT = ("amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-dotprod", "emulated")
 WITH_TILES = ("amx", "emulated")
 
 

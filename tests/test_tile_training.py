@@ -26,7 +26,7 @@ from tests.helpers.instruction_sets import build
 NEAR, NEAR_GRADIENT = 0.005, 0.02
 
 
-@pytest.fixture(params=["amx", pytest.param("emulated", marks=pytest.mark.slow)])
+@pytest.fixture(params=["amx", "avx512-bf16", pytest.param("emulated", marks=pytest.mark.slow)])
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> NativeLibrary:
     library = build(request.param)
     monkeypatch.setattr(backends, "native_library", lambda: library)

@@ -130,8 +130,8 @@ class TrainingConfig:
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32",
-        "Data type of matrix products. Weights, LSTM state and sums are always float32. bfloat16 needs AMX or a GPU; "
-        "elsewhere float32 is used.",
+        "Data type of matrix products. Weights, LSTM state and sums are always float32. bfloat16 needs AMX, AVX-512 "
+        "BF16 or a GPU; elsewhere float32 is used.",
         "Optimization",
     )
     ema_decay: float = setting(

@@ -237,7 +237,7 @@ class _TrainingLoop:
     def _report_questionable_settings(self) -> None:
         config, n_words = self.config, len(self.corpus.vocabulary)
         if config.precision == "bfloat16" and not uses_bfloat16(config, self.state.device):
-            self._notice("bfloat16 needs a processor with AMX: this training computes in float32.")
+            self._notice("bfloat16 needs a processor with AMX or AVX-512 BF16: this training computes in float32.")
         if config.optimizer == "adagrad" and config.learning_rate < LOW_ADAGRAD_RATE:
             self._notice(f"A learning rate of {config.learning_rate:g} is low for Adagrad: bilm-tf used 0.2.")
         if config.tokens is not None and (epochs := config.tokens / self.corpus.n_predictions) > MANY_EPOCHS:

@@ -121,12 +121,12 @@ def _n_activations(config: TrainingConfig, losses: WindowLosses) -> int:
     """Estimate the numbers that the backward pass of one window needs, as if all its tokens were distinct."""
     n_positions, model = config.batch_size * config.window_length, config.model
     # The buffers of `nn/recurrence.py`: gates and their gradients; cells, their tanh and the projection's input; the
-    # rest is inputs and outputs. With tiles, all of them have 16 bits (`lstm_window.c`).
+    # rest is inputs and outputs. In bfloat16, all of them have 16 bits (`lstm_window.c`).
     weight = next(losses.parameters())
-    has_tiles = weight.is_cpu and uses_bfloat16(config, weight.device)
+    has_bfloat16 = weight.is_cpu and uses_bfloat16(config, weight.device)
     per_unit = 4 * 2 + 3
-    per_lstm = (per_unit // 2 if has_tiles else per_unit) * model.hidden_dim + 6 * model.projection_dim
-    is_compiled = (config.precision == "float32" or has_tiles) and native_library_for(weight) is not None
+    per_lstm = (per_unit // 2 if has_bfloat16 else per_unit) * model.hidden_dim + 6 * model.projection_dim
+    is_compiled = (config.precision == "float32" or has_bfloat16) and native_library_for(weight) is not None
     per_token = _n_token_layer_activations(model, is_compiled)
     n_numbers = n_positions * (model.n_directions * model.n_layers * per_lstm + per_token)
     softmax = losses.softmax

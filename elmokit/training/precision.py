@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from elmokit.nn.kernels.backends import multiplies_tiles
+from elmokit.nn.kernels.backends import multiplies_bfloat16
 from elmokit.training.config import TrainingConfig
 
 
 def uses_bfloat16(config: TrainingConfig, device: torch.device) -> bool:
     """Return whether products are computed in bfloat16: if the config asks for it, and it is faster on the device."""
-    # On a CPU without tiles, rounding costs more than narrow numbers save: float32 is exact and at least as fast.
-    return config.precision == "bfloat16" and (device.type != "cpu" or multiplies_tiles())
+    # A CPU that cannot multiply such numbers would widen the rounded ones again: float32 is exact and at least as fast.
+    return config.precision == "bfloat16" and (device.type != "cpu" or multiplies_bfloat16())
 
 
 def step_autocast(config: TrainingConfig, device: torch.device) -> torch.autocast:

@@ -124,19 +124,19 @@ def native_library_for(tensor: Tensor) -> NativeLibrary | None:
     return native_library()
 
 
-def multiplies_tiles() -> bool:
-    """Return whether the C functions can multiply bfloat16 numbers in tiles (AMX), as training in bfloat16 needs."""
+def multiplies_bfloat16() -> bool:
+    """Return whether the C functions can multiply bfloat16 numbers (AMX, AVX-512 BF16), for training."""
     if requested_backend() == "reference":
         return False
     library = native_library()
-    return library is not None and library.has_tiles
+    return library is not None and library.has_bfloat16
 
 
 def tile_library_for(tensor: Tensor) -> NativeLibrary | None:
-    """Return the C functions if autocast asks for bfloat16 and they can multiply such numbers in tiles."""
+    """Return the C functions if autocast asks for bfloat16 and they can multiply such numbers."""
     if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return None
-    return native_library_for(tensor) if multiplies_tiles() else None
+    return native_library_for(tensor) if multiplies_bfloat16() else None
 
 
 def describe_backends(device: str = "cpu") -> str:

@@ -1,4 +1,5 @@
-/* Products of bf16 tiles for training: both factors change in every step, so both are rounded and packed here.
+/* Products of bf16 tiles for training: both factors change in every step, so both are rounded and packed here. AMX
+   multiplies whole tiles; AVX-512 BF16 multiplies a pair of each of 16 columns by one of a row, on the same layout.
 
    A product sums over the *inner* index. A factor is stored as tiles of 1 kB, each with 16 of its outer and 32 of its inner
    indices, ordered (outer / 16, inner / 32). All tiles that a sum needs follow each other in memory, and so do the 16 rows
@@ -25,7 +26,7 @@ enum {
 
 INLINE long blocks(long size) { return (size + BLOCK - 1) / BLOCK; }
 
-#if HAS_TILES
+#if HAS_BFLOAT16
 enum { TILE_SIZE = TILE_ROWS * TILE_BYTES };
 
 typedef _Float16 half;
@@ -164,11 +165,16 @@ INLINE void round_factor(int side, int inner_is_contiguous, const float *from, l
 }
 
 /* Every function below needs this before, once per thread, and release_tiles after. */
-static inline void use_whole_tiles(void) { configure_tiles(TILE_ROWS, TILE_ROWS); }
+static inline void use_whole_tiles(void) {
+#if HAS_TILES
+    configure_tiles(TILE_ROWS, TILE_ROWS);
+#endif
+}
 
 /* sums[BLOCK][BLOCK] = or += left x right over n_inner tiles. The second half of a factor's outer indices begins
    left_step or right_step bytes after the first. `sum_stride` is in floats. Half a tile of what is read later, from
    `ahead` on, is fetched to the L2 cache with every product: that is enough where a factor is used for 4 blocks. */
+#if HAS_TILES
 INLINE void add_block(int adds, const char *left, long left_step, const char *right, long right_step, long n_inner,
                       float *sums, long sum_stride, const char *ahead) {
     float *lower = sums + TILE_ROWS * sum_stride;
@@ -201,6 +207,42 @@ INLINE void add_block(int adds, const char *left, long left_step, const char *ri
     TILE_STORE(2, lower, stride);
     TILE_STORE(3, lower + 16, stride);
 }
+#else
+/* Rows of the left factor at a time: with both vectors of the right factor's columns, their sums are 16 registers, enough
+   to hide how long each product takes. */
+enum { LEFT_ROWS = 8 };
+
+INLINE void add_block(int adds, const char *left, long left_step, const char *right, long right_step, long n_inner,
+                      float *sums, long sum_stride, const char *ahead) {
+    for (int first = 0; first < BLOCK; first += LEFT_ROWS) {
+        const char *rows = left + first / TILE_ROWS * left_step + first % TILE_ROWS * TILE_BYTES;
+        float *to = sums + first * sum_stride;
+        __m512 sum[LEFT_ROWS][2];
+        _Pragma("GCC unroll 8") for (int r = 0; r < LEFT_ROWS; r++)
+            for (int v = 0; v < 2; v++)
+                sum[r][v] = adds ? _mm512_loadu_ps(to + r * sum_stride + v * LANES) : _mm512_setzero_ps();
+        for (long tile = 0; tile < n_inner; tile++) {
+            const char *inputs = rows + tile * TILE_SIZE, *columns = right + tile * TILE_SIZE;
+            if (ahead)
+                for (int line = 0; line < 8 * LEFT_ROWS / BLOCK; line++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
+            for (int pair = 0; pair < 16; pair++) {
+                __m512bh column[2];
+                memcpy(column, columns + pair * TILE_BYTES, sizeof column[0]);
+                memcpy(column + 1, columns + right_step + pair * TILE_BYTES, sizeof column[1]);
+                _Pragma("GCC unroll 8") for (int r = 0; r < LEFT_ROWS; r++) {
+                    int32_t both;
+                    memcpy(&both, inputs + r * TILE_BYTES + 4 * pair, sizeof both);
+                    const __m512bh input = (__m512bh)_mm512_set1_epi32(both);
+                    sum[r][0] = _mm512_dpbf16_ps(sum[r][0], input, column[0]);
+                    sum[r][1] = _mm512_dpbf16_ps(sum[r][1], input, column[1]);
+                }
+            }
+        }
+        _Pragma("GCC unroll 8") for (int r = 0; r < LEFT_ROWS; r++)
+            for (int v = 0; v < 2; v++) _mm512_storeu_ps(to + r * sum_stride + v * LANES, sum[r][v]);
+    }
+}
+#endif
 
 /* sums[left blocks][right blocks][BLOCK][BLOCK] = left x right over many inner tiles, in chunks that fit into the cache. */
 static void sum_in_chunks(const char *left, long n_left, const char *right, long n_right, long n_inner, float *sums) {

@@ -32,6 +32,7 @@ _AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
 _AVX512_FEATURES = (*_AVX2_FEATURES, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _AVX512_FLAGS = (*_AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl")
 _VNNI_FLAGS = (*_AVX512_FLAGS, "-mavx512vnni")
+_BF16_FLAGS = (*_VNNI_FLAGS, "-mavx512bf16")
 
 # The best first. The flags are explicit, not `-march=native`: a build for one set runs on every processor that has it,
 # and gives the same bits on all of them.
@@ -40,8 +41,9 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
         _X86,
         # Every processor with AMX has AVX-512's conversion to bfloat16, which training needs.
         (*_AVX512_FEATURES, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
-        (*_VNNI_FLAGS, "-mavx512bf16", "-DAMX"),
+        (*_BF16_FLAGS, "-DAMX"),
     ),
+    "avx512-bf16": InstructionSet(_X86, (*_AVX512_FEATURES, "avx512_vnni", "avx512_bf16"), _BF16_FLAGS),
     "avx512-vnni": InstructionSet(_X86, (*_AVX512_FEATURES, "avx512_vnni"), _VNNI_FLAGS),
     "avx512": InstructionSet(_X86, _AVX512_FEATURES, _AVX512_FLAGS),
     "avx2-vnni": InstructionSet(_X86, (*_AVX2_FEATURES, "avx_vnni"), (*_AVX2_FLAGS, "-mavxvnni")),

@@ -5,9 +5,10 @@
 
    - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with AVX2 and AVX-512 alone, sums of
      products of two 16-bit numbers, from which they are put together);
-   - HAS_TILES: products of whole tiles (AMX).
+   - HAS_TILES: products of whole tiles (AMX);
+   - HAS_BFLOAT16: products of bf16 numbers, for training (tiles, or AVX-512's own instruction).
 
-   With -DEMULATE both exist in plain C, so that everything around them is tested on machines without them. */
+   With -DEMULATE all exist in plain C, so that everything around them is tested on machines without them. */
 
 #ifndef ELMOKIT_INSTRUCTIONS_H
 #define ELMOKIT_INSTRUCTIONS_H
@@ -40,6 +41,12 @@
 
 #ifndef DOT_OF_PAIRS
 #define DOT_OF_PAIRS 0
+#endif
+
+#if HAS_TILES || defined(__AVX512BF16__)
+#define HAS_BFLOAT16 1
+#else
+#define HAS_BFLOAT16 0
 #endif
 
 /* VNNI multiplies unsigned by signed bytes, the others signed by signed. Inputs, which are signed, are stored with this
@@ -126,10 +133,12 @@ INLINE ivec dot(ivec sum, ivec inputs, ivec weights) {
 }
 #endif
 
-#if HAS_TILES
-/* A tile has up to 16 rows of 64 bytes. Tiles 0 to 3 hold sums: rows of inputs by 16 columns of weights. Tiles 4 and 5
-   hold inputs, 6 and 7 weights: a row of these has the 64 bytes of four (int8) or two (bf16) inputs of 16 columns. */
+/* A tile has up to 16 rows of 64 bytes. */
 enum { TILE_ROWS = 16, TILE_BYTES = 64 };
+
+#if HAS_TILES
+/* Tiles 0 to 3 hold sums: rows of inputs by 16 columns of weights. Tiles 4 and 5 hold inputs, 6 and 7 weights: a row of
+   these has the 64 bytes of four (int8) or two (bf16) inputs of 16 columns. */
 
 typedef struct {
     uint8_t palette, start_row, reserved[14];

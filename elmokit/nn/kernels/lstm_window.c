@@ -19,7 +19,7 @@ typedef struct {
     long n_rows, n_steps, input_dim, hidden_dim, projection_dim;
 } window_sizes;
 
-#if HAS_TILES
+#if HAS_BFLOAT16
 typedef struct {
     long row_blocks, inputs, units, outputs; /* numbers of blocks */
     /* Kept from the forward to the backward pass. */
@@ -213,13 +213,13 @@ INLINE void copy_units(window_sizes s, const kept_memory *k, long unit, int is_p
 }
 #endif
 
-/* Whether bf16 numbers are multiplied in tiles, which all functions of training in bf16 need. */
-int elmokit_has_tiles(void) { return HAS_TILES; }
+/* Whether bf16 numbers can be multiplied, which all functions of training in bf16 need. */
+int elmokit_has_bfloat16(void) { return HAS_BFLOAT16; }
 
 /* The bytes that the passes need: `kept` from the forward to the backward pass, the others during one of them. */
 void elmokit_window_bytes(long n_threads, long n_rows, long n_steps, long input_dim, long hidden_dim,
                           long projection_dim, long *n_bytes) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     const window_sizes s = {n_rows, n_steps, input_dim, hidden_dim, projection_dim};
     n_bytes[0] = kept_parts(s, NULL).end - (char *)NULL;
     n_bytes[1] = forward_parts(s, n_threads, NULL).end - (char *)NULL;
@@ -238,7 +238,7 @@ void elmokit_window_forward(long n_threads, long n_rows, long n_steps, long inpu
                             long projection_dim, const float *inputs, const float *weight, const float *bias,
                             const float *projection, const float *hidden, float *cell, float cell_clip,
                             float projection_clip, char *kept, char *memory, float *outputs) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     const window_sizes s = {n_rows, n_steps, input_dim, hidden_dim, projection_dim};
     const kept_memory k = kept_parts(s, kept);
     const forward_memory m = forward_parts(s, n_threads, memory);
@@ -302,7 +302,7 @@ void elmokit_window_forward(long n_threads, long n_rows, long n_steps, long inpu
 #endif
 }
 
-#if HAS_TILES
+#if HAS_BFLOAT16
 /* The gradient of `step_forward`, as in `lstm_training.c`: of the four gate sums, from that of the projection's input. */
 INLINE void step_backward(vec upstream, const half *kept, const half *kept_cell, const half *cell_before, vec bound,
                           float *cell_gradient, vec gradient[GATES]) {
@@ -389,7 +389,7 @@ void elmokit_window_backward(long n_threads, long n_rows, long n_steps, long inp
                              long projection_dim, const float *inputs, const float *hidden, const float *outputs,
                              const float *upstream, float cell_clip, float projection_clip, char *kept, char *memory,
                              float *input_gradient, float *weight, float *bias, float *projection) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     const window_sizes s = {n_rows, n_steps, input_dim, hidden_dim, projection_dim};
     const kept_memory k = kept_parts(s, kept);
     const backward_memory m = backward_parts(s, n_threads, memory);

@@ -39,7 +39,7 @@ _TYPES = {"l": ctypes.c_long, "i": ctypes.c_int, "p": ctypes.c_void_p, "f": ctyp
 _SIGNATURES = {
     "wide": "->i",
     "is_permitted": "->i",
-    "has_tiles": "->i",
+    "has_bfloat16": "->i",
     "large_pages": "pl",
     "panel_lanes": "ll->l",
     "rounded_row_bytes": "ll->l",
@@ -92,7 +92,7 @@ class NativeLibrary:
         functions: The C functions by their names, as ctypes calls them.
         instructions: As given.
         is_permitted: Whether the system lets this process use these instructions.
-        has_tiles: Whether bfloat16 numbers are multiplied in tiles (AMX), which the products of training need.
+        has_bfloat16: Whether it can multiply bfloat16 numbers (AMX, AVX-512 BF16), as training in bfloat16 needs.
         wide: Columns of a panel.
     """
 
@@ -108,7 +108,7 @@ class NativeLibrary:
             setattr(self.functions, name, function)
         self.instructions = instructions
         self.is_permitted = bool(self.functions.is_permitted())
-        self.has_tiles = bool(self.functions.has_tiles())
+        self.has_bfloat16 = bool(self.functions.has_bfloat16())
         self.wide = int(self.functions.wide())
         self._memory = threading.local()
 

@@ -93,7 +93,7 @@ def window_forward(
     cell_clip: float | None,
     projection_clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer over a training window, with products of bfloat16 tiles. Only with ``has_tiles``.
+    """Run one layer over a training window, with products of bfloat16 tiles. Only with ``has_bfloat16``.
 
     Args:
         inputs: ``(rows, steps, input_dim)``.
@@ -170,7 +170,7 @@ def _window_bytes(library: NativeLibrary, sizes: Sequence[int]) -> list[int]:
 
 
 def linear_forward(library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``has_tiles``.
+    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``has_bfloat16``.
 
     Args:
         inputs: ``(rows, n_inputs)``.
@@ -224,7 +224,7 @@ def linear_backward(
 def highway_forward(library: NativeLibrary, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
     """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``.
 
-    All tensors have the same size. Only with ``has_tiles``, like ``highway_backward``.
+    All tensors have the same size. Only with ``has_bfloat16``, like ``highway_backward``.
     """
     outputs = torch.empty_like(inputs)
     library.functions.highway_forward(
@@ -272,7 +272,7 @@ def seeded_dropout(library: NativeLibrary, inputs: Tensor, probability: float, s
 def softmax_loss(
     library: NativeLibrary, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compute cross-entropies and the gradients of their sum. Only with ``has_tiles``.
+    """Compute cross-entropies and the gradients of their sum. Only with ``has_bfloat16``.
 
     Args:
         hidden: ``(rows, dim)``.

@@ -11,7 +11,7 @@
 /* Bytes of probabilities that are kept for the gradient of the weights; with more words, fewer positions at a time. */
 enum { KEPT_BYTES = 1 << 25 };
 
-#if HAS_TILES
+#if HAS_BFLOAT16
 typedef struct {
     char *hidden;        /* left: rows x dim */
     char *hidden_by_dim; /* left: dim x rows of a chunk */
@@ -130,7 +130,7 @@ static void softmax_rows(const softmax_memory *m, long block, long chunk_first, 
 #endif
 
 long elmokit_softmax_bytes(long n_threads, long n_rows, long dim, long n_words) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     return softmax_parts(n_threads, n_rows, dim, n_words, NULL).end - (char *)NULL;
 #else
     return (void)n_threads, (void)n_rows, (void)dim, (void)n_words, 0;
@@ -145,7 +145,7 @@ void elmokit_softmax_loss(long n_threads, long n_rows, long dim, long n_words, c
                           const float *offsets, const float *own_scores, const int64_t *skipped, char *memory,
                           float *losses, float *hidden_gradient, float *weight_gradient, float *offset_gradient,
                           float *own_gradient) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     const softmax_memory m = softmax_parts(n_threads, n_rows, dim, n_words, memory);
     const long chunk = rows_at_once(n_rows, n_words), words = blocks(n_words), dims = blocks(dim), width = words * BLOCK;
     long n_used = 1;

@@ -4,7 +4,7 @@
 
 #include "bfloat16_tiles.h"
 
-#if HAS_TILES
+#if HAS_BFLOAT16
 /* Tiles of the left factor that stay in the L2 cache while the right one passes. */
 enum { LEFT_TILES = 768 };
 
@@ -37,7 +37,7 @@ INLINE long factor_bytes(long n_outer, long n_inner) { return 2 * TILE_SIZE * bl
 
 /* The bytes of `memory` for both passes of a linear layer. */
 long elmokit_linear_bytes(long n_rows, long n_inputs, long n_outputs) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     return factor_bytes(n_rows, n_inputs) + 2 * factor_bytes(n_outputs, n_inputs) + 2 * factor_bytes(n_rows, n_outputs);
 #else
     return (void)n_rows, (void)n_inputs, (void)n_outputs, 0;
@@ -47,7 +47,7 @@ long elmokit_linear_bytes(long n_rows, long n_inputs, long n_outputs) {
 /* outputs = inputs x weight^T + bias; weight: (n_outputs, n_inputs). */
 void elmokit_linear_forward(long n_threads, long n_rows, long n_inputs, long n_outputs, const float *inputs,
                             const float *weight, const float *bias, char *memory, float *outputs) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     char *left = memory, *right = memory + factor_bytes(n_rows, n_inputs);
 #pragma omp parallel num_threads(n_threads) if (n_threads > 1)
     {
@@ -72,7 +72,7 @@ void elmokit_linear_forward(long n_threads, long n_rows, long n_inputs, long n_o
 void elmokit_linear_backward(long n_threads, long n_rows, long n_inputs, long n_outputs, const float *inputs,
                              const float *weight, const float *upstream, char *memory, long adds, float *input_gradient,
                              float *weight_gradient, float *bias_gradient) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     char *by_row = take(&memory, factor_bytes(n_rows, n_outputs)), *by_output = take(&memory, factor_bytes(n_rows, n_outputs));
     char *pairs = take(&memory, factor_bytes(n_rows, n_inputs)), *right = take(&memory, factor_bytes(n_outputs, n_inputs));
 #pragma omp parallel num_threads(n_threads) if (n_threads > 1)
@@ -114,7 +114,7 @@ void elmokit_linear_backward(long n_threads, long n_rows, long n_inputs, long n_
    `gate` is replaced by g. */
 void elmokit_highway_forward(long n_threads, long n, const float *inputs, const float *transformed, float *gate,
                              float *outputs) {
-#if HAS_TILES
+#if HAS_BFLOAT16
 #pragma omp parallel for num_threads(n_threads) if (n_threads > 1)
     for (long at = 0; at < n; at += LANES) {
         const vec open = quick_sigmoid(load_some(gate + at, n - at)), sum = load_some(transformed + at, n - at);
@@ -131,7 +131,7 @@ void elmokit_highway_forward(long n_threads, long n, const float *inputs, const 
 void elmokit_highway_backward(long n_threads, long n, const float *upstream, const float *inputs, const float *transformed,
                               const float *gate, float *transformed_gradient, float *gate_gradient,
                               float *input_gradient) {
-#if HAS_TILES
+#if HAS_BFLOAT16
     const vec zero = {0};
 #pragma omp parallel for num_threads(n_threads) if (n_threads > 1)
     for (long at = 0; at < n; at += LANES) {

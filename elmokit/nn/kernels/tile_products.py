@@ -1,4 +1,4 @@
-"""Layers for training with products of bfloat16 tiles (AMX): linear layers, highways, and the softmax's loss.
+"""Layers for training with products of bfloat16 tiles (AMX, AVX-512 BF16): linear layers, highways, the softmax's loss.
 
 Under ``torch.autocast`` to bfloat16 on a CPU, PyTorch rounds the factors of products, calls oneDNN, and returns rounded
 sums. These functions round the same factors, but keep sums and everything elementwise in float32, and save most of the
