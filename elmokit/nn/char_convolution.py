@@ -125,7 +125,9 @@ def _convolve_by_table(
             n_missing = -layer.out_channels % library.wide
             padded = F.pad(layer.weight, (0, 0, 0, 0, 0, n_missing))
             panels = padded.view(-1, library.wide, *padded.shape[1:])
-            flat = panels.permute(0, 2, 3, 1).flatten(2)  # (panels, dim, width * wide)
+            # (panels, dim, width * wide); as in `_flat`, a filter of width 1 needs no other order of its axes
+            in_order = panels.flatten(2).mT if panels.shape[3] == 1 else panels.permute(0, 2, 3, 1)
+            flat = in_order.flatten(2)
             tables.append((characters @ flat).view(len(panels), len(characters), -1, library.wide))
         n_windows = [_n_windows(n_distinct, char_ids.shape[1], layer) for layer in layers]
         biases = [layer.bias for layer in layers]

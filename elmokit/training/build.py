@@ -70,7 +70,7 @@ def build_state(
         losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
         teacher_state = teacher.bilm.zero_state(config.batch_size)
     _freeze(config, losses)
-    optimizer = config_optimizer(config, losses)
+    optimizer = config_optimizer(config, losses, world)
     lstm_state = model.bilm.zero_state(config.batch_size)
     average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
     stream = window_stream(config, corpus, encode, world)
@@ -94,12 +94,16 @@ def window_stream(config: TrainingConfig, corpus: TrainingCorpus, encode: TokenE
     )
 
 
-def config_optimizer(config: TrainingConfig, losses: WindowLosses) -> torch.optim.Optimizer:
-    """Build the optimizer of a config for the parameters that are trained."""
+def config_optimizer(
+    config: TrainingConfig,
+    losses: WindowLosses,
+    world: World = World(),  # noqa: B008 (immutable)
+) -> torch.optim.Optimizer:
+    """Build the optimizer of a config for the parameters that are trained, by one process or several."""
     parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
     if config.optimizer == "muon":
         blocks = matrix_blocks(losses.bilm)
-        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True)
+        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, True, world)
     return build_optimizer(
         config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
     )

@@ -75,6 +75,26 @@ class World:
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag.item())
 
+    def divide_rows(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """Return ``function(rows)``, of which each process computes a part.
+
+        Args:
+            function: Maps any number of rows to as many of the same size, each on its own.
+            rows: Equal in all processes.
+        """
+        if self.size == 1 or len(rows) < self.size:
+            return function(rows)
+        n_own = -(-len(rows) // self.size)
+        # All parts must have one size: the last ones begin earlier and repeat rows of the ones before them.
+        starts = [min(rank * n_own, len(rows) - n_own) for rank in range(self.size)]
+        own = function(rows[starts[self.rank] : starts[self.rank] + n_own]).contiguous()
+        parts = [torch.empty_like(own) for _ in starts]
+        dist.all_gather(parts, own)
+        results = torch.empty_like(rows)
+        for start, part in zip(starts, parts, strict=True):
+            results[start : start + n_own] = part
+        return results
+
     def mean(self, values: Tensor) -> Tensor:
         """Average a tensor over processes, in place."""
         if self.size > 1:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.lstm import ProjectedLSTM
+from elmokit.training.distributed import World
 
 MOMENTUM = 0.95
 # Jordan's quintic: it brings singular values between 0.01 and 1 to between 0.7 and 1.2 in five iterations. The exact
@@ -58,6 +59,7 @@ class Muon(torch.optim.Adam):
         lr: Learning rate of Adam.
         matrix_lr: Learning rate of the matrices. ``set_learning_rate`` scales both.
         fused: Use PyTorch's fused kernel for Adam.
+        world: The processes that train together, whose gradients are equal: each orthogonalizes a part of the blocks.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Muon(torch.optim.Adam):
         lr: float,
         matrix_lr: float,
         fused: bool,
+        world: World = World(),  # noqa: B008 (immutable)
     ) -> None:
         trained = list(parameters)
         matrices = [parameter for parameter in trained if parameter in blocks]
@@ -76,6 +79,7 @@ class Muon(torch.optim.Adam):
         ]
         super().__init__([group for group in groups if group["params"]], lr=lr, fused=fused or None)
         self._blocks = {parameter: blocks[parameter] for parameter in matrices}
+        self._world = world
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -108,7 +112,7 @@ class Muon(torch.optim.Adam):
                 wide = part if part.shape[0] <= part.shape[1] else part.T
                 by_shape.setdefault((wide.shape[0], wide.shape[1]), []).append((block, wide))
         for pairs in by_shape.values():
-            orthogonal = orthogonalize(torch.stack([wide for _, wide in pairs]))
+            orthogonal = self._world.divide_rows(orthogonalize, torch.stack([wide for _, wide in pairs]))
             for (block, _), new in zip(pairs, orthogonal, strict=True):
                 n_rows, n_columns = block.shape
                 scale = max(1.0, n_rows / n_columns) ** 0.5  # Jordan's: equal effect on the outputs of any shape
