@@ -169,9 +169,9 @@ class Elmo(nn.Module):
             options: Path or address of the options file of an HDF5 file. Needed only if it is not next to the weights.
             token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
             vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
-            precision: The lowest precision in which LSTM weights may be computed when no gradient is needed: "float32"
-                (the default), "bfloat16" or "int8". Lower precision is faster and slightly less exact
-                (docs/how-to/speed.md).
+            precision: The lowest precision in which LSTM weights may be computed when no gradient is needed: "float32",
+                "bfloat16" or "int8". Lower precision is faster and slightly less exact (docs/how-to/speed.md). None
+                leaves the model's own: float32, unless its files name another one.
             device: Where to compute, such as "cuda". None leaves the model on the CPU.
             start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See :class:`Elmo`.
 
@@ -198,8 +198,9 @@ class Elmo(nn.Module):
             keep_boundaries=keep_boundaries,
             token_cache_mib=token_cache_mib,
         )
-        # On the network, not on this object: the kernels are selected there, for every caller of the model.
-        elmo.bilm.precision = precision
+        if precision is not None:
+            # On the network, not on this object: the kernels are selected there, for every caller of the model.
+            elmo.bilm.precision = precision
         return elmo if where is None else elmo.to(where)
 
     @property

@@ -138,6 +138,17 @@ def test_a_blank_calibration_text_is_named(shell) -> None:  # type: ignore[no-un
     assert (ran.code, "blank.txt contains no sentence" in ran.err) == (2, True)
 
 
+def test_the_precision_of_a_converted_model_is_kept_until_another_is_given(shell: Shell, folder: Path) -> None:
+    assert shell("convert", str(folder), "quick", "--precision", "int8").code == 0
+    assert shell("convert", "quick", "again").code == 0
+    assert open_model("again").precision == "int8"
+    assert shell("convert", "quick", "exact", "--precision", "float32").code == 0
+    assert open_model("exact").precision == "float32"
+    ran = shell("convert", "quick", "weights.hdf5")
+    assert "Not saved (the HDF5 format does not support it): " in ran.err
+    assert "precision" in ran.err
+
+
 def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Path) -> None:
     Path("text.txt").write_text("the cat sat .\nthe dog ran .\na mat\n", encoding="utf-8")
     ran = shell("convert", "en-mini", "whitened", "--whiten", "text.txt")

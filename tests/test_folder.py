@@ -10,8 +10,10 @@ import torch
 from safetensors import SafetensorError
 
 from elmokit.bilm import BiLMConfig
+from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.initial_state import boundary_state
+from elmokit.scoring.language_model import LanguageModel
 from elmokit.weights import folder as folder_module
 from elmokit.weights.folder import load_folder, read_card, save_folder
 from elmokit.weights.model import PretrainedBiLM
@@ -50,6 +52,22 @@ def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedB
     for name, tensor in load_folder(tmp_path / "half").bilm.state_dict().items():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, model.bilm.state_dict()[name].half().float())
+
+
+def test_a_model_has_the_precision_that_its_files_name(model: PretrainedBiLM, tmp_path: Path) -> None:
+    model.precision = "int8"
+    save_folder(model, tmp_path / "model", storage="int8")
+    again = load_folder(tmp_path / "model")
+    assert again.precision == again.bilm.precision == "int8"
+    assert Elmo.from_pretrained(tmp_path / "model").bilm.precision == "int8"
+    assert Elmo.from_pretrained(tmp_path / "model", precision="float32").bilm.precision == "float32"
+    assert LanguageModel.from_pretrained(tmp_path / "model").model.bilm.precision == "int8"
+    again.bilm.precision = "bfloat16"  # a choice for this process
+    save_folder(again, tmp_path / "again")
+    assert load_folder(tmp_path / "again").precision == "int8"
+    edit_config(tmp_path / "model", precision="int4")
+    with pytest.raises(FormatError, match="says precision 'int4'; expected one of float32, bfloat16, int8"):
+        load_folder(tmp_path / "model")
 
 
 def test_an_existing_model_is_not_overwritten_unless_requested(model: PretrainedBiLM, tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ device_option = click.option("--device", help="Where to compute: cpu, cuda, cuda
 precision_option = click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: float32]",
+    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the "
+    "model's own, mostly float32]",
 )
 raw_option = click.option(
     "--raw",

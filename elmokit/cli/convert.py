@@ -12,6 +12,7 @@ from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
+    from elmokit.nn.kernels.native import Precision
     from elmokit.weights.folder import Storage
 
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     default="float32",
     show_default=True,
     help="Dtype of the tensors in an elmokit directory. int8 takes a quarter of the space of float32.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16", "int8"]),
+    help="Precision in which an elmokit directory is computed unless its user requests another.  [default: that of "
+    "SRC, mostly float32]",
 )
 @click.option(
     "--calibrate",
@@ -53,6 +60,7 @@ def convert(
     target: Path,
     options: str | None,
     storage: Storage,
+    precision: Precision | None,
     calibrate: Path | None,
     whiten: Path | None,
     matrices: tuple[str, ...],
@@ -80,9 +88,10 @@ def convert(
     from elmokit.weights.open import open_model, refuse_target, save_model
 
     if target.suffix == ".onnx":
-        if storage != "float32" or calibrate is not None or whiten is not None or matrices:
+        if storage != "float32" or any((precision, calibrate, whiten, matrices)):
             raise ConfigError(
-                "--storage, --calibrate, --whiten and --alignment are for an elmokit directory, not for ONNX."
+                "--storage, --precision, --calibrate, --whiten and --alignment are for an elmokit directory, not for "
+                "ONNX."
             )
         _export_onnx(source, target, options, overwrite)
         return
@@ -94,6 +103,8 @@ def convert(
         )
     refuse_target(target, overwrite)
     model = open_model(source, options=options)
+    if precision is not None:
+        model.bilm.precision = model.precision = precision
     if calibrate is not None:
         calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
     if matrices:
@@ -116,6 +127,7 @@ def convert(
         "initial state": model.initial_state,
         "whitening": model.whitening,
         "alignment": model.alignment,
+        "precision": model.precision,
     }
     lost = [name for name, part in parts.items() if part is not None]
     if is_hdf5 and lost:

@@ -88,7 +88,8 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_speed(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: float32]",
+    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the "
+    "model's own, mostly float32]",
 )
 @_speed("--threads", type=click.IntRange(min=1), help="Number of CPU threads for computing.  [default: all cores]")
 @_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")

@@ -80,8 +80,8 @@ class LanguageModel:
                 package.
             start: As in the class.
             device: Where to compute, such as "cuda"; None for the CPU.
-            precision: The lowest precision of the LSTM weights: "float32" (the default), "bfloat16" or "int8". With
-                AMX, the softmax is then computed in bfloat16 (docs/how-to/speed.md).
+            precision: The lowest precision of the LSTM weights: "float32", "bfloat16" or "int8"; None for the model's
+                own. With AMX, the softmax is computed in bfloat16 below float32 (docs/how-to/speed.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
@@ -90,7 +90,8 @@ class LanguageModel:
         target = None if device is None else parse_device(device)
         check_precision(precision)
         opened = cls(open_model(source, options=options, vocabulary=vocabulary), start=start)
-        opened.model.bilm.precision = precision
+        if precision is not None:
+            opened.model.bilm.precision = precision
         return opened if target is None else opened.to(target)
 
     def to(self, device: str | torch.device) -> LanguageModel:

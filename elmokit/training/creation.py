@@ -181,7 +181,8 @@ def create_finetuning(
     sizes = dataclasses.replace(initial.bilm.config, dropout=dropout)
     # The fixed initial state was calibrated for the old weights; the best model gets a new one at the end. An alignment
     # was learned for them, too, and there is no dictionary here to learn another one from.
-    initial = dataclasses.replace(with_dropout(initial, dropout), initial_state=None, alignment=None)
+    initial = with_dropout(initial, dropout)
+    initial = dataclasses.replace(initial, initial_state=None, alignment=None, precision=None)
     config = dataclasses.replace(config, model=sizes)
     create_run(run, config, corpus, dataclasses.asdict(counts), n_processes, initial, old_sentences, optimizer)
 

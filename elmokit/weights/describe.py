@@ -31,6 +31,7 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "path": str(model.source),
         "format": model.family,
         "storage": model.storage,
+        "precision": model.bilm.precision or "float32",
         "tokens": tokens,
         "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else only}",
         "sizes": f"hidden {config.hidden_dim}, projection {config.projection_dim}, vectors {config.output_dim}",

@@ -1,7 +1,8 @@
 """The elmokit format: a directory of JSON and safetensors files.
 
 =======================  ==============================================================================
-``config.json``          format, storage, sizes and switches of the biLM, whether there is a lexicon, model card
+``config.json``          format, storage, precision if not float32, sizes and switches of the biLM, whether there is a
+                         lexicon, model card
 ``model.safetensors``    the biLM's tensors, as ``storage`` says (int8: see ``int8_storage``); ``warm_state.hidden`` and
                          ``.cell`` if calibrated
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
@@ -31,6 +32,7 @@ from elmokit.config import from_dict, read_json, to_dict
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
 from elmokit.nn.alignment import LayerAlignment
+from elmokit.nn.kernels.native import Precision
 from elmokit.nn.sentence_pooling import SentencePooling, Whitening
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.lexicon import Lexicon
@@ -76,6 +78,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "storage": storage,
+        **({} if model.precision is None else {"precision": model.precision}),
         "bilm": to_dict(model.bilm.config),
         "lexicon": model.lexicon is not None,
         **({} if model.softmax is None else {"softmax": to_dict(softmax_config(model.softmax))}),
@@ -114,15 +117,11 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     """
     folder = Path(path)
     content = _read_config(folder)
-    storage = content.get("storage", "float32")
-    if storage not in get_args(Storage):
-        raise FormatError(
-            f"{folder / 'config.json'} says storage {storage!r}; expected one of {', '.join(get_args(Storage))}. If a "
-            "newer elmokit wrote it, upgrade."
-        )
+    storage = _choice(folder, content, "storage", get_args(Storage))
+    precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
     config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
     with torch.device("meta"):
-        bilm = BiLM(config)
+        bilm = BiLM(config, precision)
         warm = _Warm(bilm.zero_state(1))
     is_warm = _fill_from(folder / "model.safetensors", bilm, warm)
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
@@ -154,6 +153,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         card=content["card"],
         lexicon=lexicon,
         storage=storage,
+        precision=precision,
     )
 
 
@@ -182,6 +182,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(card, dict | None):
         raise FormatError(f"{path}: the card is not a table of named values. Remove it.")
     return content | {"card": card or {}}
+
+
+def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> Any:
+    """Return a setting of ``config.json`` that has few possible values, of which the first is the default."""
+    value = content.get(name, choices[0])
+    if value not in choices:
+        raise FormatError(
+            f"{folder / 'config.json'} says {name} {value!r}; expected one of {', '.join(choices)}. If a newer elmokit "
+            "wrote it, upgrade."
+        )
+    return value
 
 
 def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:

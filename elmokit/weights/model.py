@@ -21,6 +21,7 @@ from elmokit.token_cache import TokenCache
 
 if TYPE_CHECKING:
     from elmokit.nn.alignment import LayerAlignment
+    from elmokit.nn.kernels.native import Precision
     from elmokit.nn.sentence_pooling import Whitening
     from elmokit.nn.softmax import Softmax
     from elmokit.text.lexicon import Lexicon
@@ -54,6 +55,9 @@ class PretrainedBiLM:
 
     storage: str = "float32"
     """How the files hold the weights; the network always has them in float32."""
+    precision: Precision | None = None
+    """The lowest precision in which it is computed if no other one is requested; None means float32. The readers give
+    the network this precision."""
 
     def _repr_html_(self) -> str:
         from elmokit.io.html import table

@@ -14,6 +14,7 @@ from torch import nn
 
 from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.nn.alignment import LayerAlignment
+from elmokit.nn.kernels.native import Precision
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
@@ -32,6 +33,7 @@ class ModelStructure:
         words: The words of a word-input model, one per row of its table.
         is_aligned: Whether the model has an alignment.
         card: The model card.
+        precision: The lowest precision in which the model is computed; None means float32.
     """
 
     bilm: BiLMConfig
@@ -39,6 +41,7 @@ class ModelStructure:
     words: tuple[str, ...] | None = None
     is_aligned: bool = False
     card: dict[str, Any] = field(default_factory=dict)
+    precision: Precision | None = None
 
     @classmethod
     def of(cls, model: PretrainedBiLM) -> ModelStructure:
@@ -51,11 +54,12 @@ class ModelStructure:
             None if vocabulary is None else tuple(vocabulary.words),
             model.alignment is not None,
             model.card,
+            model.bilm.precision,
         )
 
     def build(self) -> PretrainedBiLM:
         """Return a model of this structure without weights: load a state dict into its ``Elmo`` before you use it."""
-        bilm = BiLM(self.bilm).eval()
+        bilm = BiLM(self.bilm, self.precision).eval()
         for parameter in bilm.parameters():
             # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
             nn.init.constant_(parameter, float("nan"))
@@ -68,4 +72,5 @@ class ModelStructure:
             card=self.card,
             alignment=LayerAlignment(torch.full((n_layers, dim, dim), float("nan"))) if self.is_aligned else None,
             lexicon=self.lexicon,
+            precision=self.precision,
         )
