@@ -234,6 +234,20 @@ def test_training_without_held_out_text_is_refused(tmp_path: Path) -> None:
         loop.run_training(CONFIG, corpus_of(tmp_path, []), tmp_path, {})
 
 
+def test_a_long_training_says_that_bfloat16_would_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: True)
+    notices: list[str] = []
+    run_training(tmp_path / "short", notices=notices)
+    assert not notices
+    monkeypatch.setattr("elmokit.training.loop.LONG_TRAINING", 0)
+    run_training(tmp_path / "long", notices=notices)
+    run_training(tmp_path / "fast", dataclasses.replace(CONFIG, precision="bfloat16"), notices=notices)
+    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: False)
+    run_training(tmp_path / "old", notices=notices)
+    assert len(notices) == 1
+    assert "two to four times as fast" in notices[0]
+
+
 def test_bfloat16_trains_and_says_where_it_does_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(CONFIG, precision="bfloat16")
     notices: list[str] = []
