@@ -212,8 +212,10 @@ INLINE void add_block(int adds, const char *left, long left_step, const char *ri
    to hide how long each product takes. */
 enum { LEFT_ROWS = 8 };
 
-INLINE void add_block(int adds, const char *left, long left_step, const char *right, long right_step, long n_inner,
-                      float *sums, long sum_stride, const char *ahead) {
+/* Not inline: among the variables of a large function, the compiler would move addresses through vector registers. */
+static __attribute__((noinline)) void add_block(int adds, const char *left, long left_step, const char *right,
+                                                long right_step, long n_inner, float *sums, long sum_stride,
+                                                const char *ahead) {
     for (int first = 0; first < BLOCK; first += LEFT_ROWS) {
         const char *rows = left + first / TILE_ROWS * left_step + first % TILE_ROWS * TILE_BYTES;
         float *to = sums + first * sum_stride;
