@@ -194,3 +194,20 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
         assert world.gather(3) == [3]
         assert world.broadcast("all") == "all"
         torch.testing.assert_close(world.mean(torch.tensor([2.0])), torch.tensor([2.0]))
+
+
+@pytest.mark.parametrize("n_rows", [1, 3, 4, 8, 9])
+def test_rows_divided_among_processes_get_the_results_of_one(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, n_processes = torch.randn(n_rows, 2), 3
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr("torch.distributed.all_gather", lambda _, own: sent.append(own))
+    for rank in range(n_processes):
+        World(rank, n_processes).divide_rows(torch.square, rows)
+    assert all(len(own) == -(-n_rows // n_processes) for own in sent)
+
+    def all_gather(parts: list[torch.Tensor], _: torch.Tensor) -> None:
+        for part, own in zip(parts, sent, strict=True):
+            part.copy_(own)
+
+    monkeypatch.setattr("torch.distributed.all_gather", all_gather)
+    assert torch.equal(World(1, n_processes).divide_rows(torch.square, rows), rows.square())
