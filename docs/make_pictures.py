@@ -111,12 +111,12 @@ def draw_shapes() -> None:
         ("bytes", "(distinct tokens, 50)", "the same"),
         ("byte vectors", "(distinct tokens, 50, 16)", "the same"),
         ("convolutions, maximum", "(distinct tokens, 512)", "2048"),
-        ("highway, projection", "(batch, time, 128)", "512"),
-        ("layer 0: twice the same", "(batch, time, 256)", "1024"),
-        ("LSTM layer 1: → and ←", "(batch, time, 256)", "1024"),
-        ("LSTM layer 2: → and ←", "(batch, time, 256)", "1024"),
-        ("all layers", "(3, batch, time, 256)", "1024"),
-        ("scalar mix", "(batch, time, 256)", "1024"),
+        ("highway, projection", "(batch, time, 192)", "512"),
+        ("layer 0: twice the same", "(batch, time, 384)", "1024"),
+        ("LSTM layer 1: → and ←", "(batch, time, 384)", "1024"),
+        ("LSTM layer 2: → and ←", "(batch, time, 384)", "1024"),
+        ("all layers", "(3, batch, time, 384)", "1024"),
+        ("scalar mix", "(batch, time, 384)", "1024"),
     )
     height, gap = 36, 18
     diagram = Diagram(700, 40 + len(steps) * (height + gap), "The shapes of the results of each step")
@@ -159,7 +159,7 @@ def draw_layers() -> None:
 
 def draw_training() -> None:
     """Plot the perplexity of ``en-mini`` during its training (``results/en-mini-training.md``)."""
-    rows = {row[0]: row[1:] for row in _table("en-mini-training.md", "2.6 M")}
+    rows = {row[0]: row[1:] for row in _table("en-mini-training.md", "5.1 M")}
     predictions = [float(cell.removesuffix(" M")) for cell in rows.pop("predictions")]
     with styled_figure(4.6, 2.5) as figure:
         axes = figure.subplots()

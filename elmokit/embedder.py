@@ -86,14 +86,14 @@ class Elmo(nn.Module):
         >>> elmo = Elmo.from_pretrained()  # the small English model in the package
         >>> vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
         >>> vectors[0].shape  # layers, tokens, dimensions
-        (3, 6, 256)
+        (3, 6, 384)
 
         In a PyTorch model:
 
         >>> elmo = Elmo.from_pretrained(dropout=0.5)
         >>> (mix,), mask, _ = elmo(elmo.ids([["The", "bank"], ["Rates", "rose", "."]]))
         >>> mix.shape
-        torch.Size([2, 3, 256])
+        torch.Size([2, 3, 384])
     """
 
     def __init__(
@@ -402,7 +402,7 @@ class Elmo(nn.Module):
         Example:
             >>> first, second = elmo.embed([["The", "bank"], ["Rates", "rose", "."]], layers="average")
             >>> second.shape
-            (3, 256)
+            (3, 384)
             >>> lines = (line.split() for line in open("corpus.txt"))
             >>> sentence_vectors = [vectors.mean(axis=0) for vectors in elmo.embed(lines, layers="top")]
         """

@@ -184,9 +184,10 @@ def _markdown(
         lines += [f"## {section.title}", "", section.text, ""]
     lines += ["## Model", "", Table(["fact", "value"], shown).to_markdown(), ""]
     lines += ["## How it was measured", ""]
+    threads = torch.get_num_threads()
     lines += [
         f"elmokit {version('elmokit')}, PyTorch {torch.__version__}, Python {platform.python_version()}, "
-        f"{processor_name()}, {torch.get_num_threads()} threads.",
+        f"{processor_name()}, {threads} thread{'s' * (threads != 1)}.",
         "",
     ]
     if left_out:

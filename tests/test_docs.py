@@ -133,7 +133,7 @@ def test_shapes_in_comments_are_true(folder: Path, capsys: pytest.CaptureFixture
     for page in ("embed-sentences.md", "pytorch.md"):
         exec(compile(blocks(DOCS / "how-to" / page, "python")[0], page, "exec"), {})
     printed = capsys.readouterr().out.splitlines()
-    assert printed == ["(3, 7, 256)", "torch.Size([2, 7, 256]) torch.Size([2, 7])"]
+    assert printed == ["(3, 7, 384)", "torch.Size([2, 7, 384]) torch.Size([2, 7])"]
 
 
 def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:

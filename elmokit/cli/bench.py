@@ -53,9 +53,10 @@ def bench(model: str | None, options: str | None, threads: int | None, as_json: 
 def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[str]:
     machine = report.machine
     kernels = f"{machine['used']}, {machine['library']}" if machine["used"] else f"none: {machine['why_no_library']}"
+    threads = f"{machine['threads']} thread{'s' * (machine['threads'] != 1)}"
     lines = [
         f"model             {source}, {n_parameters:,} parameters",
-        f"processor         {machine['processor']}, {machine['threads']} threads, PyTorch {machine['torch']}",
+        f"processor         {machine['processor']}, {threads}, PyTorch {machine['torch']}",
         f"instruction sets  {', '.join(machine['instruction_sets'])}",
         f"kernels           {kernels}",
         "",

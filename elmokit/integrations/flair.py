@@ -52,7 +52,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
         >>> sentence = Sentence("The bank raised its rate .")
         >>> ElmoTokenEmbeddings().embed(sentence)
         >>> sentence[1].embedding.shape
-        torch.Size([256])
+        torch.Size([384])
     """
 
     def __init__(

@@ -298,7 +298,7 @@ class ElmoModel(ElmoPreTrainedModel):
         >>> model, tokenizer = ElmoModel.from_elmokit(), ElmoTokenizer.from_elmokit()
         >>> output = model(**tokenizer("The bank raised its rate.", return_tensors="pt"), output_hidden_states=True)
         >>> len(output.hidden_states), output.last_hidden_state.shape  # <S>, six tokens and </S>
-        (3, torch.Size([1, 8, 256]))
+        (3, torch.Size([1, 8, 384]))
     """
 
     def __init__(self, config: ElmoConfig) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
     spacy.util.fix_random_seed(0)
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": {"@architectures": "elmokit.Tok2Vec.v1"}})
-    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 256}
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 384}
     nlp.add_pipe("tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": listener}})
     examples = []
     for text, tags in SENTENCES:
