@@ -210,7 +210,9 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
 
     def compare(size: str, precision: Any) -> Row:
         # The CPU in float32 is the reference for both precisions.
-        expected = Elmo(model_of(size), start="zero").embed(chosen)
+        reference = Elmo(model_of(size), start="zero")
+        reference.bilm.precision = "float32"
+        expected = reference.embed(chosen)
         elmo = Elmo(model_of(size), start="zero").to(bench.device)
         elmo.bilm.precision = precision
         pairs = [
@@ -227,7 +229,7 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
         if size == "en-mini":
             lm = LanguageModel.from_pretrained(device=bench.device, precision=precision)
             row["perplexity"] = lm.perplexity(chosen).mean
-            row["perplexity on the CPU"] = LanguageModel.from_pretrained().perplexity(chosen).mean
+            row["perplexity on the CPU"] = LanguageModel.from_pretrained(precision="float32").perplexity(chosen).mean
         return row
 
     for size, precision in itertools.product(bench.scale.sizes, PRECISIONS):

@@ -26,7 +26,7 @@ if __name__ == "__main__":
     sentences = sorted((tokens for tokens in islice(read_sentences(sys.argv[1]), N_SENTENCES) if tokens), key=len)
     n_tokens = sum(map(len, sentences))
     batches = [sentences[start : start + BATCH_SIZE] for start in range(0, len(sentences), BATCH_SIZE)]
-    elmo = Elmo.from_pretrained(token_cache_mib=0)
+    elmo = Elmo.from_pretrained(token_cache_mib=0, precision="float32")
     with tempfile.TemporaryDirectory() as folder:
         path = export_onnx(None, Path(folder) / "en-mini.onnx")
         print(f"file: {path.stat().st_size / 1e6:.1f} MB")

@@ -89,7 +89,8 @@ def test_scores_and_predictions_are_those_of_allennlp(kind: str, version: str) -
         scores = scores_of(run, examples)[row]
         theirs = torch.tensor(expected[logits])
         n_tokens = len(example.tokens) if answer == "tags" else len(theirs)
-        torch.testing.assert_close(scores[:n_tokens], theirs[:n_tokens], atol=1e-5, rtol=1e-5)
+        # Products of a batch are summed in another order, which differs between processors: 1.1e-5 was seen.
+        torch.testing.assert_close(scores[:n_tokens], theirs[:n_tokens], atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "version"), [archive for archive in ARCHIVES if archive[0].startswith("coref")])

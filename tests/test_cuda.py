@@ -47,13 +47,16 @@ def assert_equal_vectors(found: list[np.ndarray], expected: list[np.ndarray]) ->
 
 @pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
 def test_vectors_equal_those_of_the_cpu(start: str) -> None:
-    on_cpu, on_gpu = Elmo.from_pretrained(start=start), Elmo.from_pretrained(start=start, device=DEVICE)
+    on_cpu, on_gpu = (
+        Elmo.from_pretrained(start=start, precision="float32"),
+        Elmo.from_pretrained(start=start, device=DEVICE, precision="float32"),
+    )
     for layers in ("all", 0, "mix"):
         assert_equal_vectors(on_gpu.embed(SENTENCES, layers=layers), on_cpu.embed(SENTENCES, layers=layers))
 
 
 def test_vectors_of_a_batch_equal_those_of_single_sentences() -> None:
-    elmo = Elmo.from_pretrained(device=DEVICE)
+    elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
     sentences = [["the"] * length for length in range(1, 90)]
     assert_equal_vectors(elmo.embed(sentences), [elmo.embed([sentence])[0] for sentence in sentences])
 
@@ -70,12 +73,12 @@ def test_bfloat16_is_computed_on_the_gpu_and_close_to_float32() -> None:
 
 def test_an_elmo_of_a_model_that_is_on_the_gpu_starts_there() -> None:
     model = open_model(None)
-    model.bilm.to(DEVICE)
-    assert_equal_vectors(Elmo(model).embed(SENTENCES), Elmo.from_pretrained().embed(SENTENCES))
+    model.bilm.to(DEVICE).precision = "float32"
+    assert_equal_vectors(Elmo(model).embed(SENTENCES), Elmo.from_pretrained(precision="float32").embed(SENTENCES))
 
 
 def test_changed_weights_are_noticed() -> None:
-    elmo = Elmo.from_pretrained(device=DEVICE)
+    elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
     before = elmo.embed(SENTENCES)[0]
     with torch.no_grad():
         for parameter in elmo.bilm.parameters():
@@ -84,7 +87,7 @@ def test_changed_weights_are_noticed() -> None:
 
 
 def test_a_long_text_in_chunks_equals_the_whole() -> None:
-    elmo = Elmo.from_pretrained(device=DEVICE)
+    elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
     tokens = ["the", "river", "bank"] * 20
     chunks = list(elmo.embed_document(tokens, chunk_tokens=16))
     assert_equal_vectors([np.concatenate(chunks, axis=1)], elmo.embed([tokens]))
@@ -104,7 +107,10 @@ def test_gradients_equal_those_of_the_cpu(trainable: bool) -> None:
 
 
 def test_surprisal_and_substitutes_equal_those_of_the_cpu() -> None:
-    on_cpu, on_gpu = LanguageModel.from_pretrained(), LanguageModel.from_pretrained(device=DEVICE)
+    on_cpu, on_gpu = (
+        LanguageModel.from_pretrained(precision="float32"),
+        LanguageModel.from_pretrained(device=DEVICE, precision="float32"),
+    )
     sentence = SENTENCES[0]
     for one, other in zip(on_gpu.surprisal(SENTENCES), on_cpu.surprisal(SENTENCES), strict=True):
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-3)
@@ -116,8 +122,8 @@ def test_surprisal_and_substitutes_equal_those_of_the_cpu() -> None:
 
 
 def test_sentence_vectors_equal_those_of_the_cpu() -> None:
-    found = SentenceEmbedder.from_pretrained(device=DEVICE).embed(SENTENCES)
-    np.testing.assert_allclose(found, SentenceEmbedder.from_pretrained().embed(SENTENCES), atol=1e-3)
+    found = SentenceEmbedder.from_pretrained(device=DEVICE, precision="float32").embed(SENTENCES)
+    np.testing.assert_allclose(found, SentenceEmbedder.from_pretrained(precision="float32").embed(SENTENCES), atol=1e-3)
 
 
 def test_a_file_is_embedded_on_the_gpu(tmp_path: Path) -> None:
@@ -125,7 +131,7 @@ def test_a_file_is_embedded_on_the_gpu(tmp_path: Path) -> None:
     vectors = []
     for device in ("cpu", DEVICE):
         out = tmp_path / f"{device.partition(':')[0]}-out.npz"
-        embed_file(Elmo.from_pretrained(device=device), tmp_path / "in.txt", out)
+        embed_file(Elmo.from_pretrained(device=device, precision="float32"), tmp_path / "in.txt", out)
         with np.load(out) as archive:
             vectors.append(archive["vectors"])
         out.unlink()

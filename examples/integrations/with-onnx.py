@@ -18,7 +18,7 @@ from elmokit.integrations.onnx import export_onnx
 
 def main() -> None:
     """Print the shape of the result, and its largest difference from elmokit's own."""
-    elmo = Elmo.from_pretrained()
+    elmo = Elmo.from_pretrained(precision="float32")  # that of the graph
     sentences = [["The", "bank", "raised", "its", "rate", "."], ["He", "sat", "on", "the", "river", "bank", "."]]
     with tempfile.TemporaryDirectory() as folder:
         path = export_onnx(None, Path(folder) / "en-mini.onnx")
