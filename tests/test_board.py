@@ -47,6 +47,8 @@ def test_the_figure_leaves_out_damaged_lines_of_the_log(tmp_path: Path) -> None:
     del damaged[1]["n_predictions"]
     for record in (*records, *damaged):
         log.append(record)
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"\\ud800": 1}\n')  # half of a surrogate pair
     assert [record.n_predictions for record in read_log(tmp_path)] == [10, 20]
     assert all(path.exists() for path in draw_curves(tmp_path))
 

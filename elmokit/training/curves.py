@@ -65,7 +65,8 @@ def read_log(run: Path) -> list[TrainingProgress]:
     """Read the lines of a log, without damaged ones."""
     records = []
     for line in MetricsLog(run / LOG).records():
-        with contextlib.suppress(msgspec.ValidationError):
+        # A damaged line may also have half of a surrogate pair, which msgspec cannot encode.
+        with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
             record = msgspec.convert(line, TrainingProgress)
             if not record.held_out or len(record.held_out) == len(record.losses):
                 records.append(record)
