@@ -41,14 +41,11 @@ def test_the_figure_leaves_out_damaged_lines_of_the_log(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     log = MetricsLog(tmp_path / LOG)
     records = [asdict(line(n_steps, (30.0, 20.0))) for n_steps in (1, 2)]
-    damaged = [
-        {**records[0], key: value} for key, value in (("losses", [1.0]), ("n_predictions", None), ("held_out", 1))
-    ]
+    changes = (("losses", [1.0]), ("n_predictions", None), ("held_out", 1), ("epoch", "\ud800"), ("\ud800", 1))
+    damaged = [{**records[0], key: value} for key, value in changes]
     del damaged[1]["n_predictions"]
     for record in (*records, *damaged):
         log.append(record)
-    with (tmp_path / LOG).open("a") as file:
-        file.write('{"\\ud800": 1}\n')  # half of a surrogate pair
     assert [record.n_predictions for record in read_log(tmp_path)] == [10, 20]
     assert all(path.exists() for path in draw_curves(tmp_path))
 
