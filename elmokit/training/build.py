@@ -103,7 +103,7 @@ def config_optimizer(
     parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
     if config.optimizer == "muon":
         blocks = matrix_blocks(losses.bilm)
-        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, True, world)
+        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True, world=world)
     return build_optimizer(
         config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
     )

@@ -37,7 +37,7 @@ from elmokit.training.distributed import World
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
 from elmokit.training.plan import count_evaluations, model_sizes, seconds_per_step, training_plan
-from elmokit.training.precision import step_autocast, uses_bfloat16
+from elmokit.training.precision import is_faster_in_bfloat16, step_autocast, uses_bfloat16
 from elmokit.training.reports import TrainingCallback, TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.results import best_model_facts
 from elmokit.training.run import LOG, SETTINGS, RunSettings
@@ -260,8 +260,8 @@ class _TrainingLoop:
 
     def _misses_bfloat16(self) -> bool:
         """Return whether the CPU computes in float32, although bfloat16 would be faster."""
-        faster, device = dataclasses.replace(self.config, precision="bfloat16"), self.state.device
-        return device.type == "cpu" and self.config.precision == "float32" and uses_bfloat16(faster, device)
+        device = self.state.device
+        return device.type == "cpu" and self.config.precision == "float32" and is_faster_in_bfloat16(device)
 
     def _seconds_per_step(self) -> float:
         """Time a step on a stream of its own, so that the training's stream does not advance."""
