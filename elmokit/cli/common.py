@@ -36,12 +36,12 @@ options_option = click.option(
     help="The options file of an HDF5 file, if it is not next to the weights.",
 )
 device_option = click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
-precision_option = click.option(
-    "--precision",
-    type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the "
-    "model's own, mostly float32]",
+PRECISIONS = click.Choice(["float32", "bfloat16", "int8"])
+PRECISION_HELP = (
+    "Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the model's own, "
+    "mostly float32]"
 )
+precision_option = click.option("--precision", type=PRECISIONS, help=PRECISION_HELP)
 raw_option = click.option(
     "--raw",
     is_flag=True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elmokit.cli.common import options_option, overwrite_option
+from elmokit.cli.common import PRECISIONS, options_option, overwrite_option
 from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--precision",
-    type=click.Choice(["float32", "bfloat16", "int8"]),
+    type=PRECISIONS,
     help="Precision in which an elmokit directory is computed unless its user requests another.  [default: that of "
     "SRC, mostly float32]",
 )

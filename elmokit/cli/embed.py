@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from elmokit.cli.common import (
+    PRECISION_HELP,
+    PRECISIONS,
     language_option,
     model_option,
     options_option,
@@ -85,12 +87,7 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_speed("--batch-tokens", default=2048, show_default=True, help="Positions per batch (--state warm or zero).")
 @_speed("--batch-size", default=64, show_default=True, help="Sentences per batch (--state stateful).")
 @_speed("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
-@_speed(
-    "--precision",
-    type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the "
-    "model's own, mostly float32]",
-)
+@_speed("--precision", type=PRECISIONS, help=PRECISION_HELP)
 @_speed("--threads", type=click.IntRange(min=1), help="Number of CPU threads for computing.  [default: all cores]")
 @_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")
 @_run("--force", is_flag=True, help="Start even if OUT will not fit on its disk.")
