@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from elmokit.errors import ElmoError
 from elmokit.io.bounded import read_bounded
 from elmokit.io.part_results import PartResults
 from elmokit.io.store_journal import read_journal
+from elmokit.tasks.run_folder import read_vocabulary
 from elmokit.training.run_folder import MetricsLog
 from elmokit.weights.tf_bundle import TensorBundle, is_index
 
@@ -29,6 +32,7 @@ def open_parts(folder: Path) -> None:
         ("record.json", read_journal),
         ("metrics.jsonl", lambda folder: MetricsLog(folder / "metrics.jsonl").records()),
         ("journal.json", open_parts),
+        ("vocabulary.json", read_vocabulary),
         ("model.index", lambda folder: TensorBundle(folder / "model")),
     ],
 )
@@ -40,6 +44,24 @@ def test_a_link_to_endless_zeros_is_refused(name: str, read: Callable[[Path], ob
 
 def test_endless_zeros_are_no_index_of_tensorflow() -> None:
     assert not is_index(Path("/dev/zero"))
+
+
+def test_refusing_endless_zeros_takes_no_more_memory_than_the_limit() -> None:
+    limit = 1 << 24
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="it is larger than"):
+        read_bounded("/dev/zero", limit)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.2 * limit
+
+
+def test_a_pipe_is_read_to_its_end() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"abc" * 1000)  # less than a pipe holds
+    os.close(writing)
+    assert read_bounded(f"/dev/fd/{reading}", 3000) == b"abc" * 1000
+    os.close(reading)
 
 
 def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:

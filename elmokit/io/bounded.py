@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 MAX_RECORD_BYTES = 1 << 28
-"""The limit on a file of records that elmokit writes itself, such as a journal."""
+"""The limit on a file that elmokit writes itself and that grows with a run, such as a journal."""
+_CHUNK_BYTES = 1 << 20
 
 
 def read_bounded(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
@@ -17,10 +18,13 @@ def read_bounded(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
         ValueError: It is larger than ``max_bytes``.
     """
     with Path(path).open("rb") as file:
-        # `read` allocates as much as it is asked for. A file without a size, such as a device, has more than one byte.
-        data = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
-        if more := file.read(1):
-            data += more + file.read(max(0, max_bytes - len(data)))
-    if len(data) > max_bytes:
+        # `read` allocates as much as it is asked for. A device or a pipe has no size: the rest is read in chunks, so
+        # that it takes no more memory than the limit.
+        chunks = [file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)]
+        n_bytes = len(chunks[0])
+        while chunks[-1] and n_bytes <= max_bytes:
+            chunks.append(file.read(_CHUNK_BYTES))
+            n_bytes += len(chunks[-1])
+    if n_bytes > max_bytes:
         raise ValueError(f"it is larger than {max_bytes:,} bytes")
-    return data
+    return b"".join(filter(None, chunks))  # does not copy a single chunk

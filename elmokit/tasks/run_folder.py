@@ -35,6 +35,7 @@ from elmokit.embedder import Elmo, Start
 from elmokit.errors import FormatError, TrainingError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import atomic_write
+from elmokit.io.bounded import MAX_RECORD_BYTES
 from elmokit.io.checksums import json_crc32, size_and_crc32
 from elmokit.io.text_files import open_binary
 from elmokit.tasks.config import ElmoConfig, expand_paths
@@ -45,7 +46,6 @@ from elmokit.training.run_folder import check_settings, write_json
 
 MAY_CHANGE = {"train.seeds", "elmo.cache"}
 """Settings that may differ when a run is resumed: no result depends on them."""
-MAX_VOCABULARY_BYTES = 1 << 30
 OWN_BILM = "bilm"
 BEST_WEIGHTS = "best.safetensors"
 ARCHIVE_SEED = 0
@@ -81,7 +81,7 @@ def read_vocabulary(run: Path) -> dict[str, Any]:
     Raises:
         ModelNotFoundError, FormatError: It is missing or damaged.
     """
-    content = read_json(run / "vocabulary.json", max_bytes=MAX_VOCABULARY_BYTES)
+    content = read_json(run / "vocabulary.json", max_bytes=MAX_RECORD_BYTES)
     # A changed word or label would give wrong results without any error. Files of earlier versions have no checksum.
     if content.pop("crc32", None) not in (None, json_crc32(content)):
         raise FormatError(f"{run / 'vocabulary.json'} is damaged: its checksum is wrong. Copy the run again.")

@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from elmokit.config import read_json
 from elmokit.errors import ElmoError, TrainingError
 from elmokit.io.atomic import atomic_write
+from elmokit.io.bounded import MAX_RECORD_BYTES
 from elmokit.io.checksums import size_and_crc32
 from elmokit.weights.folder import save_tensors
 
 PROGRESS = "progress.json"
 CHECKSUMS = "checksums"
-MAX_PROGRESS_BYTES = 1 << 28  # the positions of many processes in a corpus of many shards
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def read_progress(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: A file is missing, left over or damaged.
     """
-    content = read_json(path / PROGRESS, max_bytes=MAX_PROGRESS_BYTES)
+    content = read_json(path / PROGRESS, max_bytes=MAX_RECORD_BYTES)
     written = content.pop(CHECKSUMS, None)  # checkpoints of earlier versions have none
     if written is not None and written != (found := _checksums(path)):
         names = sorted(name for name in {**written, **found} if written.get(name) != found.get(name))

@@ -37,6 +37,7 @@ from elmokit.bilm import BiLM
 from elmokit.config import from_dict, read_json, to_dict
 from elmokit.errors import ConfigError, ModelError, ModelNotFoundError, TrainingError
 from elmokit.io.atomic import atomic_write
+from elmokit.io.bounded import MAX_RECORD_BYTES
 from elmokit.nn.softmax_config import build_softmax
 from elmokit.training.config import MAY_CHANGE, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
@@ -49,7 +50,6 @@ SETTINGS, LOG, VOCABULARY = "settings.json", "metrics.jsonl", "vocab.txt"
 HELD_OUT, OLD_TEXT, CARD, INITIAL = "held-out.txt", "old-text.txt", "card.json", "initial"
 INITIAL_OPTIMIZER = "initial-optimizer"  # a safetensors file
 TEACHER = "teacher"
-MAX_SETTINGS_BYTES = 1 << 28  # it lists the shards of the text
 RUN_VERSION = 2  # raised when a change makes earlier runs impossible to resume
 PROGRAM = "elmokit"
 
@@ -91,7 +91,7 @@ class RunSettings:
         """
         path = run / SETTINGS
         try:
-            table = read_json(path, max_bytes=MAX_SETTINGS_BYTES)
+            table = read_json(path, max_bytes=MAX_RECORD_BYTES)
             if table.get("version") != RUN_VERSION:
                 raise TrainingError(
                     f"{run} was trained with another version of elmokit and cannot be resumed with this one. Start a "
