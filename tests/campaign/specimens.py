@@ -115,9 +115,13 @@ def _content(path: Path) -> Any:
     if path.suffix != ".hdf5":
         return path.read_bytes()
     with h5py.File(path) as file:
-        return {
-            name: (dataset.dtype, dataset.shape, np.asarray(dataset[()]).tobytes()) for name, dataset in file.items()
-        }
+        return {name: _value(dataset) for name, dataset in file.items()}
+
+
+def _value(dataset: h5py.Dataset) -> Any:
+    """Return a dataset's dtype, shape and bytes. Strings are returned as lists: their arrays hold addresses."""
+    values = np.asarray(dataset[()])
+    return dataset.dtype, dataset.shape, values.tolist() if values.dtype.hasobject else values.tobytes()
 
 
 def judge(ended: Ended) -> str | None:
