@@ -56,6 +56,15 @@ def test_refusing_endless_zeros_takes_no_more_memory_than_the_limit() -> None:
     assert peak < 1.2 * limit
 
 
+def test_a_short_file_takes_no_more_memory_than_its_size(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    tracemalloc.start()
+    read_bounded(tmp_path / "file")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 16  # the file's buffer, and little else
+
+
 def test_a_pipe_is_read_to_its_end() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"abc" * 1000)  # less than a pipe holds

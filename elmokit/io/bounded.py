@@ -20,9 +20,10 @@ def read_bounded(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     with Path(path).open("rb") as file:
         # `read` allocates as much as it is asked for. A device or a pipe has no size: the rest is read in chunks, so
         # that it takes no more memory than the limit.
-        chunks = [file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)]
+        size = os.fstat(file.fileno()).st_size
+        chunks = [file.read(min(size, max_bytes) + 1)]
         n_bytes = len(chunks[0])
-        while chunks[-1] and n_bytes <= max_bytes:
+        while chunks[-1] and size < n_bytes <= max_bytes:
             chunks.append(file.read(_CHUNK_BYTES))
             n_bytes += len(chunks[-1])
     if n_bytes > max_bytes:
