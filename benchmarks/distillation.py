@@ -72,13 +72,12 @@ def start(name: str, out: Path, arguments: argparse.Namespace, **settings: Any) 
 
 def length_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the length of a training, which is measured in the first run of this script and kept beside the run."""
+    if name == AS_LONG:
+        return {**length_of("text", arguments), "n_steps": length_of(COMPLETE, arguments)["n_steps"]}
     path = run_folder(name, arguments).with_suffix(".json")
     if not path.exists():
-        seconds = seconds_per_step("text" if name == AS_LONG else name, arguments)
-        n_steps = round(60 * arguments.minutes / seconds)
-        if name == AS_LONG:
-            n_steps = length_of(COMPLETE, arguments)["n_steps"]
-        path.write_text(json.dumps({"seconds": seconds, "n_steps": n_steps}))
+        seconds = seconds_per_step(name, arguments)
+        path.write_text(json.dumps({"seconds": seconds, "n_steps": round(60 * arguments.minutes / seconds)}))
     return json.loads(path.read_text())  # type: ignore[no-any-return]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from elmokit.io.store_journal import read_journal
 from elmokit.tasks.run_folder import read_vocabulary
 from elmokit.training.run_folder import MetricsLog
 from elmokit.weights.tf_bundle import TensorBundle, is_index
+from tests.helpers.memory import less_memory_than
 
 pytestmark = pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
 
@@ -48,21 +48,14 @@ def test_endless_zeros_are_no_index_of_tensorflow() -> None:
 
 def test_refusing_endless_zeros_takes_no_more_memory_than_the_limit() -> None:
     limit = 1 << 24
-    tracemalloc.start()
-    with pytest.raises(ValueError, match="it is larger than"):
+    with less_memory_than(1.2 * limit), pytest.raises(ValueError, match="it is larger than"):
         read_bounded("/dev/zero", limit)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1.2 * limit
 
 
 def test_a_short_file_takes_no_more_memory_than_its_size(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
-    tracemalloc.start()
-    read_bounded(tmp_path / "file")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1 << 16  # the file's buffer, and little else
+    with less_memory_than(1 << 16):  # the file's buffer, and little else
+        read_bounded(tmp_path / "file")
 
 
 def test_a_pipe_is_read_to_its_end() -> None:
