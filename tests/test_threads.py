@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -91,3 +93,18 @@ def test_when_the_block_fails_what_waits_is_dropped_and_the_error_stays() -> Non
     with pytest.raises(KeyError, match="elsewhere"):
         block()
     assert len(handled) < 8
+
+
+def test_a_writer_has_ended_with_its_block_however_often_it_is_interrupted() -> None:
+    handled: list[int] = []
+
+    def slowly(item: int) -> None:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        handled.append(item)
+
+    # The first Ctrl-C comes while the block ends by itself and waits for its last item.
+    with pytest.raises(KeyboardInterrupt), BackgroundWriter(slowly, 1) as behind:
+        behind.put(1)
+    assert handled == [1]

@@ -7,6 +7,7 @@ thread that blocks the exit of the process.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -68,7 +69,8 @@ class BackgroundWriter(Generic[Item]):
     """Passes items to a function that runs in a thread.
 
     Use it as a context manager. An exception of the function is raised by the next :meth:`put`, or at the end of the
-    block; later items are dropped. If the block ends without an exception, all items have been handled.
+    block; later items are dropped. If the block ends without an exception, all items have been handled. However it
+    ends, also by another Ctrl-C, no item is being handled any more, so that the files it is written to can be closed.
 
     Args:
         handle: Called with each item, in order.
@@ -80,6 +82,8 @@ class BackgroundWriter(Generic[Item]):
         self._handle = handle
         self._error: BaseException | None = None
         self._stopped = threading.Event()
+        # `Thread.join` cannot be called again after Ctrl-C: it then takes a running thread for one that has ended.
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> BackgroundWriter[Item]:
@@ -87,11 +91,17 @@ class BackgroundWriter(Generic[Item]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
-        if kind is not None:
-            self._stopped.set()  # drop the items that are still waiting
-        _put(self._queue, None, self._stopped)
-        self._thread.join()
+        try:
+            # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
+            if kind is not None:
+                self._stopped.set()  # drop the items that are still waiting
+            _put(self._queue, None, self._stopped)
+            self._ended.wait()
+        finally:
+            self._stopped.set()
+            while not self._ended.is_set():
+                with contextlib.suppress(KeyboardInterrupt):  # one is being raised already, or the block's error is
+                    self._ended.wait()
         if kind is None and self._error is not None:
             raise self._error
 
@@ -103,12 +113,14 @@ class BackgroundWriter(Generic[Item]):
             raise self._error
 
     def _run(self) -> None:
-        while (item := _get(self._queue, self._stopped)) is not None:
-            try:
+        try:
+            while (item := _get(self._queue, self._stopped)) is not None:
                 self._handle(item)
-            except BaseException as error:
-                self._error = error
-                self._stopped.set()
+        except BaseException as error:
+            self._error = error
+            self._stopped.set()
+        finally:
+            self._ended.set()
 
 
 def _put(items: queue.Queue[Item | None], item: Item | None, stopped: threading.Event) -> bool:
