@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,7 +128,12 @@ def init_distributed(device: torch.device | str = "cpu") -> Iterator[World]:
         raise TrainingError(f"Process {world.rank} of {world.size} cannot connect to the others: {error}") from None
     try:
         yield world
+        # torchrun stops all processes when one has ended with an error, and the main one may still be writing.
+        dist.barrier()
     finally:
+        # Gloo's threads end with the last reference to the process group. A thread that is left when Python ends may
+        # abort the process, and DistributedDataParallel, which refers to the group, is part of a cycle.
+        gc.collect()
         dist.destroy_process_group()
 
 
