@@ -1,11 +1,12 @@
 """Measure the speed of perplexity, surprisal and minimal pairs against another checkout, on one thread.
 
-    python benchmarks/scoring.py TEXT --against OTHER-CHECKOUT [--lines 300] [--rounds 3] [--instructions amx,avx512]
+    python benchmarks/scoring.py TEXT --against OTHER-CHECKOUT --model FOLDER [--lines 300] [--rounds 3]
+        [--instructions amx,avx512] [--precisions float32,int8]
     python benchmarks/scoring.py TEXT --against OTHER-CHECKOUT --size small --words 200000 --lines 100
 
-TEXT has one tokenized sentence per line. The model is the included en-mini, or one of a published size with random
-weights and a vocabulary of so many words. For minimal pairs, every sentence is compared with itself without its last
-word.
+TEXT has one tokenized sentence per line. The model is one that both checkouts can open, such as the included one in
+float32 (`elmokit convert en-mini FOLDER --precision float32`), or one of a published size with random weights and a
+vocabulary of so many words. For minimal pairs, every sentence is compared with itself without its last word.
 
 Each measurement runs in a process of its own, which first scores ten sentences, so that weights are packed, and then
 counts the processor time. The variants take turns, so that other programs slow all of them down, and the fastest round
@@ -37,7 +38,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="number of measurements  [default: 3]")
     parser.add_argument("--instructions", default="auto", help="instruction sets, separated by commas  [default: auto]")
     parser.add_argument("--precisions", default="float32", help="precisions, separated by commas  [default: float32]")
-    parser.add_argument("--size", help="a published size with random weights  [default: en-mini]")
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--model", help="a model that both checkouts can open")
+    model.add_argument("--size", help="a published size with random weights")
     parser.add_argument("--words", type=int, default=200_000, help="vocabulary of --size  [default: 200000]")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)  # one measurement, in a process
     args = parser.parse_args()
@@ -79,7 +82,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(1)
     with args.text.open(encoding="utf-8") as file:
         sentences = [line.split() for line, _ in zip(file, range(args.lines), strict=False)]
-    model = LanguageModel.from_pretrained() if args.size is None else random_model(args.size, args.words, sentences)
+    model = LanguageModel.from_pretrained(args.model) if args.model else random_model(args.size, args.words, sentences)
     pairs = [(sentence, sentence[:-1]) for sentence in sentences]
     times: dict[str, float] = {}
     model.surprisal(sentences[:10])

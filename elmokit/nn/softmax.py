@@ -59,7 +59,7 @@ class FullSoftmax(nn.Module):
         Args:
             hidden, word_ids: As in ``forward``.
             precision: The lowest precision accepted for the sum over all words; None means float32. A lower one is
-                used where the processor multiplies bfloat16 numbers in tiles (AMX). The environment variable
+                used where the processor multiplies bfloat16 numbers (AMX, AVX-512 BF16). The environment variable
                 ``ELMOKIT_BACKEND`` overrides it.
         """
         return _nats(hidden, self.weight, self.bias, word_ids, precision)

@@ -1,4 +1,4 @@
-/* Products of bf16 tiles for training: both factors change in every step, so both are rounded and packed here. AMX
+/* Products of bf16 tiles for training and scoring, where both factors are rounded and packed for each product. AMX
    multiplies whole tiles; AVX-512 BF16 multiplies a pair of each of 16 columns by one of a row, on the same layout.
 
    A product sums over the *inner* index. A factor is stored as tiles of 1 kB, each with 16 of its outer and 32 of its inner

@@ -6,7 +6,7 @@
    - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with AVX2 and AVX-512 alone, sums of
      products of two 16-bit numbers, from which they are put together);
    - HAS_TILES: products of whole tiles (AMX);
-   - HAS_BFLOAT16: products of bf16 numbers, for training (tiles, or AVX-512's own instruction).
+   - HAS_BFLOAT16: products of bf16 numbers, for training and scoring (tiles, or AVX-512's own instruction).
 
    With -DEMULATE all exist in plain C, so that everything around them is tested on machines without them. */
 

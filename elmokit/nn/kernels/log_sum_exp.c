@@ -13,15 +13,15 @@
 
 #include <stdint.h>
 
+#include "bfloat16_tiles.h"
 #include "packed_product.h"
 #include "rounded_rows.h"
 
 enum {
-    WORD_BLOCK = HAS_TILES ? 32 : 96, /* words, panel and scores fit in the L1 cache; two tiles, or 8 * ROWS */
+    WORD_BLOCK = HAS_TILES ? 32 : 96, /* words, panel and scores fit in the L1 cache; whole BLOCKs, or 8 * ROWS */
     SEGMENT_WORDS = 1536,             /* 30,000 words have 20 segments: enough for the threads of most machines */
     STATE = 2 * WIDE,                 /* floats of a panel's state: the maxima of its rows, then their sums */
-    N_TERMS = 3,                      /* numbers in bf16 whose sum is a number in float32 */
-    TILE_SIZE = 1024,                 /* bytes of a tile of words: 16 words, 32 inputs */
+    N_TERMS = HAS_TILES ? 3 : 1,      /* numbers in bf16 whose sum is a number in float32; 1 for lower precision alone */
 };
 
 /* Lower than any score, but finite: the difference of two infinities would be a NaN. */
@@ -80,8 +80,7 @@ static void pack_floats(long n_rows, const float *rows, long dim, float *panel) 
    them, and one in float16, as models are stored, of two. Six products of terms (five if the words have two) are as
    exact as one product in float32: the others are below its last digit. Tiles are 16 times as fast as vectors.
 
-   A step is 32 inputs, the length of a tile's rows. */
-INLINE long n_steps_of(long dim) { return (dim + 31) / 32; }
+   A step is BLOCK inputs, the length of a tile's rows. */
 
 /* The next term of 16 numbers, in the lower halves of the lanes; the numbers become what is left of them. */
 INLINE ivec next_term(vec *numbers) {
@@ -91,13 +90,13 @@ INLINE ivec next_term(vec *numbers) {
 }
 
 /* Terms of rows of the text: (term, step, 16 pairs of inputs, WIDE rows of pairs). */
-static void pack_terms(long n_rows, const float *rows, long dim, int n_terms, char *panel) {
-    const long n_steps = n_steps_of(dim);
-    memset(panel, 0, n_terms * n_steps * 4 * TILE_SIZE / 2);
+static void pack_terms(long n_rows, const float *rows, long dim, char *panel) {
+    const long n_steps = blocks(dim);
+    memset(panel, 0, N_TERMS * n_steps * 2 * TILE_SIZE);
     for (long lane = 0; lane < n_rows; lane++)
         for (long k = 0; k < dim; k += LANES) {
             vec numbers = load_some(rows + lane * dim + k, at_most(dim - k, LANES));
-            for (int term = 0; term < n_terms; term++) {
+            for (int term = 0; term < N_TERMS; term++) {
                 const ivec halves = next_term(&numbers);
                 uint16_t *to = (uint16_t *)panel + (term * n_steps * 16 + k / 2) * 2 * WIDE + 2 * lane;
                 for (int i = 0; i < LANES; i++) to[i / 2 * 2 * WIDE + i % 2] = (uint16_t)halves[i];
@@ -106,25 +105,25 @@ static void pack_terms(long n_rows, const float *rows, long dim, int n_terms, ch
 }
 
 /* Terms of a block of words: (16 words, term, step) tiles of 16 words by 32 inputs. Return how many terms they need. */
-static int split_words(long n_words, const float *weight, long dim, int n_terms, char *tiles) {
-    typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
-    const long n_steps = n_steps_of(dim);
+static int split_words(long n_words, const float *weight, long dim, char *tiles) {
+    typedef short short_vec __attribute__((vector_size(2 * LANES), aligned(2)));
+    const long n_steps = blocks(dim);
     ivec any = {0};
     for (long word = 0; word < n_words; word++) {
         char *to = tiles + word / 16 * N_TERMS * n_steps * TILE_SIZE + word % 16 * 64;
         for (long k = 0; k < 32 * n_steps; k += LANES) {
             vec numbers = k < dim ? load_some(weight + word * dim + k, at_most(dim - k, LANES)) : (vec){0};
-            for (int term = 0; term < n_terms; term++) {
+            for (int term = 0; term < N_TERMS; term++) {
                 const ivec halves = next_term(&numbers);
                 if (term == 2) any |= halves & 0x7fff; /* without the sign: -0 is nothing, too */
-                const half_vec half = __builtin_convertvector(halves, half_vec);
-                memcpy(to + (term * n_steps + k / 32) * TILE_SIZE + k % 32 * 2, &half, sizeof half);
+                const short_vec shorts = __builtin_convertvector(halves, short_vec);
+                memcpy(to + (term * n_steps + k / 32) * TILE_SIZE + k % 32 * 2, &shorts, sizeof shorts);
             }
         }
     }
     int needs_all = 0;
     for (int lane = 0; lane < LANES; lane++) needs_all |= any[lane];
-    return n_terms == N_TERMS && !needs_all ? 2 : n_terms;
+    return needs_all ? N_TERMS : 2;
 }
 
 #define LOAD_WORDS(term)                                                                                             \
@@ -149,18 +148,14 @@ INLINE void multiply_terms(int n_terms, long n_steps, const char *words, const c
     for (long step = 0; step < n_steps; step++, words += TILE_SIZE, rows += 2 * TILE_SIZE) {
         /* In an order in which most tiles are loaded once. */
         LOAD_WORDS(0)
-        if (n_terms > 1) {
-            LOAD_ROWS(2) MULTIPLY()
-            LOAD_ROWS(1) MULTIPLY()
-        }
+        LOAD_ROWS(2) MULTIPLY()
+        LOAD_ROWS(1) MULTIPLY()
         LOAD_ROWS(0) MULTIPLY()
         if (n_terms > 2) {
             LOAD_WORDS(2) MULTIPLY()
         }
-        if (n_terms > 1) {
-            LOAD_WORDS(1) MULTIPLY()
-            LOAD_ROWS(1) MULTIPLY()
-        }
+        LOAD_WORDS(1) MULTIPLY()
+        LOAD_ROWS(1) MULTIPLY()
     }
     TILE_STORE(0, scores, 4 * WIDE);
     TILE_STORE(1, scores + 16, 4 * WIDE);
@@ -169,18 +164,21 @@ INLINE void multiply_terms(int n_terms, long n_steps, const char *words, const c
 }
 #endif
 
+/* A panel of the text: floats, or tiles of all terms. */
 static long panel_bytes(long dim) {
-#if HAS_TILES
-    return N_TERMS * n_steps_of(dim) * 2 * TILE_SIZE;
+    const long in_floats = 4 * WIDE * dim;
+#if HAS_BFLOAT16
+    const long in_tiles = N_TERMS * 2 * TILE_SIZE * blocks(dim);
+    return HAS_TILES || in_tiles > in_floats ? in_tiles : in_floats;
 #else
-    return 4 * WIDE * dim;
+    return in_floats;
 #endif
 }
 
-/* The terms of a thread's block of words. */
+/* The tiles of a thread's block of words. */
 static long block_bytes(long dim) {
-#if HAS_TILES
-    return WORD_BLOCK / 16 * N_TERMS * n_steps_of(dim) * TILE_SIZE;
+#if HAS_BFLOAT16
+    return WORD_BLOCK / 16 * N_TERMS * TILE_SIZE * blocks(dim);
 #else
     (void)dim;
     return 0;
@@ -197,33 +195,41 @@ long elmokit_log_sum_exp_bytes(long n_threads, long n_rows, long dim, long n_wor
     return n_panels * (panel_bytes(dim) + n_segments_of(n_words) * STATE * 4) + n_threads * block_bytes(dim);
 }
 
-/* Take the scores of a block of words into the states of all panels. */
-static void add_block(int precision, long n_words, const float *weight, const float *bias, long dim, long n_panels,
+/* Take the scores of a block of words into the states of all panels. In a lower precision, words and text are rounded to
+   bf16 where the processor multiplies such numbers. */
+static void add_words(int precision, long n_words, const float *weight, const float *bias, long dim, long n_panels,
                       const char *panels, char *tiles, float *states) {
     float scores[WORD_BLOCK * WIDE] __attribute__((aligned(64)));
+#if HAS_BFLOAT16
+    const long n_steps = blocks(dim), step = n_steps * TILE_SIZE;
+    if (precision != FLOAT32) round_factor(LEFT, 1, weight, dim, n_words, dim, 0, 1, tiles);
+#endif
 #if HAS_TILES
-    const int n_terms = split_words(n_words, weight, dim, precision == FLOAT32 ? N_TERMS : 1, tiles);
-    const long n_steps = n_steps_of(dim);
+    const int n_terms = precision == FLOAT32 ? split_words(n_words, weight, dim, tiles) : 1;
 #endif
     for (long panel = 0; panel < n_panels; panel++) {
         const char *rows = panels + panel * panel_bytes(dim);
         for (long word = 0; word < n_words; word++)
             for (int v = 0; v < 2; v++) store(scores + word * WIDE + v * LANES, all(bias[word]));
-#if HAS_TILES
         /* The last tiles may have fewer words. What their other rows hold reaches only scores that nobody reads. */
-        for (long word = 0; word < n_words; word += 32) {
-            const char *part = tiles + word / 16 * N_TERMS * n_steps * TILE_SIZE;
-            float *to = scores + word * WIDE;
-            if (n_terms == 1)
-                multiply_terms(1, n_steps, part, rows, to);
-            else if (n_terms == 2)
-                multiply_terms(2, n_steps, part, rows, to);
-            else
-                multiply_terms(3, n_steps, part, rows, to);
-        }
+#if HAS_BFLOAT16
+        if (precision != FLOAT32)
+            for (long word = 0; word < n_words; word += BLOCK)
+                add_block(1, tiles + word / 16 * step, step, rows, step, n_steps, scores + word * WIDE, WIDE, NULL);
+        else
+#endif
+#if HAS_TILES
+            for (long word = 0; word < n_words; word += BLOCK) {
+                const char *part = tiles + word / 16 * N_TERMS * step;
+                float *to = scores + word * WIDE;
+                if (n_terms == 2)
+                    multiply_terms(2, n_steps, part, rows, to);
+                else
+                    multiply_terms(3, n_steps, part, rows, to);
+            }
 #else
-        multiply(n_words, 1, weight, dim, (const float *)rows, dim, scores, WIDE,
-                 (const float *)(rows + panel_bytes(dim)));
+            multiply(n_words, 1, weight, dim, (const float *)rows, dim, scores, WIDE,
+                     (const float *)(rows + panel_bytes(dim)));
 #endif
         add_scores(scores, n_words, states + panel * STATE);
     }
@@ -242,17 +248,22 @@ void elmokit_log_sum_exp(long n_threads, long precision, long n_rows, const floa
 #ifdef _OPENMP
         thread = omp_get_thread_num();
 #endif
-#if HAS_TILES
-        configure_tiles(TILE_ROWS, TILE_ROWS);
+#if HAS_BFLOAT16
+        use_whole_tiles();
 #endif
 #pragma omp for
         for (long panel = 0; panel < n_panels; panel++) {
             const long first = panel * WIDE, n = at_most(n_rows - first, WIDE);
             char *to = panels + panel * panel_bytes(dim);
+#if HAS_BFLOAT16
+            if (precision != FLOAT32)
+                round_factor(RIGHT, 1, hidden + first * dim, dim, n, dim, 0, 1, to);
+            else
+#endif
 #if HAS_TILES
-            pack_terms(n, hidden + first * dim, dim, precision == FLOAT32 ? N_TERMS : 1, to);
+                pack_terms(n, hidden + first * dim, dim, to);
 #else
-            pack_floats(n, hidden + first * dim, dim, (float *)to);
+                pack_floats(n, hidden + first * dim, dim, (float *)to);
 #endif
         }
 #pragma omp for schedule(dynamic)
@@ -262,7 +273,7 @@ void elmokit_log_sum_exp(long n_threads, long precision, long n_rows, const floa
             const long first = segment * SEGMENT_WORDS;
             const long last = at_most(first + SEGMENT_WORDS, n_words);
             for (long word = first; word < last; word += WORD_BLOCK)
-                add_block((int)precision, at_most(last - word, WORD_BLOCK), weight + word * dim, bias + word, dim,
+                add_words((int)precision, at_most(last - word, WORD_BLOCK), weight + word * dim, bias + word, dim,
                           n_panels, panels, tiles + thread * block_bytes(dim), own);
         }
 #pragma omp for

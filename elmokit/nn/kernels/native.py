@@ -351,7 +351,7 @@ class NativeLibrary:
             hidden: ``(rows, dim)``.
             weight: ``(words, dim)``.
             bias: ``(words,)``.
-            precision: float32, or a lower one: bfloat16 on processors whose tiles multiply such numbers, else float32.
+            precision: float32, or a lower one: bfloat16 if the processor multiplies such numbers, else float32.
 
         Returns:
             ``(rows,)`` in float64.
