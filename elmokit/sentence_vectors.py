@@ -52,7 +52,7 @@ class SentenceEmbedder:
         >>> lines = ["A man plays the guitar .", "Someone is playing a guitar .", "Oil prices fell sharply ."]
         >>> vectors = embedder.embed([line.split() for line in lines])
         >>> vectors.shape
-        (3, 128)
+        (3, 192)
         >>> unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         >>> (unit @ unit.T)[0].round(2)
         array([1.  , 0.76, 0.1 ], dtype=float32)

@@ -47,7 +47,9 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.toml)\n")
 EXTRA = re.compile(r"# pip install '\.\[([\w-]+)\]'\n")
 """The first line of code that needs an extra."""
-PRINTS = re.compile(r"^print\(.*\)  # ([^:\n]+)", re.MULTILINE)
+PRINTS = re.compile(r"^ *print\(.*\)  # ([^:\n]+)", re.MULTILINE)
+SHAPE = re.compile(r"\((?:\d+, )+\d+\)|^\d+$", re.MULTILINE)
+"""A shape, or a line with nothing but a number."""
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
 
 
@@ -93,12 +95,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def _as_tuples(text: str) -> str:
+    return re.sub(r"torch\.Size\(\[(.*?)\]\)", r"(\1)", text)
+
+
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in PAGES],
 )
 @pytest.mark.usefixtures("short_probes")
-def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_on_the_page_runs_and_prints_the_shapes_in_its_comments(
+    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if page.parent.name == "integrations" and page.stem != "index":
         need_host(page.stem)
     for code in blocks(page, "toml"):
@@ -107,7 +115,11 @@ def test_code_on_the_page_runs(page: Path, folder: Path, monkeypatch: pytest.Mon
     names: dict[str, object] = {}
     for language, code in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python" and not EXTRA.match(code):
+            capsys.readouterr()
             exec(compile(code, page.name, "exec"), names)
+            printed = iter(SHAPE.findall(_as_tuples(capsys.readouterr().out)))
+            for shape in SHAPE.findall(_as_tuples("\n".join(PRINTS.findall(code)))):
+                assert shape in printed, f"{shape} is not printed, or not in this order"  # of an iterator: goes on
         for line in code.replace("\\\n", " ").splitlines() if language == "sh" else ():
             if line.startswith("elmokit "):
                 monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
@@ -127,13 +139,6 @@ def test_code_of_the_readme_prints_what_it_says(code: str, folder: Path, capsys:
 
 def test_the_readme_has_less_than_120_lines() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) < 120
-
-
-def test_shapes_in_comments_are_true(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for page in ("embed-sentences.md", "pytorch.md"):
-        exec(compile(blocks(DOCS / "how-to" / page, "python")[0], page, "exec"), {})
-    printed = capsys.readouterr().out.splitlines()
-    assert printed == ["(3, 7, 384)", "torch.Size([2, 7, 384]) torch.Size([2, 7])"]
 
 
 def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:

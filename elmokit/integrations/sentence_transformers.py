@@ -66,7 +66,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         >>> elmo = ElmoEmbeddings()
         >>> model = SentenceTransformer(modules=[elmo, ElmoPooling.from_elmo(elmo.elmo)])
         >>> model.encode(["A man plays the guitar."]).shape
-        (1, 128)
+        (1, 192)
     """
 
     config_keys = ("layers", "start", "dropout", "trainable", "tokenization", "max_seq_length")
