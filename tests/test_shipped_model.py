@@ -39,7 +39,7 @@ def test_it_predicts_english_and_less_well_scrambled_english() -> None:
         perplexity(model, text, start=model.initial_state)
         for text in (SENTENCES, [sorted(sentence) for sentence in SENTENCES])
     ]
-    assert all(value < 60 for value in scores[0].per_direction)  # measured: 38.0 and 38.6, over 30,000 words
+    assert all(value < 60 for value in scores[0].per_direction)  # measured: 35.5 and 34.9, over 30,000 words
     assert all(bad > 5 * good for good, bad in zip(scores[0].per_direction, scores[1].per_direction, strict=True))
 
 
