@@ -3,11 +3,11 @@
     python benchmarks/word_senses.py SEMCOR TEST [TEST...] --inventory FILE [--model en-mini] [--layer 2]
 
 The arguments are those of `elmokit evaluate wsd`. The first row is that probe: the sense whose mean has the largest
-cosine with the vector of the word. The other rows change the vectors of training and test alike: their mean is
-subtracted; only the directions with the largest variance are kept; or each direction is divided by a power of its
-variance, estimated from the training vectors (whitened: by its standard deviation). With a prior, a multiple of the
-logarithm of a sense's relative frequency in training is added to the cosine. Its factor is the best one on the first
-test set.
+cosine with the vector of the word. The other rows transform the vectors of training and test alike. All of them
+subtract the mean of the training vectors. Some keep only the directions with the largest variance; the last two divide
+each direction by a power of its variance in training (whitened: by its standard deviation). With a prior, a multiple of
+the logarithm of a sense's relative frequency in training (counts plus one half) is added to the cosine. Its factor is
+the best one on the first test set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elmokit.probes.sense_score import score_senses
 from elmokit.probes.senses import Inventory, SenseMeans
 
 Vectors = NDArray[np.float32]
-FACTORS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15)
+FACTORS = (0.02, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3)
 """The factors of the prior to choose from."""
 
 
