@@ -101,7 +101,20 @@ INLINE void tile(int precision, int rows, int panels, const float *inputs, long 
                     sum[r * 2 * panels + v] += inputs[r * input_stride + k] * weight[v];
             continue;
         }
-        /* One vector of weights after the other: all at once, with the inputs of a group, need too many registers. */
+        /* Many rows: one input of a group after the other. With AVX2, all inputs of four rows need too many registers. */
+        if (rows > 2) {
+            const float *from = weights + k / size * WIDE;
+            _Pragma("GCC unroll 4") for (int part = 0; part < size; part++) {
+                vec weight[2];
+                _Pragma("GCC unroll 2") for (int v = 0; v < 2; v++)
+                    weight[v] = widen(precision, load(from + v * LANES), part);
+                _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
+                    _Pragma("GCC unroll 2") for (int v = 0; v < 2; v++)
+                        sum[r * 2 + v] += inputs[r * input_stride + k + part] * weight[v];
+            }
+            continue;
+        }
+        /* Few rows: one vector of weights after the other, because those of several panels need too many registers. */
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             const float *from = weights + (v / 2) * panel_stride + k / size * WIDE + (v % 2) * LANES;
             const vec lanes = load(from);
