@@ -119,7 +119,7 @@ def test_code_on_the_page_runs_and_prints_the_shapes_in_its_comments(
             exec(compile(code, page.name, "exec"), names)
             printed = iter(SHAPE.findall(_as_tuples(capsys.readouterr().out)))
             for shape in SHAPE.findall(_as_tuples("\n".join(PRINTS.findall(code)))):
-                assert shape in printed, f"{shape} is not printed, or not in this order"  # of an iterator: goes on
+                assert shape in printed, f"{shape} is not printed, or not in this order"  # `in` advances the iterator
         for line in code.replace("\\\n", " ").splitlines() if language == "sh" else ():
             if line.startswith("elmokit "):
                 monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
