@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from elmokit import Elmo
 from elmokit.io.tables import Table
+from elmokit.probes.corpus import read_chunks
 from elmokit.probes.sense_files import Instance, SenseSet, find_sense_set, read_inventory, read_keys, read_sense_xml
 from elmokit.probes.sense_score import score_senses
 from elmokit.probes.senses import Inventory, SenseMeans
@@ -67,9 +68,9 @@ def main() -> None:
         means = SenseMeans(1, change(train_vectors[:1]).shape[1])
         for instance, vector in zip(train_instances, change(train_vectors), strict=True):
             means.add(instance, train_keys[instance.id], vector[None])
-        cosines = {test: (change(vectors), instances) for test, (vectors, instances) in found.items()}
+        changed_tests = {test: (change(vectors), instances) for test, (vectors, instances) in found.items()}
         for factors in ((0.0,), FACTORS):
-            scores = {factor: score(means, cosines, gold, inventory, factor) for factor in factors}
+            scores = {factor: score(means, changed_tests, gold, inventory, factor) for factor in factors}
             best = max(scores, key=lambda factor: scores[factor][0])
             title = f"{name}, prior {best}" if best else name
             rows.append([title, *(f"{100 * value:.1f}" for value in scores[best])])
@@ -78,10 +79,9 @@ def main() -> None:
 
 def embed(elmo: Elmo, source: SenseSet, layer: int) -> tuple[Vectors, list[Instance]]:
     """Return a vector for each instance, the mean over its words, and the instances."""
-    sentences = [sentence for sentence in read_sense_xml(source.data) if sentence.instances]
+    sentences = (sentence for sentence in read_sense_xml(source.data) if sentence.instances)
     vectors, instances = [], []
-    for start in range(0, len(sentences), 1000):
-        chunk = sentences[start : start + 1000]
+    for chunk in read_chunks(sentences, lambda sentence: len(sentence.words)):
         for sentence, layers in zip(chunk, elmo.embed([sentence.words for sentence in chunk]), strict=True):
             instances += sentence.instances
             vectors += [layers[layer, one.start : one.stop].mean(axis=0) for one in sentence.instances]

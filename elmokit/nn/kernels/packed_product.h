@@ -89,28 +89,19 @@ INLINE void tile(int precision, int rows, int panels, const float *inputs, long 
     for (; k + size <= n_inputs; k += size) {
         /* A panel would otherwise arrive from memory only when the first rows need it. */
         if (rows > 1) __builtin_prefetch(next), next += next_step;
-        if (precision == FLOAT32) {
-            vec weight[2 * GATES];
-            _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-                const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
-                weight[v] = load(from);
-                if (rows == 1) __builtin_prefetch(from + AHEAD);
-            }
-            _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                    sum[r * 2 * panels + v] += inputs[r * input_stride + k] * weight[v];
-            continue;
-        }
-        /* Many rows: one input of a group after the other. With AVX2, all inputs of four rows need too many registers. */
-        if (rows > 2) {
-            const float *from = weights + k / size * WIDE;
+        /* Floats, or many rows: one input of a group after the other. With AVX2, all inputs of four rows need too many
+           registers. */
+        if (precision == FLOAT32 || rows > 2) {
             _Pragma("GCC unroll 4") for (int part = 0; part < size; part++) {
-                vec weight[2];
-                _Pragma("GCC unroll 2") for (int v = 0; v < 2; v++)
-                    weight[v] = widen(precision, load(from + v * LANES), part);
+                vec weight[2 * GATES];
+                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+                    const float *from = weights + (v / 2) * panel_stride + k / size * WIDE + (v % 2) * LANES;
+                    weight[v] = widen(precision, load(from), part);
+                    if (rows == 1) __builtin_prefetch(from + AHEAD);
+                }
                 _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
-                    _Pragma("GCC unroll 2") for (int v = 0; v < 2; v++)
-                        sum[r * 2 + v] += inputs[r * input_stride + k + part] * weight[v];
+                    _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
+                        sum[r * 2 * panels + v] += inputs[r * input_stride + k + part] * weight[v];
             }
             continue;
         }
