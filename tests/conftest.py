@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -34,6 +35,18 @@ WORDS = [*SPECIALS, "the", ".", "cat", "sat", "on", "mat", "dog", "ran"]
 
 
 DATA = Path(__file__).parent / "data"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print each reason for which tests were skipped once, with the number of tests."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    if reasons:
+        terminalreporter.section("skipped tests")
+    for reason, n_tests in reasons.most_common():
+        terminalreporter.line(f"{n_tests:4} {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -13,15 +13,17 @@ from elmokit.nn.kernels import backends, compiler, lstm_inference, native
 from elmokit.nn.kernels.backends import Backend
 from elmokit.nn.kernels.lstm_inference import inference_step, packed_order
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from tests.helpers import rounding
+from tests.helpers.rounding import Digits, Rounded, assert_rounded
 
 EXACT: tuple[Backend, ...] = ("native", "torch-onednn", "torch")
-DRIFT: dict[Backend, float] = {
-    "native-bfloat16": 0.05,
-    "native-int8": 0.12,
-    "torch-fbgemm-float16": 2e-3,
-    "torch-onednn-bfloat16": 0.05,
-    "torch-bfloat16": 0.05,
-    "torch-fbgemm-int8": 0.12,
+LOWER: dict[Backend, Digits] = {
+    "native-bfloat16": "bfloat16",
+    "native-int8": "int8",
+    "torch-fbgemm-float16": "float16",
+    "torch-onednn-bfloat16": "bfloat16",
+    "torch-bfloat16": "bfloat16",
+    "torch-fbgemm-int8": "int8",
 }
 CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
 
@@ -39,11 +41,28 @@ def random_stack(n_layers: int, hidden: int, projection: int, clips: tuple[float
     return stack
 
 
+def exact_stack(
+    stack: LSTMStack, inputs: torch.Tensor, states: list[LSTMState], mask: torch.Tensor, reverse: bool, digits: Digits
+) -> list[Rounded]:
+    """The outputs of a stack and its states after the last step, as ``stack`` returns both."""
+    outputs, after = [], []
+    values = Rounded.exact(inputs)
+    if reverse:
+        values, mask = values.rearranged(lambda tensor: tensor.flip(1)), mask.flip(1)
+    for index, (layer, state) in enumerate(zip(stack.layers, states, strict=True)):
+        assert isinstance(layer, ProjectedLSTM)
+        run = rounding.lstm(layer, values, state, mask, digits)
+        values = (run.outputs + values if index else run.outputs).masked(mask)
+        outputs.append(values.rearranged(lambda tensor: tensor.flip(1)) if reverse else values)
+        after += [run.hidden, run.cell]
+    return outputs + after
+
+
 def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> list[LSTMState]:
     return [LSTMState(0.3 * torch.randn(n_rows, projection), torch.randn(n_rows, hidden)) for _ in range(n_layers)]
 
 
-@pytest.mark.parametrize("backend", [*EXACT, *DRIFT])
+@pytest.mark.parametrize("backend", [*EXACT, *LOWER])
 def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
 
@@ -82,9 +101,13 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
             fast, fast_states = stack(inputs, states, mask, reverse)
             patch.setenv(backends.VARIABLE, "reference")
             reference, reference_states = stack(inputs, states, mask, reverse)
-        within = DRIFT.get(backend, 1e-5)
-        for ours, theirs in zip([*fast, *fast_states], [*reference, *reference_states], strict=True):
-            torch.testing.assert_close(ours, theirs, atol=within, rtol=within)
+        for (results, after), digits in (
+            ((fast, fast_states), LOWER.get(backend, "float32")),
+            ((reference, reference_states), "float32"),
+        ):
+            found = [*results, *(part for state in after for part in state)]
+            for one, exact in zip(found, exact_stack(stack, inputs, states, mask, reverse, digits), strict=True):
+                assert_rounded(one, exact)
 
     check()
 
@@ -172,13 +195,15 @@ def test_the_native_step_equals_the_torch_step(n_rows: int, hidden: int, clip: f
         torch.randn(n_rows, 4 * hidden),
         torch.randn(n_rows, hidden),
     )
+    gates = Rounded.exact(first) + Rounded.exact(second)
+    i, g, f, o = (gates.rearranged(lambda tensor, k=k: tensor.chunk(4, dim=1)[k]) for k in range(4))
+    exact_cell = (f.sigmoid() * Rounded.exact(cell) + i.sigmoid() * g.tanh()).clip(clip)
     bound = float("inf") if clip is None else clip
-    ours, theirs = cell.clone(), cell.clone()
-    squashed, expected = torch.empty_like(cell), torch.empty_like(cell)
-    functions.inference_step(first, second, ours, squashed, bound)
-    inference_step(first, second, theirs, expected, bound)
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(squashed, expected, atol=1e-6, rtol=1e-6)
+    for function in (functions.inference_step, inference_step):
+        new_cell, squashed = cell.clone(), torch.empty_like(cell)
+        function(first, second, new_cell, squashed, bound)
+        assert_rounded(new_cell, exact_cell)
+        assert_rounded(squashed, o.sigmoid() * exact_cell.tanh())
 
 
 def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.MonkeyPatch) -> None:

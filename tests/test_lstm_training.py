@@ -4,10 +4,50 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.nn.reversal import reorder, reversed_positions
+from tests.helpers import rounding
+from tests.helpers.rounding import Rounded, assert_rounded
 
 CLIPS = st.sampled_from([None, 0.1, 0.5])
+
+
+def exact_stack(
+    stack: LSTMStack, inputs: Tensor, states: list[LSTMState], mask: Tensor, reverse: bool, upstream: Tensor
+) -> list[Rounded]:
+    """The outputs and states of a stack, and the gradients of its inputs and parameters.
+
+    Args:
+        stack: Its dropout is off.
+        inputs: ``(batch, time, dim)``.
+        states: Of each layer.
+        mask: ``(batch, time)``, padded on the right.
+        reverse: As in ``LSTMStack``.
+        upstream: ``(layers, batch, time, dim)``: the gradient of the outputs.
+    """
+
+    def reordered(values: Rounded) -> Rounded:
+        return values.rearranged(lambda tensor: reorder(tensor, reversed_positions(mask))) if reverse else values
+
+    values, outputs, after, runs = reordered(Rounded.exact(inputs)), [], [], []
+    layers = [layer for layer in stack.layers if isinstance(layer, ProjectedLSTM)]
+    for layer, state in zip(layers, states, strict=True):
+        run = rounding.lstm(layer, values, state, mask)
+        values = (run.outputs + values).masked(mask) if stack.skip_connections and runs else run.outputs
+        runs.append(run)
+        outputs.append(reordered(values))
+        after += [run.hidden, run.cell]
+    to_parameters: list[Rounded] = []
+    to_values = values.zeros()
+    for index in reversed(range(len(layers))):
+        to_outputs = to_values + reordered(Rounded.exact(upstream[index])).masked(mask)
+        to_values, *gradients = rounding.lstm_gradients(layers[index], runs[index], to_outputs)
+        if stack.skip_connections and index > 0:
+            to_values = to_values + to_outputs
+        to_parameters = gradients + to_parameters
+    return [*outputs, *after, reordered(to_values), *to_parameters]
 
 
 @settings(max_examples=40)
@@ -34,7 +74,6 @@ def test_a_window_equals_the_reference_in_values_and_gradients(
     precision: torch.dtype,
 ) -> None:
     torch.manual_seed(seed)
-    near, near_gradient = (1e-12, 1e-10) if precision is torch.float64 else (1e-6, 1e-5)
     layer = ProjectedLSTM(input_dim, projection_dim + extra, projection_dim, cell_clip, projection_clip).to(precision)
     layer.reset_parameters()
     inputs = torch.randn(n_rows, n_steps, input_dim, dtype=precision, requires_grad=True)
@@ -49,13 +88,12 @@ def test_a_window_equals_the_reference_in_values_and_gradients(
     everywhere = torch.ones(n_rows, n_steps, dtype=torch.bool)
     reference, reference_state = layer(inputs, start, everywhere)  # a mask selects the reference
 
-    torch.testing.assert_close(fast, reference, atol=near, rtol=0)
-    torch.testing.assert_close(fast_state.hidden, reference_state.hidden.detach(), atol=near, rtol=0)
-    torch.testing.assert_close(fast_state.cell, reference_state.cell.detach(), atol=near, rtol=0)
-    fast_gradients = torch.autograd.grad((fast * upstream).sum(), wanted)
-    reference_gradients = torch.autograd.grad((reference * upstream).sum(), wanted)
-    for ours, theirs in zip(fast_gradients, reference_gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=near_gradient, rtol=0)
+    exact = rounding.lstm(layer, Rounded.exact(inputs), start, everywhere)
+    gradients = rounding.lstm_gradients(layer, exact, Rounded.exact(upstream))
+    for outputs, state in ((fast, fast_state), (reference, reference_state)):
+        found = [outputs, *state, *torch.autograd.grad((outputs * upstream).sum(), wanted)]
+        for one, expected in zip(found, [exact.outputs, exact.hidden, exact.cell, *gradients], strict=True):
+            assert_rounded(one, expected)
 
 
 @settings(max_examples=40)
@@ -80,7 +118,6 @@ def test_a_padded_batch_equals_the_reference_in_values_states_and_gradients(
     precision: torch.dtype,
 ) -> None:
     torch.manual_seed(seed)
-    near, near_gradient = (1e-12, 1e-10) if precision is torch.float64 else (1e-6, 1e-5)
     stack = LSTMStack(3, 4 + extra, 4, cell_clip, projection_clip, skip_connections, dropout=0.5).to(precision).eval()
     stack.reset_parameters()
     mask = torch.arange(max(lengths) + 1) < torch.tensor(lengths)[:, None]
@@ -90,19 +127,17 @@ def test_a_padded_batch_equals_the_reference_in_values_states_and_gradients(
     ]
     upstream = torch.randn(3, *mask.shape, 4, dtype=precision)
     wanted = [inputs, *stack.parameters()]
-    found = []
+    exact = exact_stack(stack, inputs, states, mask, reverse, upstream)
     for backend in ("auto", "reference"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ELMOKIT_BACKEND", backend)
             assert stack._fits_windows(inputs, states, mask) == (backend == "auto")
             outputs, after = stack(inputs, states, mask, reverse)
         gradients = torch.autograd.grad((torch.stack(outputs) * upstream).sum(), wanted)
-        found.append((outputs, [part.detach() for state in after for part in state], gradients))
-    for ours, theirs in zip(found[0][0] + found[0][1], found[1][0] + found[1][1], strict=True):
-        torch.testing.assert_close(ours, theirs, atol=near, rtol=0)
-    for ours, theirs in zip(found[0][2], found[1][2], strict=True):
-        torch.testing.assert_close(ours, theirs, atol=near_gradient, rtol=0)
-    assert not found[0][2][0][~mask].any()
+        found = [*outputs, *(part for state in after for part in state), *gradients]
+        for one, expected in zip(found, exact, strict=True):
+            assert_rounded(one, expected)
+        assert not gradients[0][~mask].any()
 
 
 def test_a_batch_with_gaps_and_one_with_dropout_are_left_to_the_reference() -> None:

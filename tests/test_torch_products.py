@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from elmokit.nn.kernels import torch_products
+from tests.helpers.rounding import Digits, Rounded, assert_rounded
 
-TOLERANCE = {
-    "torch": 1e-5,
-    "torch-onednn": 1e-5,
-    "torch-fbgemm-float16": 5e-3,
-    "torch-bfloat16": 0.03,
-    "torch-onednn-bfloat16": 0.03,
+DIGITS: dict[str, Digits] = {
+    "torch": "float32",
+    "torch-onednn": "float32",
+    "torch-fbgemm-float16": "float16",
+    "torch-bfloat16": "bfloat16",
+    "torch-onednn-bfloat16": "bfloat16",
+    "torch-fbgemm-int8": "int8",
 }
 
 
@@ -24,7 +26,7 @@ def test_this_pytorch_still_has_the_private_calls(backend: str) -> None:
         assert torch_products.works(backend)
 
 
-@pytest.mark.parametrize("backend", [*TOLERANCE, "torch-fbgemm-int8"])
+@pytest.mark.parametrize("backend", DIGITS)
 def test_a_packed_product_is_the_product(backend: str) -> None:
     if not torch_products.works(backend):
         pytest.skip(f"this machine lacks {backend}")
@@ -35,9 +37,9 @@ def test_a_packed_product_is_the_product(backend: str) -> None:
         torch.manual_seed(rows)
         weight, inputs = torch.randn(n_out, n_in) / n_in**0.5, torch.randn(rows, n_in)
         bias = torch.randn(n_out) if biased else None
-        found, expected = torch_products.pack(backend, weight, bias)(inputs), F.linear(inputs, weight, bias)
-        within = TOLERANCE.get(backend, 0.03 * float(inputs.abs().max()))  # int8: half a step of 1/64 of the largest
-        torch.testing.assert_close(found, expected, atol=within, rtol=within)
+        expected = Rounded.exact(inputs).product(Rounded.exact(weight), DIGITS[backend])
+        expected = expected if bias is None else expected + Rounded.exact(bias)
+        assert_rounded(torch_products.pack(backend, weight, bias)(inputs), expected)
 
     check()
 
