@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,10 @@ def test_the_demo_writes_vectors_and_shows_neighbours(tmp_path: Path) -> None:
         assert shown in ran.stdout
     with h5py.File(tmp_path / "vectors.hdf5") as file:
         assert len(file) == len(SENTENCES) + 1
+
+
+def test_the_wheels_are_tried_with_the_sizes_of_the_model() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "wheels.yml").read_text(encoding="utf-8")
+    programs = re.findall(r'- run: python -c "(.*)"$', workflow, re.MULTILINE)
+    assert len(programs) == 1
+    exec(programs[0], {})
