@@ -212,7 +212,7 @@ def test_log_sum_exp_is_as_exact_as_one_over_all_scores(library: NativeLibrary, 
         hidden, weight = torch.randn(n_rows, dim), (5 * torch.randn(n_words, dim) / dim**0.5).to(digits).float()
         bias = 3 * torch.randn(n_words)
         found = library.log_sum_exp(hidden, weight, bias)
-        # A quarter of the usual bound, which two numbers in bfloat16 instead of three would not exceed.
+        # A quarter of the usual bound. Two numbers in bfloat16 instead of three would exceed only this one.
         assert_rounded(found, log_sum_exp(hidden, weight, bias), deviations=2)
         lower = library.log_sum_exp(hidden, weight, bias, "bfloat16")
         if library.has_bfloat16:
