@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from elmokit.cli.options import GroupedCommand
+from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 
-OUTPUT = click.Path(path_type=Path)  # not `OutputPath`: AllenNLP created the directory of an output
+OUTPUT = OutputPath(in_existing=False)  # AllenNLP created the directory of an output
 
 
 @click.command("allennlp-elmo", cls=GroupedCommand)
@@ -59,7 +59,7 @@ def allennlp_elmo(
     from elmokit.embedder import Elmo
     from elmokit.io.atomic import check_output_path
     from elmokit.io.progress import ProgressBar
-    from elmokit.io.text_files import check_input_file
+    from elmokit.io.text_files import can_reread, check_input_file
     from elmokit.nn.layer_selection import Layers
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
@@ -70,7 +70,7 @@ def allennlp_elmo(
         raise ConfigError(f"--batch-size is {batch_size}. It must be at least 1.")
     check_output_path(output, overwrite=True)
     check_input_file(source, output)
-    if source.is_file():  # a pipe can be read only once
+    if can_reread(source):
         _refuse_blank_lines(source)
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
     elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elmokit.cli.common import echo_json, json_option, model_option, options_option
-from elmokit.cli.options import GroupedCommand
+from elmokit.cli.options import GroupedCommand, ThreadCount
 from elmokit.io.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command(cls=GroupedCommand)
 @model_option
 @options_option
-@click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.  [default: all cores]")
+@click.option("--threads", type=ThreadCount(), help="Number of CPU threads.  [default: all cores]")
 @json_option
 def bench(model: str | None, options: str | None, threads: int | None, as_json: bool) -> None:
     """Measure how fast this machine computes a model, in every precision and in plain PyTorch.

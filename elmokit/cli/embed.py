@@ -21,7 +21,7 @@ from elmokit.cli.common import (
     resumable_command,
     this_command,
 )
-from elmokit.cli.options import GroupedCommand, GroupedOption, OutputPath, layer_numbers
+from elmokit.cli.options import GroupedCommand, GroupedOption, OutputPath, ThreadCount, layer_numbers
 from elmokit.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -88,7 +88,7 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_speed("--batch-size", default=64, show_default=True, help="Sentences per batch (--state stateful).")
 @_speed("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
 @_speed("--precision", type=PRECISIONS, help=PRECISION_HELP)
-@_speed("--threads", type=click.IntRange(min=1), help="Number of CPU threads for computing.  [default: all cores]")
+@_speed("--threads", type=ThreadCount(), help="Number of CPU threads for computing.  [default: all cores]")
 @_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")
 @_run("--force", is_flag=True, help="Start even if OUT will not fit on its disk.")
 @overwrite_option

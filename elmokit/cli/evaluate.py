@@ -129,7 +129,7 @@ def reading_times(
     common.check_figure()
     stories = read_natural_stories(folder)
     large = read_large_model(folder, stories)
-    paths = find_text_files(texts) if texts else []
+    paths = find_text_files(texts, reread=True) if texts else []
     opened = common.open_language_model()
     words = find_file(folder, WORDS)
     settings = {"words": words and file_digest(words), "texts": [[path.name, path.stat().st_size] for path in paths]}
@@ -184,15 +184,17 @@ def similarity(
     from itertools import islice
 
     from elmokit.io.checksums import file_digest
-    from elmokit.io.text_files import find_text_files, read_sentences
+    from elmokit.io.text_files import check_can_reread, find_text_files, read_sentences
     from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
     check_at_least("--sentences", sentences, 2)
     tokenize, chosen = get_tokenizer(tokenizer), _three_columns(columns)
+    for path in files:
+        check_can_reread(path)
     pairs = {str(path): read_scored_pairs(path, tokenize, chosen) for path in files}
-    whiten_paths = find_text_files(texts) if texts else []
+    whiten_paths = find_text_files(texts, reread=True) if texts else []
     whiten = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
     elmo = common.open_elmo()
     settings = {

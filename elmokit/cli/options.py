@@ -19,6 +19,8 @@ from elmokit.io.atomic import check_parent
 from elmokit.io.text_files import STDIN, expand_user
 
 DEFAULT_GROUP = "Options"
+MAX_THREADS = 256
+"""The largest number of threads on a machine with fewer cores."""
 EXAMPLES = "\b\nExamples:\n"
 """What comes before the examples in the docstring of a command. The escape keeps click from joining their lines."""
 
@@ -168,20 +170,25 @@ def setting_options(
 
 
 class OutputPath(click.Path):
-    """The path of an output. Its directory must exist: a directory that does not exist is more often a typing error,
-    or a disk that is not mounted, than one to be created.
+    """The path of an output.
 
     Args:
-        allow_dash: Accept ``-`` for standard output.
+        allow_dash: Accept ``-`` for standard output. Otherwise it is refused: it is not meant as the name of a file.
+        in_existing: Whether its directory must exist: one that does not exist is more often a typing error, or a disk
+            that is not mounted, than one to be created.
     """
 
-    def __init__(self, allow_dash: bool = False) -> None:
+    def __init__(self, allow_dash: bool = False, in_existing: bool = True) -> None:
         super().__init__(path_type=Path, allow_dash=allow_dash)
+        self.in_existing = in_existing
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Check the path before any work is done."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if not (self.allow_dash and str(path) == STDIN):
+        if str(path) == STDIN:
+            if not self.allow_dash:
+                self.fail("standard output (-) is not supported. Give the name of a file or directory.", param, ctx)
+        elif self.in_existing:
             check_parent(expand_user(path, OutputError))
         return path
 
@@ -213,6 +220,25 @@ def layer_numbers(text: str | None) -> list[int] | None:
         return [int(number) for number in text.split(",")]
     except ValueError:
         raise ConfigError(f"--layers is {text!r}; give layer numbers separated by commas, such as 0,2.") from None
+
+
+class ThreadCount(click.ParamType[int]):
+    """A number of CPU threads. OpenMP ends the process without a message if it cannot start as many as requested."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the number and check it."""
+        number: int = click.INT.convert(value, param, ctx)
+        n_cores = os.cpu_count() or 1
+        largest = max(MAX_THREADS, n_cores)
+        if not 1 <= number <= largest:
+            self.fail(
+                f"{number} is not between 1 and {largest}. More threads than cores ({n_cores} here) are slower.",
+                param,
+                ctx,
+            )
+        return number
 
 
 class CommaSeparated(click.ParamType[list[int]]):

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from elmokit.cli.common import device_option, model_option, options_option, precision_option
-from elmokit.cli.options import SettingsCommand, name_flags, setting_options
+from elmokit.cli.options import SettingsCommand, ThreadCount, name_flags, setting_options
 from elmokit.errors import MissingExtraError
 
 
@@ -30,9 +30,7 @@ class ServeCommand(SettingsCommand):
 @options_option
 @device_option
 @precision_option
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="CPU threads of each process.  [default: its part of all cores]"
-)
+@click.option("--threads", type=ThreadCount(), help="CPU threads of each process.  [default: its part of all cores]")
 def serve(
     model: str | None,
     options: str | None,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from elmokit.cli.common import resumable_command, resume_command
-from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, name_flags, setting_options
+from elmokit.cli.options import GroupedOption, OutputPath, SettingsCommand, ThreadCount, name_flags, setting_options
 from elmokit.errors import ConfigError
 
 PATH = click.Path(path_type=Path)
@@ -19,7 +19,7 @@ out_option = partial(click.option, "--out", "--run", "out", cls=GroupedOption, g
 device_option = click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU if there is one."
 )
-threads_option = click.option("--threads", type=int, help="Number of threads.  [default: PyTorch's choice]")
+threads_option = click.option("--threads", type=ThreadCount(), help="Number of threads.  [default: PyTorch's choice]")
 in_run = partial(click.option, cls=GroupedOption, group="Run")
 
 
@@ -98,5 +98,5 @@ def given_options(settings: dict[str, Any]) -> dict[str, Any]:
 
     threads = settings.pop("threads")
     if threads is not None:
-        torch.set_num_threads(max(1, threads))
+        torch.set_num_threads(threads)
     return {name: value for name, value in settings.items() if value not in (None, ())}

@@ -31,7 +31,7 @@ from elmokit.errors import ConfigError
 from elmokit.fingerprint import fingerprint
 from elmokit.io.atomic import check_output_path
 from elmokit.io.progress import ProgressCallback
-from elmokit.io.text_files import STDIN, check_input_file, split_tokens
+from elmokit.io.text_files import STDIN, can_reread, check_input_file, split_tokens
 from elmokit.nn.kernels.backends import requested_backend
 from elmokit.nn.layer_selection import Layers
 from elmokit.sentence_vectors import SentenceEmbedder
@@ -171,9 +171,8 @@ def embed_file(
         settings["pooling"] = pooler.fingerprint()
     if not format_.is_hdf5:
         settings["sentences"] = with_map  # kept from the beginning, unlike the names of HDF5
-    # A pipe can be read only once, so it is not counted first.
     counted = None
-    if Path(source).is_file():
+    if can_reread(source):
         counted = count_sentences(source, fasta, strict, tokenize, progress, split)
     # The arguments were checked above, so that a mistake leaves no partial output behind.
     with open_resumable(output, settings, resume, overwrite) as writer:

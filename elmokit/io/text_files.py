@@ -86,9 +86,8 @@ def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None 
     found: dict[Path, Path] = {}
     for name in path_list(names):
         for path in _files_of(name, pattern):
-            if reread and not path.is_file():
-                what = "Standard input" if str(path) == STDIN else f"{path} is a pipe, which"
-                raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
+            if reread:
+                check_can_reread(path)
             # `Path.resolve` would raise an error for symbolic links that form a loop; here, opening the file does.
             found.setdefault(path if str(path) == STDIN else Path(os.path.realpath(path)), path)
     return list(found.values())
@@ -126,15 +125,38 @@ def _files_inside(folder: Path, pattern: str | None) -> list[Path]:
     )
 
 
+def can_reread(path: str | Path) -> bool:
+    """Return whether a text can be read more than once: a file can, but standard input and pipes cannot.
+
+    ``-`` is standard input even where a file has that name.
+    """
+    return str(path) != STDIN and Path(path).is_file()
+
+
+def check_can_reread(path: str | Path) -> None:
+    """Check before any work is done that a text which is read more than once allows that.
+
+    Raises:
+        TextError: It is standard input or a pipe. (A missing file is an error when it is opened.)
+    """
+    is_stdin = str(path) == STDIN
+    if is_stdin or (Path(path).exists() and not can_reread(path)):
+        what = "Standard input" if is_stdin else f"{path} is a pipe, which"
+        raise TextError(f"{what} can be read only once, but this text is read again. Write it to a file first.")
+
+
 def total_bytes(paths: Iterable[Path]) -> int | None:
     """Return the size of all files on disk, or None if one is a pipe, whose size is unknown."""
     paths = list(paths)
-    return sum(path.stat().st_size for path in paths) if all(path.is_file() for path in paths) else None
+    return sum(path.stat().st_size for path in paths) if all(map(can_reread, paths)) else None
 
 
 def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exception], ...]]:
     """Return the decompressed content, the file on disk (None for standard input), and what a damaged file raises."""
     if str(path) == STDIN:
+        # What reads a text closes it.
+        if sys.stdin is None or sys.stdin.closed or sys.stdin.buffer.closed:
+            raise TextError("Standard input is closed, or was read already. It can be used for only one text.")
         return sys.stdin.buffer, None, (OSError,)
     suffix = Path(path).suffix
     zstd = _zstandard(path) if suffix == ".zst" else None

@@ -14,7 +14,7 @@ from elmokit.bilm import BiLMState
 from elmokit.errors import TextError
 from elmokit.initial_state import FixedStart
 from elmokit.io.progress import ProgressCallback
-from elmokit.io.text_files import TextPaths, find_text_files, read_sentences
+from elmokit.io.text_files import TextPaths, can_reread, find_text_files, read_sentences
 from elmokit.nn.devices import parse_device
 from elmokit.nn.kernels.backends import check_precision
 from elmokit.nn.kernels.native import Precision
@@ -241,6 +241,6 @@ class LanguageModel:
             raise TextError(f"{error} To pass a sentence instead of a file, write [{texts[:40]!r}.split()].") from None
         read = partial(read_sentences, split=split)
         total = None
-        if count and all(path.is_file() for path in paths):  # standard input and pipes can be read only once
+        if count and all(map(can_reread, paths)):
             total = sum(len(tokens) + 1 for path in paths for tokens in read(path))
         return read_like_bilm_tf(paths) if like_bilm_tf else chain.from_iterable(map(read, paths)), total
