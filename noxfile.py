@@ -18,7 +18,7 @@ HOSTS = {
     "onnx": ["onnxruntime"],
     "sentence-transformers": ["mteb"],
     "serve": ["openai", "pyarrow", "axe-playwright-python"],
-    "sklearn": ["pandas"],
+    "sklearn": ["pandas", "polars"],
     "spacy": [],
     "transformers": ["minicons", "accelerate"],
 }

@@ -72,13 +72,15 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Open the model and check the parameters.
 
         Args:
-            X: Not used.
+            X: As in ``transform``. Nothing is learned from it.
             y: Not used.
 
         Raises:
             ModelError: The model cannot be opened.
             ConfigError: A parameter is not valid.
+            TextError: ``X`` is a string, or a table of several columns.
         """
+        _check_is_one_column(X)
         self._embedder()
         return self
 
@@ -86,18 +88,18 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Compute one vector per text.
 
         Args:
-            X: Texts, or lists of tokens.
+            X: Texts, or lists of tokens: a list, a column of a data frame, or a data frame or array of one column.
 
         Returns:
             ``(texts, dim)``.
 
         Raises:
-            TextError: A text is neither a string nor a list of strings.
+            TextError: A text is neither a string nor a list of strings; or ``X`` is a string, or a table of several
+                columns.
             MissingExtraError: There is no ``tokenizer``, and NLTK is not installed.
         """
-        if isinstance(X, str):
-            raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
-        texts, tokenize = list(X), self.tokenizer
+        _check_is_one_column(X)
+        texts, tokenize = list(_only_column(X)), self.tokenizer
         if tokenize is None:  # lists of tokens do not need NLTK
             tokenize = treebank_tokenizer() if any(isinstance(text, str) for text in texts) else list
         sentences = [tokens_of(text, tokenize) for text in texts]
@@ -124,6 +126,35 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         tags.transformer_tags.preserves_dtype = []
         tags.requires_fit = False
         return tags
+
+
+def _check_is_one_column(X: Any) -> None:
+    """Check that texts are a list or one column, as far as their type shows without reading them.
+
+    Data frames of several columns would otherwise be read as their column names, because these are what iterating over
+    a data frame yields.
+
+    Raises:
+        TextError: They are a string or a table.
+    """
+    if isinstance(X, str):
+        raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
+    shape = getattr(X, "shape", ())
+    if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
+        names = ", ".join(map(repr, list(getattr(X, "columns", ()))[:5]))
+        raise TextError(
+            f"Expected one column of texts, but got {type(X).__name__} of shape {tuple(shape)}"
+            f"{f' with the columns {names}' if names else ''}. Select one column; in a ColumnTransformer, give "
+            "ElmoVectorizer the name of one column. Tokens must be lists."
+        )
+
+
+def _only_column(X: Any) -> Iterable[Any]:
+    """Return the column of a data frame or array ``(texts, 1)``, and other texts as they are."""
+    if len(getattr(X, "shape", ())) != 2:
+        return X  # type: ignore[no-any-return]
+    column: Iterable[Any] = X[X.columns[0]] if hasattr(X, "columns") else np.asarray(X)[:, 0]
+    return column
 
 
 def _version_on_disk(model: str | None) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("sklearn")
 pytest.importorskip("nltk")
 
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import SkipTestWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -114,6 +116,52 @@ def test_a_grid_search_chooses_pooling_and_layers(model: str) -> None:
     search = GridSearchCV(pipeline, grid, cv=2).fit(["the cat", "the dog", "a cat", "a dog"], [0, 1, 0, 1])
     assert len(search.cv_results_["params"]) == 6
     assert search.predict(["the cat"]) in ([0], [1])
+
+
+class Frame:
+    """A stand-in for a data frame, which yields the names of its columns as those of pandas do."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.content, self.columns = columns, list(columns)
+        self.shape = (len(TEXTS), len(columns))
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.content[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+def frame_type(library: str) -> Callable[[dict[str, list[Any]]], Any]:
+    return Frame if library == "stand-in" else pytest.importorskip(library).DataFrame
+
+
+@pytest.mark.parametrize("library", ["stand-in", "pandas", "polars"])
+def test_one_column_of_a_data_frame_is_the_texts(library: str, model: str) -> None:
+    make_frame, vectorizer = frame_type(library), ElmoVectorizer(model)
+    expected = vectorizer.transform(TEXTS)
+    for texts in (TEXTS, TOKENS):
+        assert np.array_equal(vectorizer.fit_transform(make_frame({"text": texts})), expected)
+        assert np.array_equal(vectorizer.fit_transform(make_frame({"text": texts})["text"]), expected)
+    assert np.array_equal(vectorizer.fit_transform(np.array(TEXTS)[:, None]), expected)
+
+
+@pytest.mark.parametrize("library", ["stand-in", "pandas", "polars"])
+def test_a_table_of_several_columns_is_an_error(library: str, model: str) -> None:
+    frame = frame_type(library)({"title": TEXTS, "text": TEXTS})
+    for method in ("fit", "transform", "fit_transform"):
+        with pytest.raises(TextError, match=r"of shape \(4, 2\) with the columns 'title', 'text'\. Select one column"):
+            getattr(ElmoVectorizer(model), method)(frame)
+    with pytest.raises(TextError, match=r"got ndarray of shape \(4, 2\)\. Select one column"):
+        ElmoVectorizer(model).fit_transform(np.array([TEXTS, TEXTS]).T)
+
+
+def test_a_column_transformer_selects_the_texts(model: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": TEXTS, "stars": [1, 2, 3, 4]})
+    for column in ("text", ["text"]):
+        transformer = ColumnTransformer([("text", ElmoVectorizer(model), column), ("rest", "passthrough", ["stars"])])
+        assert transformer.fit_transform(frame).shape == (4, 65)
 
 
 def test_mistakes_are_errors(model: str) -> None:
