@@ -44,7 +44,7 @@ def calibrate_initial_state(model: PretrainedBiLM, sentences: Sequence[Sequence[
 
     Args:
         model: The model. Save it to keep the state.
-        sentences: Tokenized sentences of running text, in order; some hundreds are enough.
+        sentences: Tokenized sentences of running text, in order; a few hundred are enough.
         text_name: What to call the text in the model card.
 
     Raises:

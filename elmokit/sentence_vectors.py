@@ -31,7 +31,7 @@ class SentenceEmbedder:
     The plain mean of all layers, which many programs use, measures similarity badly. Three things help: layer 0, which
     has no context; less weight for frequent words ("sif"); and whitening. Together they raise the rank correlation of
     ``en-mini`` with human judgments on the STS benchmark from 0.55 to 0.74 (docs/how-to/compare-sentences.md). If a
-    classifier is trained on the vectors, include the other layers: it finds what it needs.
+    classifier is trained on the vectors, include the other layers: it picks what it needs.
 
     Args:
         elmo: The model.

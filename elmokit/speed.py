@@ -197,7 +197,7 @@ def _best_seconds(call: Callable[[], object], seconds: float) -> float:
 
 
 def _computed_in(bilm: BiLM) -> tuple[Precision, ...]:
-    """Return the precisions of the LSTM layers' weights, the exactest first."""
+    """Return the precisions of the LSTM layers' weights, the most precise first."""
     found = {kernel.precision for kernel in bilm.kernels()}
     return tuple(precision for precision in PRECISIONS if precision in found)
 

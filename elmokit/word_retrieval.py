@@ -51,7 +51,7 @@ class LayerRetrieval:
     cosine: float
     """Nearest by cosine, with the alignment."""
     csls_before: float
-    """Nearest by CSLS, a cosine that is reduced for words that are near to everything, without the alignment."""
+    """Nearest by CSLS, a cosine that is reduced for words that are close to everything, without the alignment."""
     csls: float
     """Nearest by CSLS, with the alignment."""
 

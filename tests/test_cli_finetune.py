@@ -379,7 +379,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(
     assert not Path("run").exists()
 
 
-def test_a_run_that_stands_there_is_not_touched(shell) -> None:  # type: ignore[no-untyped-def]
+def test_an_existing_run_is_left_alone(shell) -> None:  # type: ignore[no-untyped-def]
     save_model(random_model(), Path("model"))
     Path("run").mkdir()
     ran = shell("finetune", "new.txt", "--model", "model", "--held-out", "held.txt", "--run", "run", *SMALL)

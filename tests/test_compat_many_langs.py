@@ -39,7 +39,7 @@ def test_two_calls_agree_whatever_the_batches_and_the_order(tmp_path: Path) -> N
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
-def test_carried_state_is_to_be_had(tmp_path: Path) -> None:
+def test_state_can_be_carried(tmp_path: Path) -> None:
     embedder = Embedder(toy_model().write(tmp_path / "toy"), 1, start="stateful")
     first, second = embedder.sents2elmo([["das", "Haus"], ["das", "Haus"]], 2)
     assert np.abs(first - second).max() > 1e-3

@@ -179,7 +179,7 @@ def test_what_the_leading_process_found_missing_can_be_told_to_the_others() -> N
 
 
 @pytest.mark.slow
-def test_what_the_user_can_mend_is_told_and_no_process_hangs(tmp_path: Path) -> None:
+def test_a_user_error_is_reported_and_no_process_hangs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat\n")
     ran = torchrun(tmp_path, 2, "train", "text.txt", "--held-out", "text.txt", "--out", "run", *SETTINGS.split())
     assert ran.returncode != 0

@@ -194,11 +194,11 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", elmokit.__all__)
-def test_public_names_can_be_had(name: str) -> None:
+def test_public_names_are_importable(name: str) -> None:
     assert getattr(elmokit, name) is not None
 
 
-def test_what_is_no_public_name_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Emlo'"):
         elmokit.Emlo  # noqa: B018
     assert set(elmokit.__all__) <= set(dir(elmokit))

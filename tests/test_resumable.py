@@ -283,7 +283,7 @@ def test_a_directory_that_holds_only_a_lock_counts_as_empty(tmp_path: Path) -> N
         store.commit({"n_done": 1})
 
 
-def test_a_directory_that_is_deleted_while_it_is_written_to_is_not_said_to_be_kept(tmp_path: Path) -> None:
+def test_a_directory_that_is_deleted_during_writing_is_not_reported_as_kept(tmp_path: Path) -> None:
     def run() -> None:
         with ResumableStore(tmp_path / "store", SETTINGS) as store:
             store.append("rows", b"1234")

@@ -68,7 +68,7 @@ def test_a_pass_reads_every_sentence_once(tmp_path: Path) -> None:
 @given(
     n_before=st.integers(0, 30), batch_size=st.integers(1, 4), window_length=st.integers(1, 5), seed=st.integers(0, 5)
 )
-def test_restored_stream_goes_on_as_if_never_stopped(
+def test_a_restored_stream_continues_where_it_stopped(
     tmp_path_factory: pytest.TempPathFactory, n_before: int, batch_size: int, window_length: int, seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("stream")

@@ -194,7 +194,7 @@ def test_a_run_that_is_over_says_why_it_does_not_go_on(tmp_path: Path) -> None:
     ]
 
 
-def test_hours_given_again_begin_now_and_else_end_where_they_would_have(tmp_path: Path) -> None:
+def test_hours_count_from_now_if_given_again_and_otherwise_end_as_planned(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, tokens=None, hours=1e-9)  # one step
     run_training(tmp_path, config)
     run_training(tmp_path, config)
@@ -274,7 +274,7 @@ def test_bfloat16_learns_as_float32_does(tmp_path: Path) -> None:
     assert found[1] == pytest.approx(found[0], rel=0.02)
 
 
-def test_little_learning_for_adagrad_is_told(tmp_path: Path) -> None:
+def test_a_learning_rate_too_low_for_adagrad_is_reported(tmp_path: Path) -> None:
     notices: list[str] = []
     run_training(tmp_path, dataclasses.replace(CONFIG, optimizer="adagrad"), notices=notices)
     assert notices == ["A learning rate of 0.01 is low for Adagrad: bilm-tf used 0.2."]

@@ -39,7 +39,7 @@ device_option = click.option("--device", help="Where to compute: cpu, cuda, cuda
 PRECISIONS = click.Choice(["float32", "bfloat16", "int8"])
 PRECISION_HELP = (
     "Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the model's own, "
-    "mostly float32]"
+    "usually float32]"
 )
 precision_option = click.option("--precision", type=PRECISIONS, help=PRECISION_HELP)
 raw_option = click.option(

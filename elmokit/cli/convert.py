@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "--precision",
     type=PRECISIONS,
     help="Precision in which an elmokit directory is computed unless its user requests another.  [default: that of "
-    "SRC, mostly float32]",
+    "SRC, usually float32]",
 )
 @click.option(
     "--calibrate",

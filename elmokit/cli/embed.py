@@ -90,7 +90,7 @@ _run = partial(_option, "Interrupted runs and existing files")
 @_speed("--precision", type=PRECISIONS, help=PRECISION_HELP)
 @_speed("--threads", type=ThreadCount(), help="Number of CPU threads for computing.  [default: all cores]")
 @_run("--resume", is_flag=True, help="Resume an interrupted run. Without a partial output, start from scratch.")
-@_run("--force", is_flag=True, help="Start even if OUT will not fit on its disk.")
+@_run("--force", is_flag=True, help="Start even if the disk seems too small for OUT.")
 @overwrite_option
 def embed(
     source: Path,

@@ -96,8 +96,8 @@ def minimal_pairs(
     "--text",
     "texts",
     multiple=True,
-    help="Tokenized text, to count word frequencies and to train a 5-gram to compare with; can be repeated. Best the "
-    "model's training text. Needs about 100 bytes of memory per token.",
+    help="Tokenized text, to count word frequencies and to train a 5-gram to compare with; can be repeated. Ideally "
+    "the model's training text. Needs about 100 bytes of memory per token.",
 )
 @keep_option
 @evaluation_options

@@ -139,7 +139,7 @@ def _check_is_one_column(X: Any) -> None:
     """
     if isinstance(X, str):
         raise TextError(f"Expected a list of texts, but got the string {X[:30]!r}. Wrap it in a list.")
-    shape = getattr(X, "shape", ())
+    shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
         names = ", ".join(map(repr, list(getattr(X, "columns", ()))[:5]))
         raise TextError(

@@ -150,7 +150,7 @@ class SenseMeans:
         return [sense for sense in dict.fromkeys(listed) if sense in self.rows]
 
     def nearest(self, vector: NDArray[np.float32], senses: list[str], average: bool = False) -> list[str]:
-        """Return for each layer the sense whose mean is nearest by cosine; of equally near ones the earlier.
+        """Return for each layer the sense whose mean is nearest by cosine; ties go to the earlier one.
 
         Args:
             vector: ``(layers, dim)``.

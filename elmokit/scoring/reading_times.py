@@ -70,7 +70,7 @@ class ReadingTimesResult:
     effects: list[SurprisalEffect]
     stories: list[int]
     n_words: int
-    """Words that count."""
+    """Number of words analyzed."""
     base_log_likelihood: float
     """Log-likelihood of held-out stories without surprisal, in nats per word."""
     frequencies: str
@@ -159,9 +159,9 @@ def evaluate_reading_times(
     Args:
         model: A model with its softmax and vocabulary.
         stories: The stories, from ``read_natural_stories``.
-        text: Files of tokenized text, best the model's training text. Its words are counted for the frequencies, and a
-            5-gram model over the model's vocabulary is estimated on it. Without it there is no 5-gram, and frequencies
-            follow Zipf's law from the order of the vocabulary.
+        text: Files of tokenized text, ideally the model's training text. Its words are counted for the frequencies, and
+            a 5-gram model over the model's vocabulary is estimated on it. Without it there is no 5-gram, and
+            frequencies follow Zipf's law from the order of the vocabulary.
         others: Surprisals of further models, such as those of ``read_large_model``.
         start: As in ``surprisals``. Each sentence of a story is read from this state.
         parts: Where surprisals are kept, so that an interrupted run can be resumed.

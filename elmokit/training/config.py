@@ -136,8 +136,8 @@ class TrainingConfig:
     )
     ema_decay: float = setting(
         0.0,
-        "Evaluate and keep an exponential moving average of the weights, of which each step leaves this fraction, such "
-        "as 0.999. 0 evaluates the weights themselves.",
+        "Evaluate and keep an exponential moving average of the weights with this decay per step, such as 0.999. "
+        "0 evaluates the weights themselves.",
         "Optimization",
     )
     frozen_layers: tuple[int, ...] = setting(

@@ -76,7 +76,7 @@ class DataConfig:
     )
     vocabulary: str | None = setting(None, "Vocabulary file, as written by elmokit vocab.", "Text", is_path=True)
     max_words: int | None = setting(
-        None, "Size of the vocabulary, if it is made of the text's most frequent words (alternative).", "Text"
+        None, "Vocabulary size: keep the text's N most frequent words (instead of `vocabulary`).", "Text"
     )
 
 

@@ -96,7 +96,7 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
             _save_stored(model.softmax.state_dict(), folder / "softmax.safetensors", storage)
         if model.whitening is not None:
             parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
-            # float32 always: a direction of small variance has a large factor, which float16 would round badly.
+            # Always float32: a direction of small variance has a large factor, which float16 would round badly.
             save_tensors({name: torch.from_numpy(part) for name, part in parts.items()}, folder / _WHITENING)
         if model.alignment is not None:
             # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.

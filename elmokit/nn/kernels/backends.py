@@ -81,7 +81,7 @@ def check_precision(precision: str | None) -> None:
 
 
 def requested_backend(precision: Precision | None = None) -> BackendRequest:
-    """Return what to compute with: ``ELMOKIT_BACKEND`` if it is set, else the model's precision, else float32.
+    """Return the requested backend or precision: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
 
     Raises:
         ConfigError: ``ELMOKIT_BACKEND`` has an unknown value.

@@ -37,10 +37,10 @@ MAX_CHUNK_ROWS_ON_GPU = 4096
 #
 # - Weights whose products round the inputs too (int8 with dot products of bytes or of 16-bit numbers; both precisions
 #   with AMX) are faster than float32 in every size and for any number of rows.
-# - Weights that are widened to floats as they are loaded save only memory traffic. Plain C computes so slowly that it
-#   never waits for memory, and a layer of fewer than MIN_WIDENED weights stays in the cache (the mini size has
-#   0.5 million, the small one 1.05 million): both are computed in float32. Others are widened from bfloat16 only, also
-#   for int8, because a byte takes more instructions.
+# - Weights that are widened to floats as they are loaded save only memory traffic. Plain C is limited by arithmetic,
+#   not memory, and a layer of fewer than MIN_WIDENED weights stays in the cache (the mini size has 0.5 million, the
+#   small one 1.05 million), so both use float32. Others are widened from bfloat16 only, also for int8, because a byte
+#   takes more instructions.
 # - For more rows than these, on average over the steps, widening bfloat16 weights costs more than it saves. The rows
 #   then read a copy in float32, made when it is first needed, of the same rounded weights: the same numbers are
 #   summed in the same order, so a row gets the same bits from both. Weights that come from memory, or that are widened
