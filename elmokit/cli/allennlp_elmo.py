@@ -9,7 +9,7 @@ import click
 from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 
-OUTPUT = OutputPath(in_existing=False)  # AllenNLP created the directory of an output
+OUTPUT = OutputPath(parent_must_exist=False)  # AllenNLP created the directory of an output
 
 
 @click.command("allennlp-elmo", cls=GroupedCommand)

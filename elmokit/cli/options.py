@@ -174,13 +174,13 @@ class OutputPath(click.Path):
 
     Args:
         allow_dash: Accept ``-`` for standard output. Otherwise it is refused: it is not meant as the name of a file.
-        in_existing: Whether its directory must exist: one that does not exist is more often a typing error, or a disk
-            that is not mounted, than one to be created.
+        parent_must_exist: Whether its directory must exist. One that does not exist is more often a typing error, or a
+            disk that is not mounted, than one to be created.
     """
 
-    def __init__(self, allow_dash: bool = False, in_existing: bool = True) -> None:
+    def __init__(self, allow_dash: bool = False, parent_must_exist: bool = True) -> None:
         super().__init__(path_type=Path, allow_dash=allow_dash)
-        self.in_existing = in_existing
+        self.parent_must_exist = parent_must_exist
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Check the path before any work is done."""
@@ -188,7 +188,7 @@ class OutputPath(click.Path):
         if str(path) == STDIN:
             if not self.allow_dash:
                 self.fail("standard output (-) is not supported. Give the name of a file or directory.", param, ctx)
-        elif self.in_existing:
+        elif self.parent_must_exist:
             check_parent(expand_user(path, OutputError))
         return path
 
@@ -233,11 +233,7 @@ class ThreadCount(click.ParamType[int]):
         n_cores = os.cpu_count() or 1
         largest = max(MAX_THREADS, n_cores)
         if not 1 <= number <= largest:
-            self.fail(
-                f"{number} is not between 1 and {largest}. More threads than cores ({n_cores} here) are slower.",
-                param,
-                ctx,
-            )
+            self.fail(f"{number} is not between 1 and {largest}. This machine has {n_cores} cores.", param, ctx)
         return number
 
 

@@ -80,9 +80,9 @@ class Rounded:
         """Return a sum of exact terms, given their number, their exact sum and the sum of their squares."""
         return cls(value, unit * n_terms**0.5 * (value.abs() + squares.sqrt()), unit)
 
-    def rounded(self, value: Tensor, error: Tensor, n_units: float = 1) -> Rounded:
+    def rounded(self, value: Tensor, error: Tensor) -> Rounded:
         """Return the result of an operation that rounds once more."""
-        return Rounded(value, error + n_units * self.unit * value.abs(), self.unit)
+        return Rounded(value, error + self.unit * value.abs(), self.unit)
 
     def __add__(self, other: Rounded) -> Rounded:
         return self.rounded(self.value + other.value, self.error + other.error)
@@ -105,7 +105,10 @@ class Rounded:
 
     def apply(self, function: Callable[[Tensor], Tensor], lipschitz: float) -> Rounded:
         """Return an elementwise function of these numbers."""
-        return self.rounded(function(self.value), lipschitz * self.error, FUNCTION_UNITS)
+        value = function(self.value)
+        # Of results below one unit, such as the sigmoid of -40, C need not have all digits.
+        error = FUNCTION_UNITS * self.unit * value.abs().clamp(min=self.unit)
+        return Rounded(value, lipschitz * self.error + error, self.unit)
 
     def sigmoid(self) -> Rounded:
         return self.apply(torch.sigmoid, 0.25)
