@@ -14,7 +14,7 @@ from elmokit.cli.main import elmokit
 from elmokit.errors import TextError
 from elmokit.tasks import srl
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
-from elmokit.tasks.nn.crf import RulePenalties, TagRules, viterbi
+from elmokit.tasks.nn.crf import RulePenalties, TagRules, viterbi, viterbi_of_allennlp
 from elmokit.tasks.readers.srl import Proposition, parse_proposition
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.scores.chunks import Chunk
@@ -24,6 +24,7 @@ from tests.helpers.srl_columns import CONLL_2012
 from tests.helpers.task_examples import SRL
 
 TASK = SrlTask()
+ALLENNLP = Path(__file__).parent / "data" / "allennlp-tasks"
 
 EXAMPLES = [parse_proposition(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
 KNOWN = TASK.labels(EXAMPLES, SrlConfig())
@@ -97,6 +98,44 @@ def test_probabilities_instead_of_their_logarithms_would_give_other_tags() -> No
     right = viterbi(scores.log_softmax(-1), mask, *rules)
     wrong = viterbi(scores.softmax(-1), mask, *rules)
     assert 50 < sum(one != other for one, other in zip(right, wrong, strict=True)) < 250
+
+
+def test_decoding_like_allennlp_finds_the_tags_that_allennlp_found() -> None:
+    for case in json.loads((ALLENNLP / "viterbi.json").read_text()):
+        rules = srl.rules_of(case["tags"], "IOB2")
+        probabilities = torch.tensor(case["probabilities"])
+        mask = torch.ones(probabilities.shape[:2], dtype=torch.bool)
+        for version, paths in case["paths"].items():
+            assert viterbi_of_allennlp(probabilities, mask, rules, lowest_of_ties=version == "0.9.0") == paths
+        exact = viterbi(probabilities, mask, *RulePenalties(len(case["tags"]), rules)())
+        assert all(ours != theirs for ours, theirs in zip(exact, case["paths"]["2.10.1"], strict=True))
+
+
+def test_a_near_tie_is_decoded_exactly_or_rounded_as_in_allennlp(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Proposition("written", ("Mira", "rides"), 1, None)
+    known = {"tags": ["O", "B-A", "I-A"], "predicates": []}
+    # "B-A I-A" sums to 0.9994, "O O" to 0.9985; in units of 1/128, rounded after each token, to 63 + 64 and 65 + 63.
+    scores = torch.tensor([[[0.504, 0.4959, 0.0001], [0.4945, 0.002, 0.5035]]]).log()
+    monkeypatch.setattr(srl.SrlModel, "scores", lambda self, batch: scores)
+    found = {}
+    for decoding in ("log-probabilities", "allennlp", "allennlp 0.x"):
+        config, _, inputs = tiny(decoding=decoding)
+        layer = InputLayer(inputs, {"words": config.words}, None, None)
+        model = TASK.build(config, layer, known)
+        ((_, chunks),) = model.predict(TASK.collate([example], inputs, known, config))[0]
+        found[decoding] = chunks
+    assert found == {"log-probabilities": [Chunk(0, 2, "A")], "allennlp": [], "allennlp 0.x": []}
+
+
+def test_padding_changes_nothing_in_decoding_like_allennlp() -> None:
+    torch.manual_seed(0)
+    rules = srl.rules_of(["O", "B-A", "I-A", "B-C", "I-C"], "IOB2")
+    probabilities, lengths = torch.randn(40, 6, 5).softmax(-1), torch.arange(40) % 7
+    mask = torch.arange(6)[None, :] < lengths[:, None]
+    for row, path in enumerate(viterbi_of_allennlp(probabilities, mask, rules, lowest_of_ties=False)):
+        alone = slice(row, row + 1), slice(0, max(1, int(lengths[row])))
+        assert [path] == viterbi_of_allennlp(probabilities[alone], mask[alone], rules, lowest_of_ties=False)
+        assert len(path) == lengths[row]
 
 
 def test_viterbi_finds_the_best_of_all_sequences() -> None:

@@ -2,8 +2,8 @@
 
 He et al. 2017; Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for
 OntoNotes. Tags are decoded by Viterbi's algorithm from log-probabilities, as in He et al. AllenNLP passed probabilities
-to it in all its versions, so that its best path does not have the highest probability; models that it trained are
-decoded in the same way (``model.decoding``).
+to it in all its versions, and rounded their sums, so that its best path does not have the highest probability; models
+that it trained are decoded in the same way (``model.decoding``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from elmokit.tasks.config import (
     WordsConfig,
 )
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.nn.crf import RulePenalties, viterbi
+from elmokit.tasks.nn.crf import RulePenalties, viterbi, viterbi_of_allennlp
 from elmokit.tasks.nn.highway_lstm import AlternatingLSTM
 from elmokit.tasks.readers.srl import DIVIDER, PREDICATE, Proposition, parse_proposition, read_srl
 from elmokit.tasks.scores.chunks import Chunk, chunks_of
@@ -53,8 +53,10 @@ class SrlModelConfig:
     input_bias: Literal["without ELMo", "always", "never"] = setting(
         "without ELMo", "When each layer has a second bias, for its input. AllenNLP's configurations drop it with ELMo."
     )
-    decoding: Literal["log-probabilities", "probabilities"] = setting(
-        "log-probabilities", "What the best sequence of tags has the highest sum of. AllenNLP added probabilities."
+    decoding: Literal["log-probabilities", "allennlp", "allennlp 0.x"] = setting(
+        "log-probabilities",
+        "What the best sequence of tags has the highest sum of. AllenNLP added probabilities and rounded their sum to "
+        "1/128; before version 1.0 it broke ties in another way.",
     )
 
     def __post_init__(self) -> None:
@@ -122,7 +124,8 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         )
         self.to_tags = nn.Linear(config.hidden + inputs.elmo_output_dim, len(self.tags))
         nn.init.orthogonal_(self.to_tags.weight)
-        self.penalties = RulePenalties(len(self.tags), rules_of(self.tags, "IOB2"))
+        self.rules = rules_of(self.tags, "IOB2")
+        self.penalties = RulePenalties(len(self.tags), self.rules)
         self.decoding = config.decoding
 
     def scores(self, batch: SrlBatch) -> Tensor:
@@ -145,9 +148,12 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         frames: list[Frames] = [[] for _ in range(batch.n_examples)]
         if not batch.owners:
             return frames
-        scores = self.scores(batch)
-        scores = scores.softmax(dim=-1) if self.decoding == "probabilities" else scores.log_softmax(dim=-1)
-        paths = viterbi(scores, batch.tokens.mask, *self.penalties())
+        scores, mask = self.scores(batch), batch.tokens.mask
+        if self.decoding == "log-probabilities":
+            paths = viterbi(scores.log_softmax(dim=-1), mask, *self.penalties())
+        else:
+            is_old = self.decoding == "allennlp 0.x"
+            paths = viterbi_of_allennlp(scores.softmax(dim=-1), mask, self.rules, lowest_of_ties=is_old)
         for path, owner, predicate in zip(paths, batch.owners, batch.predicates, strict=True):
             if predicate is not None:
                 frames[owner].append((predicate, chunks_of([self.tags[tag] for tag in path])))

@@ -86,7 +86,7 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
         known = "continued" if tables["task"] in SEVERAL_TEXTS else "zero"
         notes += _complete_elmo(tables["elmo"], known if start == "allennlp" else start)
     if tables["task"] == "srl":
-        tables["model"]["decoding"] = "probabilities"
+        tables["model"]["decoding"] = "allennlp 0.x" if _is_before(archive, "1.0") else "allennlp"
     task, config = config_of(tables, str(archive.source))
     inputs, embeddings = _inputs(archive, config, embeddings, namespaces, tensors)
     inner = _take_inner_elmo(tensors, archive)

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 # AllenNLP's value. It is not -inf, so that a sentence for which the rules allow no path still has a best one, and the
 # log-sum-exp of forbidden paths alone is not NaN.
 FORBIDDEN = -10_000.0
+# AllenNLP's score of the tag that it puts before a sentence to decode SRL.
+START_SCORE = 100_000.0
 
 
 class TagRules(NamedTuple):
@@ -63,19 +66,73 @@ def viterbi(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end:
         start, end: ``(tags,)``, added for the first and for the last tag.
     """
     best = emissions[:, 0] + start  # (batch, tags): the best score of a path that ends in each tag
-    same_tag = torch.arange(len(start), device=emissions.device).expand_as(best)
     origins = []
     for step in range(1, emissions.shape[1]):
         # (batch, previous tag, tag): the best previous tag for each tag.
         candidates, origin = (best[:, :, None] + follow).max(dim=1)
-        real = mask[:, step, None]
-        best = torch.where(real, candidates + emissions[:, step], best)
-        # On padding each tag points back at itself, so that the path of a shorter sentence ends at its last token.
-        origins.append(torch.where(real, origin, same_tag))
-    tags = [(best + end).argmax(dim=1, keepdim=True)]
-    for origin in reversed(origins):
-        # Follow the back pointers from the last position; `tags` is in reverse order.
-        tags.append(origin.gather(1, tags[-1]))
+        best = torch.where(mask[:, step, None], candidates + emissions[:, step], best)
+        origins.append(origin)
+    return _follow_back((best + end).argmax(dim=1, keepdim=True), origins, mask)
+
+
+@torch.no_grad()
+def viterbi_of_allennlp(scores: Tensor, mask: Tensor, rules: TagRules, lowest_of_ties: bool) -> list[list[int]]:
+    """Return the tags that AllenNLP's ``viterbi_decode`` finds with scores for a start tag, as in its SRL model.
+
+    AllenNLP adds ``START_SCORE`` to the scores of all paths. In float32 they are thereby rounded to multiples of 1/128
+    after every token, so that sequences of nearly the same score become ties. This function adds the same numbers in
+    the same order, on the CPU as AllenNLP does.
+
+    Args:
+        scores: Scores of each tag at each token, ``(batch, time, tags)``.
+        mask: ``(batch, time)`` bool, without gaps. A row may be empty.
+        rules: Which tags are allowed where.
+        lowest_of_ties: Ties go to the lowest tag, as before version 1.0 of AllenNLP; otherwise to any, namely to the
+            one that ``torch.topk`` returns.
+    """
+    n_tags = scores.shape[-1]
+    start, end = n_tags, n_tags + 1
+    nothing = float("-inf")
+    # The two tags around a sentence are in all tensors, because the tie that topk prefers depends on the length.
+    follow = torch.full((n_tags + 2, n_tags + 2), nothing, device="cpu")
+    allowed = ((follow[:n_tags, :n_tags], rules.follow), (follow[start, :n_tags], rules.start))
+    for part, is_allowed in (*allowed, (follow[:n_tags, end], rules.end)):
+        part[is_allowed.cpu()] = 0.0
+    scores, mask = F.pad(scores.cpu(), (0, 2), value=nothing), mask.cpu()
+    best = torch.zeros(len(scores), n_tags + 2, device="cpu")
+    best[:, start] = START_SCORE
+
+    def best_before(column: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score and the tag of the best path so far, before each tag of ``(tags, next tags)``."""
+        candidates = best[:, :, None] + column
+        if lowest_of_ties:
+            values, tags = candidates.max(dim=1)
+            return values, tags
+        values, tags = candidates.topk(1, dim=1)
+        return values[:, 0], tags[:, 0]
+
+    origins = []
+    for step in range(scores.shape[1]):
+        candidates, origin = best_before(follow)
+        best = torch.where(mask[:, step, None], scores[:, step] + candidates, best)
+        origins.append(origin)
+    return _follow_back(best_before(follow[:, end:])[1], origins[1:], mask)
+
+
+def _follow_back(last: Tensor, origins: list[Tensor], mask: Tensor) -> list[list[int]]:
+    """Return the tags of each sentence from the last one, by the best previous tag of each tag.
+
+    Args:
+        last: The last tag, ``(batch, 1)``.
+        origins: For each token but the first, the best previous tag of each tag, ``(batch, tags)``.
+        mask: ``(batch, time)`` bool. A row may be empty.
+    """
+    tags = [last]
+    for step in range(len(origins), 0, -1):
+        # `tags` is in reverse order. Padding keeps the tag, so that the path of a shorter sentence ends at its last
+        # token.
+        before = origins[step - 1].gather(1, tags[-1])
+        tags.append(torch.where(mask[:, step, None], before, tags[-1]))
     paths = torch.cat(tags[::-1], dim=1).tolist()
     return [path[:length] for path, length in zip(paths, mask.sum(dim=1).tolist(), strict=True)]
 
