@@ -22,6 +22,7 @@ from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
 from elmokit.weights.open import open_model, save_model
+from elmokit.weights.published import find_published
 from tests.helpers import allennlp_configs
 from tests.helpers.shell import Shell, command_runner
 
@@ -34,6 +35,8 @@ EXPECTED: dict[str, Any] = {
 TEXTS = {path.stem: path for path in DATA.iterdir() if path.suffix in (".txt", ".jsonl", ".json")}
 CLASSIFIERS = ("ner", "sst", "nli", "srl")  # scores of tags or classes
 ARCHIVES = [(name, version) for version, found in EXPECTED.items() for name in found]
+# Archives of 2.10.1 do not hold the options of their ELMo, and its options are the assumed ones.
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not hold the options file")
 CLASS_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
 
 
@@ -230,6 +233,47 @@ def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:
     path.write_text('{"lstm": 1}')
     with pytest.raises(FormatError, match="no table 'lstm'"):
         open_run(folder)
+
+
+def test_what_is_assumed_without_the_options_of_elmo_is_said(shell: Shell, tmp_path: Path) -> None:
+    folder = unpack("srl", tmp_path / "srl", "0.9.0")
+    (path,) = folder.glob("fta/*options_file")
+    options = json.loads(path.read_text())
+    options["char_cnn"]["activation"] = "tanh"
+    path.write_text(json.dumps(options))
+    with_tanh = open_run(folder)
+    examples = with_tanh.read(str(TEXTS["srl"]))
+    assert open_task_archive(folder).assumed is None
+    path.rename(tmp_path / "options.json")
+    with pytest.warns(UserWarning, match=r"assumed are activation = relu, cell_clip = 3.0 and proj_clip = 3.0"):
+        assumed = open_run(folder)
+    assert not torch.allclose(scores_of(assumed, examples), scores_of(with_tanh, examples), atol=0.1)
+    assert "options.json' does not exist here: assumed are" in shell("open", str(folder)).err
+    ran = shell("open", str(folder), "--options", "options.json", "--run", "run")
+    assert (ran.code, ran.err) == (0, "")
+    torch.testing.assert_close(scores_of(open_run("run"), examples), scores_of(with_tanh, examples))
+
+
+@pytest.mark.parametrize(("name", "is_assumed"), [("original", False), ("pubmed", True)])
+def test_the_options_of_the_published_english_models_are_known(name: str, is_assumed: bool, tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    found = find_published(name)
+    assert found is not None
+    config = json.loads((folder / "config.json").read_text())
+    table = config["model"]["text_field_embedder"]["token_embedders"]["elmo"]
+    table |= {"weight_file": found.locations[0].weights, "options_file": found.locations[0].options}
+    changed(folder, **config)
+    assert (open_task_archive(folder).assumed is not None) is is_assumed
+
+
+def test_options_that_do_not_fit_the_archive_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "options.json"
+    with pytest.raises(ModelNotFoundError, match="no options file"):
+        open_task_archive(archive_of("ner"), options=path)
+    options = json.loads((DATA / "elmo_options.json").read_text())
+    path.write_text(json.dumps({**options, "lstm": {**options["lstm"], "dim": 7}}))
+    with pytest.raises(TensorMismatchError, match=r"state_linearity.weight .* is \(24, 4\), expected \(28, 4\)"):
+        open_task_archive(archive_of("ner"), options=path)
 
 
 def test_character_features_include_padding_before_version_1_3(tmp_path: Path) -> None:

@@ -22,8 +22,20 @@ from elmokit.cli.task import run_facts
     show_default=True,
     help="LSTM state of ELMo that sentences start from: as in AllenNLP's first batch, zero, or a typical one.",
 )
+@click.option(
+    "--options",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The options file of its ELMo, if the archive does not hold it (its activation and clips).",
+)
 @json_option
-def open_(archive: Path, run: Path | None, start: Literal["allennlp", "zero", "warm"], as_json: bool) -> None:
+def open_(
+    archive: Path,
+    run: Path | None,
+    start: Literal["allennlp", "zero", "warm"],
+    options: Path | None,
+    as_json: bool,
+) -> None:
     """Open ARCHIVE, a model that AllenNLP trained for one of the six tasks, check it and describe it.
 
     ARCHIVE is model.tar.gz or the directory of an unpacked one. `elmokit task predict` and `task evaluate` take it
@@ -33,11 +45,12 @@ def open_(archive: Path, run: Path | None, start: Literal["allennlp", "zero", "w
     Examples:
       elmokit task open ner-elmo.tar.gz
       elmokit task open ner-elmo.tar.gz --run ner
+      elmokit task open ner-elmo.tar.gz --options options.json --run ner
     """
     from elmokit.tasks.allennlp_archive.as_run import describe_archive, save_as_run
     from elmokit.tasks.allennlp_archive.opened import open_task_archive
 
-    opened = open_task_archive(archive, start)
+    opened = open_task_archive(archive, start, options)
     facts = describe_archive(opened)
     if run is not None:
         save_as_run(opened, run, run_facts())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -229,7 +230,10 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     if is_task_archive(run) and not (run / "config.toml").is_file():
         if seed not in (None, ARCHIVE_SEED):
             raise ModelNotFoundError(f"{run} is an archive of AllenNLP with a single model. Leave out the seed {seed}.")
-        return run_of_archive(open_task_archive(run), torch_device)
+        opened = open_task_archive(run)
+        if opened.assumed is not None:
+            warnings.warn(f"{run}: {opened.assumed}", stacklevel=2)
+        return run_of_archive(opened, torch_device)
     if not (run / "config.toml").is_file():
         raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
     task, config = load_run_config(run)

@@ -1,8 +1,8 @@
 """The ELMo inside an archive: AllenNLP saves all its parameters with those of the task model.
 
-Its sizes follow from the tensors. What they do not show, the clips and the activation, comes from the options file if
-the archive has it (``fta/`` before version 1.0) or the config names one that exists. Otherwise it is as in the
-published models.
+Its sizes follow from the tensors. What they do not show, the clips and the activation, comes from the options file: the
+user may give it, the archive may have it (``fta/`` before version 1.0), or the config names one that exists. Otherwise
+it is as in the published models, and the user is told so unless the config names one of these.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
+from elmokit.weights import published
 from elmokit.weights.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
 from elmokit.weights.bilm_tf import config_from_options, read_options
 from elmokit.weights.model import PretrainedBiLM
 
 ENCODER, LSTM = "_token_embedder.", "_elmo_lstm."
+PUBLISHED = ("small", "medium", "original", "original-5.5b")
+"""The models of the paper's authors, whose options are the defaults of ``BiLMConfig``."""
 CACHE = "_word_embedding.weight"  # context-free vectors of the vocabulary, computed from the other tensors
 
 
@@ -88,6 +91,29 @@ def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, source: Path) -> 
     """
     bilm = from_allennlp(tensors, config).eval()
     return PretrainedBiLM(bilm, "allennlp", source, card={"from": f"the ELMo inside {source.name}"})
+
+
+def has_published_options(elmo: Mapping[str, Any]) -> bool:
+    """Check whether a config's table names the options of one of the authors' models, AllenNLP's default included."""
+    name = elmo.get("options_file")
+    models = (model for model in published.models() if model.name in PUBLISHED)
+    return name is None or any(location.options == name for model in models for location in model.locations)
+
+
+def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
+    """Return a sentence that says what was assumed about an ELMo whose options are unknown.
+
+    Args:
+        config: The architecture with what was assumed.
+        elmo: The config's table that names the file.
+    """
+    assert config.char_cnn is not None
+    named = f", and {elmo['options_file']!r} does not exist here" if elmo.get("options_file") else ""
+    return (
+        f"the archive does not hold the options file of its ELMo{named}: assumed are activation = "
+        f"{config.char_cnn.activation}, cell_clip = {config.cell_clip} and proj_clip = {config.projection_clip}, as "
+        "in the published models. If it was trained with others, give the file: elmokit task open --options FILE"
+    )
 
 
 def options_named_by(elmo: Mapping[str, Any]) -> dict[str, Any] | None:

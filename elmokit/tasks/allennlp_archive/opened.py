@@ -15,8 +15,10 @@ from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, known_entries, read_archive
 from elmokit.tasks.allennlp_archive.inner_bilm import (
     CACHE,
+    assumed_options,
     bilm_of,
     config_of_tensors,
+    has_published_options,
     options_named_by,
     tensors_of,
 )
@@ -30,6 +32,7 @@ from elmokit.tasks.setup import TaskSetup
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.table import config_of
 from elmokit.tasks.task import Labels, TaskModel
+from elmokit.weights.bilm_tf import read_options
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
 from elmokit.weights.table import TensorRow, fill, same_rows
@@ -59,10 +62,14 @@ class OpenedArchive:
     """The ELMo inside."""
     archive: TaskArchive
     notes: list[str]
-    """What the user must know: how text is read here."""
+    """What the user must know: how text is read here, and ``assumed``."""
+    assumed: str | None
+    """What was assumed about ELMo because its options are unknown."""
 
 
-def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> OpenedArchive:
+def open_task_archive(
+    source: str | Path, start: ArchiveStart = "allennlp", options: str | Path | None = None
+) -> OpenedArchive:
     """Open a trained model of AllenNLP on the CPU.
 
     Args:
@@ -71,10 +78,14 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
             batch: zero, where the hypothesis continues from the premise, and the passage from the question. (Its later
             batches continue from the batch before, so that they depend on the order of the examples.) "zero" and
             "warm" as in ``Elmo``.
+        options: The options file of its ELMo, for archives that do not hold it: AllenNLP stopped adding it at 1.0.
+            Without it, the clips and the activation are those of the published models.
 
     Raises:
-        ModelNotFoundError, FormatError: The archive does not exist, is damaged or unsafe, or lacks a file.
-        ConfigError: It is not a model of one of the six tasks, or has settings without a counterpart.
+        ModelNotFoundError, FormatError: The archive or the options file does not exist, is damaged or unsafe, or lacks
+            a file.
+        ConfigError: It is not a model of one of the six tasks, or has settings without a counterpart; or it has no
+            ELMo for which there could be options.
         TensorMismatchError: Tensors are missing, unexpected, or have a wrong shape.
     """
     archive = read_archive(source)
@@ -89,14 +100,19 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
         tables["model"]["decoding"] = "allennlp 0.x" if _is_before(archive, "1.0") else "allennlp"
     task, config = config_of(tables, str(archive.source))
     inputs, embeddings = _inputs(archive, config, embeddings, namespaces, tensors)
-    inner = _take_inner_elmo(tensors, archive)
-    bilm_config = None
-    if inner is not None:
-        prefix, options = inner
+    if options is not None and config.elmo is None:
+        raise ConfigError(f"{archive.source} has no ELMo. Leave out the options file {options}.")
+    prefix, bilm_config, assumed = _inner_elmo_prefix(tensors), None, None
+    if prefix is not None:
+        table = _elmo_table(archive)
+        content = archive.options or options_named_by(table) if options is None else read_options(options)
         tensors.pop(prefix + CACHE, None)
         own = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
-        bilm_config = config_of_tensors(own, options, str(archive.source))
-    bilm = _referenced_bilm(archive) if config.elmo is not None and bilm_config is None else None
+        bilm_config = config_of_tensors(own, content, str(archive.source if options is None else options))
+        if content is None and not has_published_options(table):
+            assumed = assumed_options(bilm_config, table)
+            notes.append(assumed)
+    bilm = _referenced_bilm(archive, options) if config.elmo is not None and bilm_config is None else None
     if bilm is not None:
         bilm_config = bilm.bilm.config
     if bilm_config is not None:
@@ -107,13 +123,13 @@ def open_task_archive(source: str | Path, start: ArchiveStart = "allennlp") -> O
     # AllenNLP's tensors of the ELMo go to a module under their names, so that one check covers the whole file.
     parts: dict[str, tuple[nn.Module, list[TensorRow]]] = {"model": (model, ROWS[task.name](model, embeddings))}
     elmo = None
-    if inner is not None and bilm_config is not None:
+    if prefix is not None and bilm_config is not None:
         elmo = _module_of(tensors_of(bilm_config))
-        parts["bilm"] = (elmo, same_rows(elmo, inner[0]))
+        parts["bilm"] = (elmo, same_rows(elmo, prefix))
     _fill(parts, tensors, str(archive.source))
     if elmo is not None and bilm_config is not None:
         bilm = bilm_of(elmo.state_dict(), bilm_config, archive.source)
-    return OpenedArchive(setup, model, bilm, archive, notes)
+    return OpenedArchive(setup, model, bilm, archive, notes, assumed)
 
 
 def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: Mapping[str, Tensor], what: str) -> None:
@@ -278,13 +294,10 @@ def _inputs(
     return Inputs(tables, chars, None, spelling=spelling), replace(embeddings, unknown_rows=rows)
 
 
-def _take_inner_elmo(tensors: Mapping[str, Tensor], archive: TaskArchive) -> tuple[str, dict[str, Any] | None] | None:
-    """Return the prefix of the ELMo's tensors and its options, if they are known; None without these tensors."""
+def _inner_elmo_prefix(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the prefix of the ELMo's tensors; None if there are none."""
     name = next((name for name in tensors if "_elmo_lstm._token_embedder." in name), None)
-    if name is None:
-        return None
-    options = archive.options or options_named_by(_elmo_table(archive))
-    return name.partition("_elmo_lstm._token_embedder.")[0] + "_elmo_lstm.", options
+    return None if name is None else name.partition("_elmo_lstm._token_embedder.")[0] + "_elmo_lstm."
 
 
 def _elmo_table(archive: TaskArchive) -> dict[str, Any]:
@@ -294,10 +307,10 @@ def _elmo_table(archive: TaskArchive) -> dict[str, Any]:
     return found if isinstance(found, dict) else next(iter(embedders), {})
 
 
-def _referenced_bilm(archive: TaskArchive) -> PretrainedBiLM:
-    """Open the ELMo that an archive without its tensors refers to."""
+def _referenced_bilm(archive: TaskArchive, options: str | Path | None) -> PretrainedBiLM:
+    """Open the ELMo that an archive without its tensors refers to, with given options or those that it refers to."""
     table = _elmo_table(archive)
-    weights, options = table.get("weight_file"), table.get("options_file")
+    weights, options = table.get("weight_file"), options or table.get("options_file")
     if not isinstance(weights, str) or not weights:
         raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
     return open_model(weights, options=options)
