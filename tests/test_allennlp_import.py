@@ -299,6 +299,40 @@ def test_a_stack_of_bidirectional_lstms_is_imported_by_its_sizes(tmp_path: Path)
     assert "model.encoder.recurrent_dropout_probability = 0.3: no dropout inside the LSTM here" in without
 
 
+@pytest.mark.parametrize(
+    ("reader", "model", "tags", "constraints", "files"),
+    [
+        ({"convert_to_coding_scheme": "BIOUL"}, {"label_encoding": "BIOUL"}, "BIOUL", "decoding", "IOB1"),
+        ({"coding_scheme": "BIOUL"}, {"constraint_type": "BIOUL"}, "BIOUL", "decoding", "IOB1"),
+        ({"convert_to_coding_scheme": "BIOUL"}, {}, "BIOUL", "none", "IOB1"),
+        ({}, {"label_encoding": "BIO"}, "IOB2", "decoding", "IOB1"),
+        ({"convert_to_coding_scheme": None}, {"label_encoding": "IOB1"}, "IOB1", "decoding", "IOB1"),
+        ({}, {"label_encoding": "IOB1", "constrain_crf_decoding": False}, "IOB1", "none", "IOB1"),
+        ({"type": "ontonotes_ner"}, {"label_encoding": None, "constrain_crf_decoding": None}, "IOB2", "none", "IOB1"),
+        ({}, {"label_encoding": "BIOUL"}, "BIOUL", "decoding", "BIOUL"),
+    ],
+)
+def test_every_spelling_of_a_tagging_scheme_is_imported(
+    reader: dict[str, Any], model: dict[str, Any], tags: str, constraints: str, files: str, tmp_path: Path
+) -> None:
+    content = PUBLISHED["ner"]()
+    del content["dataset_reader"]["coding_scheme"], content["model"]["label_encoding"]
+    content["dataset_reader"] |= reader
+    content["model"] |= model
+    config = imported(tmp_path, content)[0]
+    assert (config.model.tags, config.model.constraints, config.data.tags) == (tags, constraints, files)
+    assert ("so the files must have BIOUL tags" in unsupported(tmp_path, content)) is (files == "BIOUL")
+
+
+def test_tagging_schemes_without_a_counterpart_are_named(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["label_encoding"] = "BIO"
+    assert 'model.label_encoding = "BIO": the reader makes BIOUL tags' in unsupported(tmp_path, content)
+    content["model"]["label_encoding"] = "BMES"
+    with pytest.raises(ConfigError, match=r"scheme of the config is 'BMES', .* It has: BIO, IOB1, BIOUL\."):
+        import_config(written(tmp_path, content))
+
+
 def test_other_layers_over_characters_are_reported(tmp_path: Path) -> None:
     content = PUBLISHED["ner"]()
     content["model"]["text_field_embedder"]["token_embedders"]["token_characters"]["encoder"] = lstm(16, 64)

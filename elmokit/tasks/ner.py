@@ -66,7 +66,7 @@ class NerModelConfig:
         False,
         "Drop the same features at every token of a sentence, as in the paper, instead of independently, as AllenNLP.",
     )
-    tags: Literal["BIOUL", "IOB2"] = setting("BIOUL", "Tagging scheme of the model.")
+    tags: Scheme = setting("BIOUL", "Tagging scheme of the model.")
     constraints: Literal["decoding", "both", "none"] = setting(
         "decoding", "Where invalid tag sequences are ruled out: in decoding only, as in AllenNLP, or in training too."
     )
@@ -231,12 +231,13 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
         return NerModel(config.model, inputs, known["tags"])
 
     def collate(self, examples: Sequence[NerExample], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
-        """Build a batch, without tags if a sentence has none or an unknown type."""
+        """Build a batch, without tags if a sentence has none or an unknown tag."""
         tokens = inputs.batch([example.tokens for example in examples])
-        types = set(types_in(known["tags"]))
-        if any(one.chunks is None or not types >= {chunk.label for chunk in one.chunks} for one in examples):
-            return NerBatch(tokens, None)
         tags = [tags_of(example.chunks or (), len(example.tokens), config.model.tags) for example in examples]
+        # The vocabulary of a model that AllenNLP trained may lack a tag of a type that it has.
+        is_known = all(set(known["tags"]).issuperset(sentence) for sentence in tags)
+        if not is_known or any(example.chunks is None for example in examples):
+            return NerBatch(tokens, None)
         return NerBatch(tokens, tag_ids(tags, known["tags"], tokens.mask, padding=0))
 
     def score(

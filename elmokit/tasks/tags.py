@@ -93,13 +93,18 @@ def types_in(tags: Iterable[str]) -> list[str]:
 def rules_of(tags: Sequence[str], scheme: Scheme) -> TagRules:
     """Return which tags may follow each other, start and end a sentence.
 
-    The rules allow exactly the sequences that ``chunks_in`` accepts. BIOUL: after O, L and U comes O, B or U; after B
-    and I comes I or L of the same type. IOB2: I-X comes only after B-X or I-X. IOB1 allows everything.
+    The rules allow exactly the sequences that ``tags_of`` returns. BIOUL: after O, L and U comes O, B or U; after B and
+    I comes I or L of the same type. IOB2: I-X comes only after B-X or I-X. IOB1: B-X comes only after B-X or I-X.
     """
     n_tags = len(tags)
     follow = torch.ones(n_tags, n_tags, dtype=torch.bool)
     start, end = torch.ones(n_tags, dtype=torch.bool), torch.ones(n_tags, dtype=torch.bool)
     if scheme == "IOB1":
+        kinds = [tag.partition("-")[2] for tag in tags]
+        for column, tag in enumerate(tags):
+            if tag.startswith("B-"):
+                start[column] = False
+                follow[:, column] = torch.tensor([kind == kinds[column] for kind in kinds])
         return TagRules(follow, start, end)
     for row, tag in enumerate(tags):
         prefix, _, kind = tag.partition("-")

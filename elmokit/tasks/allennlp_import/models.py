@@ -20,6 +20,9 @@ SPLIT_AT_SPACES: tuple[object, ...] = (
     {"word_splitter": {"type": "just_spaces"}},
     {"type": "word", "word_splitter": {"type": "just_spaces"}},
 )
+SCHEMES = {"BIO": "IOB2", "IOB1": "IOB1", "BIOUL": "BIOUL"}
+"""Our names of AllenNLP's tagging schemes."""
+BIO_READERS = ("conll2000", "ontonotes_ner")  # the others read IOB1
 CLASSES = {"5-class": 5, "3-class": 3, "2-class": 2}
 ALTERNATING = ("alternating_lstm", "alternating_lstm_cuda")
 STACKED = "stacked_bidirectional_lstm"
@@ -43,12 +46,10 @@ class Counterpart:
 def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
     """Convert ``crf_tagger``."""
     ours = tables["model"]
-    scheme = reader.take("coding_scheme", str, "IOB1")
+    ours["tags"], knows_scheme = _convert_tags(model, reader, tables["data"])
     # AllenNLP constrains decoding by default if the config names the scheme of the tags.
-    knows_scheme = "label_encoding" in model.content or "constraint_type" in model.content
+    _drop_null(model, "constrain_crf_decoding")
     constrained = model.take("constrain_crf_decoding", bool, knows_scheme)
-    for key in ("label_encoding", "constraint_type"):
-        model.expect(key, scheme)
     ours["constraints"] = "decoding" if constrained else "none"
     ours["dropout"] = model.take("dropout", float, 0.0)
     ours["learn_ends"] = model.take("include_start_end_transitions", bool, True)
@@ -65,15 +66,49 @@ def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
         if n_layers > 1 and between_layers != ours["dropout"]:
             encoder.differs("dropout", f" = {between_layers}: here it is model.dropout")
     ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
-    ours["tags"] = "BIOUL" if scheme == "BIOUL" else "IOB2"
-    if scheme not in ("BIOUL", "BIO"):
-        reader.differs("coding_scheme", f" = {to_json(scheme)}: here the model uses IOB2 tags")
+    model.redundant("the best sequence of tags is predicted", "top_k")
     model.redundant("conlleval's F1 is reported", "calculate_span_f1")
     model.redundant("the F1 of every type is reported", "verbose_metrics")
-    if reader.exists:
-        tables["data"]["tags"] = "IOB1"
     reader.expect("tag_label", "ner")
     reader.redundant("there is one list of tags", "label_namespace")
+
+
+def _convert_tags(model: ConfigTable, reader: ConfigTable, data: Tables) -> tuple[str, bool]:
+    """Return our name of the model's tagging scheme, and whether the config of the model names it.
+
+    Raises:
+        ConfigError: elmokit does not have the scheme.
+    """
+    # The scheme that the reader makes of IOB1 or BIO: the second key is that of older versions.
+    converted = ""
+    for key in ("convert_to_coding_scheme", "coding_scheme"):
+        _drop_null(reader, key)
+        converted = reader.take(key, str, converted)
+    # The scheme that the CRF obeys; the second key is that of old versions.
+    encoding = ""
+    for key in ("label_encoding", "constraint_type"):
+        _drop_null(model, key)
+        encoding = model.take(key, str, encoding)
+    scheme = encoding or converted or ("BIO" if reader.content.get("type") in BIO_READERS else "IOB1")
+    if scheme not in SCHEMES:
+        raise ConfigError(
+            f"The tagging scheme of the config is {scheme!r}, which elmokit does not have. "
+            f"It has: {', '.join(SCHEMES)}."
+        )
+    if converted == "BIOUL" and scheme != "BIOUL":
+        model.differs("label_encoding", f" = {to_json(encoding)}: the reader makes BIOUL tags")
+    if reader.exists:
+        data["tags"] = "IOB1"  # it reads valid BIO, too
+        if scheme == "BIOUL" and converted != "BIOUL":
+            data["tags"] = scheme
+            reader.differs("convert_to_coding_scheme", ": not BIOUL as the model's, so the files must have BIOUL tags")
+    return SCHEMES[scheme], bool(encoding)
+
+
+def _drop_null(table: ConfigTable, key: str) -> None:
+    """Remove a key whose value is null, which is AllenNLP's default."""
+    if table.content.get(key) is None:
+        table.content.pop(key, None)
 
 
 def _explain_stacked(encoder: ConfigTable) -> None:
