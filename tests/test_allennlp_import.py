@@ -283,20 +283,74 @@ def test_the_encoder_of_another_model_in_a_fragment_is_reported(tmp_path: Path) 
         import_config(written(tmp_path, {"encoder": lstm(1124, 300)}))
 
 
-def test_a_stack_of_bidirectional_lstms_is_imported_by_its_sizes(tmp_path: Path) -> None:
-    content = PUBLISHED["ner"]()
-    content["model"]["encoder"] = {
+FINE_GRAINED = {  # of the model that AllenNLP published for fine-grained NER
+    "encoder": {
         "type": "stacked_bidirectional_lstm",
+        "hidden_size": 200,
         "input_size": 1202,
-        "hidden_size": 150,
         "num_layers": 2,
-        "recurrent_dropout_probability": 0.3,
-    }
-    assert imported(tmp_path, content)[0].model.hidden == (150, 150)
-    without = unsupported(tmp_path, content)
-    assert 'model.encoder.type = "stacked_bidirectional_lstm": always PyTorch\'s LSTM here' in without
-    assert "model.encoder.use_highway = true: always PyTorch's LSTM here" in without
-    assert "model.encoder.recurrent_dropout_probability = 0.3: no dropout inside the LSTM here" in without
+        "recurrent_dropout_probability": 0.5,
+        "use_highway": True,
+    },
+    "feedforward": {"activations": "tanh", "dropout": 0.5, "hidden_dims": 400, "input_dim": 400, "num_layers": 1},
+}
+
+
+def test_fine_grained_ner_is_imported(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"] |= FINE_GRAINED
+    chars = {"type": "lstm", "hidden_size": 128, "input_size": 25, "num_layers": 1}
+    content["model"]["text_field_embedder"]["token_embedders"]["token_characters"]["encoder"] = chars
+    config, _ = imported(tmp_path, content)
+    model = config.model
+    assert (model.encoder, model.hidden, model.recurrent_dropout) == ("highway", (200, 200), 0.5)
+    assert (model.feedforward, model.activation) == ((400,), "tanh")
+    found = config.chars
+    assert (found.layer, found.hidden, found.n_layers, found.bidirectional) == ("lstm", 128, 1, False)
+    assert unsupported(tmp_path, content) == unsupported(tmp_path, PUBLISHED["ner"]())
+
+
+@pytest.mark.parametrize(
+    ("encoder", "expected"),
+    [
+        ({"type": "gru", "bidirectional": True}, {"encoder": "gru"}),
+        ({"type": "alternating_lstm"}, {"encoder": "alternating", "input_bias": True}),
+        (
+            {"type": "alternating_lstm_cuda", "use_input_projection_bias": False},
+            {"encoder": "alternating", "input_bias": False},
+        ),
+    ],
+)
+def test_every_encoder_of_crf_tagger_is_imported(
+    encoder: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"]["encoder"] = {"input_size": 1202, "hidden_size": 30, "num_layers": 2, "dropout": 0.5} | encoder
+    model = imported(tmp_path, content)[0].model
+    assert model.hidden == (30, 30)
+    assert {name: getattr(model, name) for name in expected} == expected
+
+
+def test_layers_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> None:
+    content = PUBLISHED["ner"]()
+    content["model"] |= FINE_GRAINED | {"encoder": {**FINE_GRAINED["encoder"], "use_highway": False}}
+    assert "model.encoder.use_highway = false: always true here" in unsupported(tmp_path, content)
+    content["model"]["feedforward"] = {"num_layers": 2, "hidden_dims": 9, "activations": ["relu", "tanh"]}
+    content["model"]["encoder"] = {"type": "pytorch_transformer", "num_layers": 6}
+    embedders = content["model"]["text_field_embedder"]["token_embedders"]
+    embedders["token_characters"]["encoder"] = {"type": "boe", "embedding_dim": 16}
+    embedders["second"] = embedders["elmo"]
+    found = unsupported(tmp_path, content).splitlines()
+    where = "model.text_field_embedder.token_embedders"
+    for line in (
+        'model.feedforward.activations = ["relu", "tanh"]: one of relu, tanh, linear in all layers here',
+        'model.encoder.type = "pytorch_transformer": only lstm, gru, stacked_bidirectional_lstm, alternating_lstm, '
+        "alternating_lstm_cuda here",
+        f'{where}.token_characters.encoder.type = "boe": only cnn, lstm, gru read characters here',
+        f'{where}.second.type = "elmo_token_embedder": a second one; a model has one here',
+    ):
+        assert line in found
+    assert not [line for line in found if "num_layers" in line or "embedding_dim" in line or "second.weight" in line]
 
 
 @pytest.mark.parametrize(
@@ -331,13 +385,6 @@ def test_tagging_schemes_without_a_counterpart_are_named(tmp_path: Path) -> None
     content["model"]["label_encoding"] = "BMES"
     with pytest.raises(ConfigError, match=r"scheme of the config is 'BMES', .* It has: BIO, IOB1, BIOUL\."):
         import_config(written(tmp_path, content))
-
-
-def test_other_layers_over_characters_are_reported(tmp_path: Path) -> None:
-    content = PUBLISHED["ner"]()
-    content["model"]["text_field_embedder"]["token_embedders"]["token_characters"]["encoder"] = lstm(16, 64)
-    assert imported(tmp_path, content)[0].chars == CharsConfig(dim=16)
-    assert 'token_characters.encoder.type = "lstm": characters are read by a CNN here' in unsupported(tmp_path, content)
 
 
 def test_without_files_the_original_model_is_used_as_in_allennlp(tmp_path: Path) -> None:

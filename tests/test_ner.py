@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,19 +82,33 @@ def test_the_published_sizes_have_the_published_number_of_weights(with_elmo: boo
     assert n_weights == pytest.approx(expected, rel=0.01)
 
 
-def test_the_loss_is_the_sum_over_the_batch_and_padding_does_not_matter(tmp_path: Path) -> None:
-    task, config = tiny("ner", tmp_path / "data")
+@pytest.mark.parametrize(
+    ("model", "chars"),
+    [
+        ({}, {}),
+        ({"encoder": "gru", "hidden": [5, 4], "tags": "IOB1"}, {"layer": "gru", "hidden": 3, "n_layers": 2}),
+        ({"encoder": "highway", "hidden": [5, 4], "recurrent_dropout": 0.3}, {"layer": "lstm", "bidirectional": False}),
+        ({"encoder": "alternating", "hidden": [5, 4, 3], "feedforward": [6, 4], "activation": "tanh"}, {}),
+    ],
+)
+def test_the_loss_is_the_sum_over_the_batch_and_padding_does_not_matter(
+    model: dict[str, Any], chars: dict[str, Any], tmp_path: Path
+) -> None:
+    task, config = tiny("ner", tmp_path / "data", model=model, chars=chars)
     examples = list(TASK.read(str(tmp_path / "data"), config))
     known = TASK.labels(examples, config)
     inputs = Inputs({"words": WordTable(["mira", "oslo"], 8, True)}, list("Mirasto"), None)
     torch.manual_seed(0)
     layer = InputLayer(inputs, {"words": config.words}, config.chars, None)
-    model = task.build(config, layer, known).eval()
-    together = model.loss(TASK.collate(examples, inputs, known, config))
-    alone = sum(model.loss(TASK.collate([example], inputs, known, config)) for example in examples)
+    built = task.build(config, layer, known)
+    built.loss(TASK.collate(examples, inputs, known, config)).backward()
+    assert all(weight.grad is not None for weight in built.parameters())
+    built.eval()
+    together = built.loss(TASK.collate(examples, inputs, known, config))
+    alone = sum(built.loss(TASK.collate([example], inputs, known, config)) for example in examples)
     torch.testing.assert_close(together, alone)
-    predicted = model.predict(TASK.collate(examples, inputs, known, config))
-    assert predicted == [model.predict(TASK.collate([example], inputs, known, config))[0] for example in examples]
+    predicted = built.predict(TASK.collate(examples, inputs, known, config))
+    assert predicted == [built.predict(TASK.collate([example], inputs, known, config))[0] for example in examples]
 
 
 def test_decoded_tags_are_valid_even_from_an_untrained_model(tmp_path: Path) -> None:
@@ -140,6 +155,12 @@ def test_predictions_for_programs_and_for_readers() -> None:
 
 
 def test_sizes_are_checked() -> None:
-    for wrong in ({"hidden": ()}, {"hidden": (0,)}, {"dropout": 1.0}):
+    for wrong in (
+        {"hidden": ()},
+        {"hidden": (0,)},
+        {"dropout": 1.0},
+        {"feedforward": (0,)},
+        {"recurrent_dropout": 1.0},
+    ):
         with pytest.raises(ConfigError):
             ner.NerModelConfig(**wrong)  # type: ignore[arg-type]

@@ -76,8 +76,8 @@ def test_weights_start_as_published(tmp_path: Path) -> None:
     assert weights.abs().max() <= 0.1
     assert weights.std().item() == pytest.approx(0.044, abs=0.001)  # a normal of 0.05 cut at twice that
     assert not model.encoder.bias_hh_l0.any()
-    assert model.inputs.char_cnn is not None
-    assert model.inputs.char_cnn.embedding.weight.abs().max() <= 0.05
+    assert model.inputs.chars is not None
+    assert model.inputs.chars.embedding.weight.abs().max() <= 0.05
     assert model.self_attention.null_score.item() == -1
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from elmokit.config import (
+    MAX_LAYERS,
     MAX_UNITS,
     check_at_least,
     check_fraction,
@@ -62,10 +63,18 @@ class WordsConfig:
 
 @dataclass(frozen=True)
 class CharsConfig:
-    """Convolutions over the characters of a word."""
+    """Features of the characters of a word."""
 
     dim: int = setting(16, "Size of a character's vector.")
-    filters: tuple[tuple[int, int], ...] = setting(((3, 128),), "Width and number of the filters of each width.")
+    layer: Literal["cnn", "lstm", "gru"] = setting(
+        "cnn", "Convolutions with their maximum over the word; or an LSTM or GRU with its last state."
+    )
+    filters: tuple[tuple[int, int], ...] = setting(
+        ((3, 128),), "Width and number of the filters of each width of the convolutions."
+    )
+    hidden: int = setting(100, "Units of each layer and direction of an LSTM or GRU.")
+    n_layers: int = setting(1, "Number of layers of an LSTM or GRU.")
+    bidirectional: bool = setting(True, "Whether an LSTM or GRU reads a word backward, too.")
     max_chars: int | None = setting(None, "Cut words to this many characters.")
     min_count: int = setting(1, "Rarer characters of the training text are unknown.")
     dropout: float = setting(0.0, "Dropout on the character vectors.")
@@ -83,6 +92,8 @@ class CharsConfig:
 
     def __post_init__(self) -> None:
         check_at_least("dim", self.dim, 1, MAX_UNITS)
+        check_at_least("hidden", self.hidden, 1, MAX_UNITS)
+        check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
         check_at_least("min_count", self.min_count, 1)
         check_at_least("max_chars", self.max_chars, 1)
         check_at_least("min_chars", self.min_chars, 1, MAX_UNITS)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from elmokit.embedder import Elmo
 from elmokit.nn.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
-from elmokit.tasks.nn.token_chars import TokenCharCNN
+from elmokit.tasks.nn.token_chars import TokenCharCNN, TokenCharRNN
 
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 """Maps sentences to one array each, ``(layers, tokens, dim)``."""
@@ -229,12 +229,23 @@ class InputLayer(nn.Module):
                     embedding.weight.copy_(initial_vectors[name])
             embedding.weight.requires_grad_(config.train or not config.vectors)
             self.words[name] = embedding
-        self.char_cnn: TokenCharCNN | None = None
+        self.chars: TokenCharCNN | TokenCharRNN | None = None
         if chars is not None and inputs.chars is not None:
             n_rows = len(inputs.chars) + N_SPECIAL
-            self.char_cnn = TokenCharCNN(
-                n_rows, chars.dim, chars.filters, chars.activation, chars.dropout, chars.windows, chars.min_chars
-            )
+            if chars.layer == "cnn":
+                self.chars = TokenCharCNN(
+                    n_rows, chars.dim, chars.filters, chars.activation, chars.dropout, chars.windows, chars.min_chars
+                )
+            else:
+                self.chars = TokenCharRNN(
+                    n_rows,
+                    chars.dim,
+                    chars.layer,
+                    chars.hidden,
+                    chars.n_layers,
+                    chars.bidirectional,
+                    chars.dropout,
+                )
         self.mixes = nn.ModuleDict()
         self.penalties: dict[str, float] = {}
         self.dropouts = nn.ModuleDict()
@@ -253,7 +264,7 @@ class InputLayer(nn.Module):
     @property
     def char_dim(self) -> int:
         """The size of the character features; 0 without them."""
-        return 0 if self.char_cnn is None else self.char_cnn.output_dim
+        return 0 if self.chars is None else self.chars.output_dim
 
     def word_dim(self, table: str = "words") -> int:
         """Return the size of a table's vectors; 0 if the table does not exist."""
@@ -305,12 +316,12 @@ class InputLayer(nn.Module):
 
     def char_features(self, tokens: TokenBatch) -> Tensor | None:
         """Return the character features, ``(batch, time, char_dim)``; each distinct token is computed once."""
-        if self.char_cnn is None:
+        if self.chars is None:
             return None
         assert tokens.chars is not None
         if not len(tokens.chars):
             return torch.zeros(*tokens.mask.shape, self.char_dim, device=tokens.mask.device)
-        features: Tensor = self.char_cnn(tokens.chars)[tokens.char_index]
+        features: Tensor = self.chars(tokens.chars)[tokens.char_index]
         return features * tokens.mask[..., None]
 
     def elmo_mix(self, tokens: TokenBatch, position: str) -> Tensor | None:

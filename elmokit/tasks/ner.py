@@ -1,6 +1,7 @@
 """Named entity recognition: words and characters, bidirectional LSTMs, and a CRF over tags.
 
-Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003.
+Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003. Other
+encoders and feed-forward layers are those of its other configurations, such as fine-grained NER.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from elmokit.tasks.config import (
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import CRF
 from elmokit.tasks.nn.dropout import VariationalDropout
+from elmokit.tasks.nn.highway_lstm import BidirectionalHighwayLSTM, HighwayLSTM
 from elmokit.tasks.nn.recurrent import run_packed
 from elmokit.tasks.scores.chunks import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
 from elmokit.tasks.tags import (
@@ -44,6 +46,8 @@ from elmokit.tasks.tags import (
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, unknown_label
 from elmokit.text.columns import read_column_sentences
 
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
+
 
 @dataclass(frozen=True)
 class NerData(TaskDataConfig):
@@ -58,10 +62,19 @@ class NerData(TaskDataConfig):
 class NerModelConfig:
     """Sizes of the tagger."""
 
-    hidden: tuple[int, ...] = setting(
-        (200, 200), "Units per direction of each bidirectional LSTM layer. The paper used 200 and 100."
+    encoder: Literal["lstm", "gru", "highway", "alternating"] = setting(
+        "lstm",
+        "Bidirectional LSTM or GRU layers; bidirectional LSTM layers with a highway gate; or layers with such a gate "
+        "that alternate in direction, like those of srl.",
     )
-    dropout: float = setting(0.5, "Dropout before, between and after the layers.")
+    hidden: tuple[int, ...] = setting((200, 200), "Units per direction of each layer. The paper used 200 and 100.")
+    dropout: float = setting(0.5, "Dropout before and after the layers, and between those without a highway gate.")
+    recurrent_dropout: float = setting(
+        0.0, "Dropout on the state of layers with a highway gate, with one mask per sentence."
+    )
+    input_bias: bool = setting(True, "Whether alternating layers have a second bias, for their input.")
+    feedforward: tuple[int, ...] = setting((), "Units of each feed-forward layer between the encoder and the tags.")
+    activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation of the feed-forward layers.")
     variational: bool = setting(
         False,
         "Drop the same features at every token of a sentence, as in the paper, instead of independently, as AllenNLP.",
@@ -75,9 +88,11 @@ class NerModelConfig:
     def __post_init__(self) -> None:
         if not self.hidden:
             raise ConfigError("hidden is empty. Give the units of at least one LSTM layer.")
-        for size in self.hidden:
-            check_at_least("hidden", size, 1, MAX_UNITS)
+        for name in ("hidden", "feedforward"):
+            for size in getattr(self, name):
+                check_at_least(name, size, 1, MAX_UNITS)
         check_fraction("dropout", self.dropout)
+        check_fraction("recurrent_dropout", self.recurrent_dropout)
 
 
 @dataclass(frozen=True)
@@ -137,22 +152,33 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         self.inputs = inputs
         self.tags = list(tags)
         self.scheme: Scheme = config.tags
-        sizes = [inputs.output_dim, *(2 * units for units in config.hidden)]
-        self.layers = nn.ModuleList(
-            nn.LSTM(size, units, batch_first=True, bidirectional=True)
-            for size, units in zip(sizes, config.hidden, strict=False)
-        )
+        self.layers = nn.ModuleList()
+        dim = inputs.output_dim
+        for k, units in enumerate(config.hidden):
+            self.layers.append(_layer(config, dim, units, k))
+            dim = units if config.encoder == "alternating" else 2 * units
+        self.feedforward = nn.Sequential()
+        for units in config.feedforward:
+            self.feedforward.extend(
+                [nn.Linear(dim, units), ACTIVATIONS[config.activation](), nn.Dropout(config.dropout)]
+            )
+            dim = units
         self.dropout = VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
-        self.to_tags = nn.Linear(sizes[-1] + inputs.elmo_output_dim, len(self.tags))
+        self.to_tags = nn.Linear(dim + inputs.elmo_output_dim, len(self.tags))
         rules = None if config.constraints == "none" else rules_of(self.tags, config.tags)
         self.crf = CRF(len(self.tags), rules, config.constraints == "both", config.learn_ends)
 
     def emissions(self, tokens: TokenBatch) -> Tensor:
         """Return the score of each tag at each token, ``(batch, time, tags)``."""
         hidden = self.dropout(self.inputs(tokens))
-        for layer in self.layers:
-            assert isinstance(layer, nn.LSTM)
-            hidden = self.dropout(run_packed(layer, hidden, tokens.mask))
+        for k, layer in enumerate(self.layers):
+            if isinstance(layer, nn.LSTM | nn.GRU):
+                hidden = self.dropout(run_packed(layer, hidden, tokens.mask))
+            else:
+                hidden = layer(hidden, tokens.mask)
+                # The others have dropout on their states instead, as in AllenNLP.
+                hidden = self.dropout(hidden) if k + 1 == len(self.layers) else hidden
+        hidden = self.feedforward(hidden)
         scores: Tensor = self.to_tags(self.inputs.at_output(hidden, tokens))
         return scores
 
@@ -164,6 +190,16 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         """Return the entities of each sentence."""
         paths = self.crf.decode(self.emissions(batch.tokens), batch.tokens.mask)
         return [_chunks_in_any([self.tags[tag] for tag in path], self.scheme) for path in paths]
+
+
+def _layer(config: NerModelConfig, input_dim: int, units: int, k: int) -> nn.Module:
+    """Return layer ``k`` of the encoder."""
+    if config.encoder == "highway":
+        return BidirectionalHighwayLSTM(input_dim, units, config.recurrent_dropout)
+    if config.encoder == "alternating":
+        return HighwayLSTM(input_dim, units, config.recurrent_dropout, config.input_bias, reverse=k % 2 == 1)
+    kind = nn.LSTM if config.encoder == "lstm" else nn.GRU
+    return kind(input_dim, units, batch_first=True, bidirectional=True)
 
 
 def _chunks_in_any(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:

@@ -224,8 +224,8 @@ class BiDafPlusPlus(QaModel):
         self, inputs: InputLayer, hidden_dim: int, dropout: float, max_answer: int | None, no_answer: bool
     ) -> None:
         super().__init__(inputs, max_answer)
-        if inputs.char_cnn is not None:
-            table = inputs.char_cnn.embedding.weight
+        if inputs.chars is not None:
+            table = inputs.chars.embedding.weight
             nn.init.uniform_(table, -CHAR_BOUND, CHAR_BOUND)
             with torch.no_grad():
                 table[0] = 0.0

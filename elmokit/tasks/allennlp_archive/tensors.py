@@ -17,6 +17,8 @@ from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel
 from elmokit.tasks.nn.feedforward import Maxout
+from elmokit.tasks.nn.highway_lstm import BidirectionalHighwayLSTM, HighwayLSTM
+from elmokit.tasks.nn.token_chars import TokenCharRNN
 from elmokit.tasks.qa import BiDaf
 from elmokit.tasks.srl import SrlModel
 from elmokit.tasks.sst import SstModel
@@ -67,7 +69,7 @@ class Embeddings:
         return f"{self.prefix}token_embedder_{name}."
 
     def rows(self, model: Any) -> list[TensorRow]:
-        """List the tensors of the tables, the character CNN and the input mix."""
+        """List the tensors of the tables, the character features and the input mix."""
         inputs, rows = model.inputs, []
         kinds = set(self.kinds.values())
         if "words" in kinds:
@@ -75,10 +77,13 @@ class Embeddings:
         if "chars" in kinds:
             name = self.name_of("chars")
             table = f"{name}_embedding._module.weight"
-            rows.append(TensorRow("inputs.char_cnn.embedding.weight", table, self._table("chars")))
-            for k in range(len(inputs.char_cnn.convolutions)):
-                theirs = f"{name}_encoder._module.conv_layer_{k}"
-                rows += _linear(f"inputs.char_cnn.convolutions.{k}", theirs)
+            rows.append(TensorRow("inputs.chars.embedding.weight", table, self._table("chars")))
+            if isinstance(inputs.chars, TokenCharRNN):
+                rows += _recurrent("inputs.chars.rnn", inputs.chars.rnn, f"{name}_encoder._module")
+            else:
+                for k in range(len(inputs.chars.convolutions)):
+                    theirs = f"{name}_encoder._module.conv_layer_{k}"
+                    rows += _linear(f"inputs.chars.convolutions.{k}", theirs)
         if "elmo" in kinds:
             rows += mix_rows("input", f"{self.name_of('elmo')}_elmo.scalar_mix_0")
         return rows
@@ -128,7 +133,7 @@ def _linear(ours: str, theirs: str, layout: Layout = SAME) -> list[TensorRow]:
 def _recurrent(
     ours: str, module: nn.Module, theirs: str, first: Layout = SAME, layer_in_theirs: int | None = None
 ) -> list[TensorRow]:
-    """List the tensors of PyTorch's LSTM, whose first layer reads columns in the layout ``first``.
+    """List the tensors of PyTorch's LSTM or GRU, whose first layer reads columns in the layout ``first``.
 
     Args:
         layer_in_theirs: The layer of theirs that a module of one layer is; None if both have the same layers.
@@ -141,11 +146,32 @@ def _recurrent(
     return rows
 
 
+def _highway(ours: str, layer: HighwayLSTM, theirs: str, first: Layout) -> list[TensorRow]:
+    """List the tensors of a highway LSTM layer, whose inputs have columns in the layout ``first``."""
+    rows = []
+    for name in dict(layer.named_parameters()):
+        which, part = name.split("_")
+        # The cell is a module of its own since version 1.0.
+        now, before = (f"{theirs}.{cell}{which}_linearity.{part}" for cell in ("cell.", ""))
+        rows.append(TensorRow(f"{ours}.{name}", now, first if name == "input_weight" else SAME, also=(before,)))
+    return rows
+
+
 def ner_rows(model: NerModel, embeddings: Embeddings) -> list[TensorRow]:
     """List the tensors of ``crf_tagger``."""
     rows = embeddings.rows(model)
     for k, layer in enumerate(model.layers):
-        rows += _recurrent(f"layers.{k}", layer, "encoder", SAME if k else embeddings.columns(model), k)
+        first = SAME if k else embeddings.columns(model)
+        if isinstance(layer, HighwayLSTM):
+            rows += _highway(f"layers.{k}", layer, f"encoder._module.layer_{k}", first)
+        elif isinstance(layer, BidirectionalHighwayLSTM):
+            for name, part in (("forward_layer", layer.forward_layer), ("backward_layer", layer.backward_layer)):
+                rows += _highway(f"layers.{k}.{name}", part, f"encoder._module.{name}_{k}", first)
+        else:
+            rows += _recurrent(f"layers.{k}", layer, "encoder", first, k)
+    # Each feed-forward layer is followed by its activation and its dropout.
+    for k in range(len(model.feedforward) // 3):
+        rows += _linear(f"feedforward.{3 * k}", f"_feedforward._linear_layers.{k}")
     rows += _linear("to_tags", "tag_projection_layer._module")
     rows.append(TensorRow("crf.transitions", "crf.transitions"))
     if model.crf.start is not None:
@@ -188,13 +214,9 @@ def srl_rows(model: SrlModel, embeddings: Embeddings) -> list[TensorRow]:
     rows = [*embeddings.rows(model), TensorRow("is_predicate.weight", "binary_feature_embedding.weight")]
     n_marks = model.is_predicate.embedding_dim
     for k, layer in enumerate(model.layers.layers):
-        for name in dict(layer.named_parameters()):
-            which, part = name.split("_")
-            # The cell is a module of its own since version 1.0.
-            now, before = (f"encoder._module.layer_{k}.{cell}{which}_linearity.{part}" for cell in ("cell.", ""))
-            reads_embeddings = k == 0 and name == "input_weight"
-            layout = embeddings.columns(model, n_marks) if reads_embeddings else SAME
-            rows.append(TensorRow(f"layers.layers.{k}.{name}", now, layout, also=(before,)))
+        assert isinstance(layer, HighwayLSTM)
+        first = SAME if k else embeddings.columns(model, n_marks)
+        rows += _highway(f"layers.layers.{k}", layer, f"encoder._module.layer_{k}", first)
     return [*rows, *_linear("to_tags", "tag_projection_layer._module")]
 
 

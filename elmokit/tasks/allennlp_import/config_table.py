@@ -119,6 +119,11 @@ class ConfigTable:
         """Report that a value, which was taken, has a different meaning or value here."""
         self.report.unsupported.append(f"{self.path_of(key)}{message}")
 
+    def replace(self, message: str) -> None:
+        """Report one of the values as the reason why the whole table has no counterpart, and remove all of them."""
+        self.content, self.inner = {}, []
+        self.report.unsupported.append(f"{self.path}.{message}")
+
     def report_unused(self) -> None:
         """Report every key that was not removed, in this table and those taken from it."""
         self.report.unsupported += [line for key in list(self.content) for line in self._remove(key)]

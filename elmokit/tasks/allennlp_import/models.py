@@ -25,7 +25,15 @@ SCHEMES = {"BIO": "IOB2", "IOB1": "IOB1", "BIOUL": "BIOUL"}
 BIO_READERS = ("conll2000", "ontonotes_ner")  # the others read IOB1
 CLASSES = {"5-class": 5, "3-class": 3, "2-class": 2}
 ALTERNATING = ("alternating_lstm", "alternating_lstm_cuda")
-STACKED = "stacked_bidirectional_lstm"
+NER_ENCODERS = {
+    "lstm": "lstm",
+    "gru": "gru",
+    "stacked_bidirectional_lstm": "highway",
+    **dict.fromkeys(ALTERNATING, "alternating"),
+}
+"""Our names of AllenNLP's encoders in ``crf_tagger``."""
+FEEDFORWARD = {"hidden_dims": 0, "activations": "", "dropout": 0.0}
+ACTIVATIONS = {"relu": "relu", "tanh": "tanh", "linear": "none"}
 
 
 @dataclass(frozen=True)
@@ -54,18 +62,8 @@ def convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None
     ours["dropout"] = model.take("dropout", float, 0.0)
     ours["learn_ends"] = model.take("include_start_end_transitions", bool, True)
     ours["variational"] = False
-    encoder = model.table("encoder")
-    if not encoder.exists:
-        raise ConfigError("model.encoder: expected a table, found none.")
-    n_layers = encoder.take("num_layers", int, 1)
-    if encoder.content.get("type") == STACKED:
-        _explain_stacked(encoder)
-    else:
-        _expect_bidirectional(encoder, "lstm")
-        between_layers = encoder.take("dropout", float, 0.0)
-        if n_layers > 1 and between_layers != ours["dropout"]:
-            encoder.differs("dropout", f" = {between_layers}: here it is model.dropout")
-    ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
+    _convert_ner_encoder(model.table("encoder"), ours)
+    _convert_ner_feedforward(model.table("feedforward"), ours)
     model.redundant("the best sequence of tags is predicted", "top_k")
     model.redundant("conlleval's F1 is reported", "calculate_span_f1")
     model.redundant("the F1 of every type is reported", "verbose_metrics")
@@ -111,13 +109,51 @@ def _drop_null(table: ConfigTable, key: str) -> None:
         table.content.pop(key, None)
 
 
-def _explain_stacked(encoder: ConfigTable) -> None:
-    """Explain the settings of AllenNLP's own stack of bidirectional LSTMs. Only its sizes have a counterpart."""
-    encoder.content.setdefault("use_highway", True)  # AllenNLP's default
-    encoder.unsupported("always PyTorch's LSTM here", "type", "use_highway", "use_input_projection_bias")
-    encoder.unsupported("here it is model.dropout", "layer_dropout_probability")
-    encoder.unsupported("no dropout inside the LSTM here", "recurrent_dropout_probability")
+def _convert_ner_encoder(encoder: ConfigTable, ours: Tables) -> None:
+    """Convert the encoder of ``crf_tagger``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if not encoder.exists:
+        raise ConfigError("model.encoder: expected a table, found none.")
+    kind = encoder.take("type", str, "")
+    if kind not in NER_ENCODERS:
+        encoder.replace(f"type = {to_json(kind)}: only {', '.join(NER_ENCODERS)} here")
+        return
+    ours["encoder"] = NER_ENCODERS[kind]
+    n_layers = encoder.take("num_layers", int, 1)
+    ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
     encoder.redundant(DERIVED, "input_size")
+    if ours["encoder"] in ("lstm", "gru"):
+        encoder.expect("bidirectional", True, False)
+        between_layers = encoder.take("dropout", float, 0.0)
+        if n_layers > 1 and between_layers != ours["dropout"]:
+            encoder.differs("dropout", f" = {between_layers}: here it is model.dropout")
+        return
+    ours["recurrent_dropout"] = encoder.take("recurrent_dropout_probability", float, 0.0)
+    if ours["encoder"] == "alternating":
+        ours["input_bias"] = encoder.take("use_input_projection_bias", bool, True)
+    encoder.expect("use_highway", True)
+    encoder.expect("layer_dropout_probability", 0.0)
+
+
+def _convert_ner_feedforward(layers: ConfigTable, ours: Tables) -> None:
+    """Convert the feed-forward layers of ``crf_tagger``, all of which have the same activation here."""
+    if not layers.exists:
+        return
+    layers.redundant(DERIVED, "input_dim")
+    n_layers = layers.take("num_layers", int, 1)
+    sizes, activations, dropouts = (
+        value if isinstance(value, list) else [value] * n_layers
+        for value in (layers.content.pop(key, default) for key, default in FEEDFORWARD.items())
+    )
+    if len(set(map(str, activations))) != 1 or activations[0] not in ACTIVATIONS:
+        layers.replace(f"activations = {to_json(activations)}: one of {', '.join(ACTIVATIONS)} in all layers here")
+        return
+    ours["feedforward"], ours["activation"] = sizes, ACTIVATIONS[activations[0]]
+    if any(dropout != ours["dropout"] for dropout in dropouts):
+        layers.differs("dropout", f" = {to_json(dropouts)}: here it is model.dropout")
 
 
 def _expect_bidirectional(encoder: ConfigTable, kind: str) -> None:

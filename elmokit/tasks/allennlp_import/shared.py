@@ -23,6 +23,8 @@ BILM_WEIGHTS = (
 )
 TASK_WEIGHTS = ("text_field_embedder.token_embedder_tokens.weight", "encoder._module.weight_ih_l0")
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
+CHAR_LAYERS = ("cnn", "lstm", "gru")
+EMBEDDERS = ("embedding", "character_encoding", "elmo_token_embedder")
 SPELLINGS: dict[str, dict[str, Any]] = {
     "bytes": {"byte_encoding": "utf-8"},
     "marked bytes": {"byte_encoding": "utf-8", "start_tokens": [259], "end_tokens": [260]},
@@ -36,7 +38,7 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
     """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``.
 
     Raises:
-        ConfigError: A value has a wrong type, or the character encoder is not a CNN.
+        ConfigError: A value has a wrong type, or the characters have no encoder.
     """
     field = model.table("text_field_embedder")
     lowercase, spelling = _read_indexers(reader.table("token_indexers"))
@@ -52,6 +54,8 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
             tables["chars"] = _convert_chars(embedder) | ({"spelling": spelling[name]} if name in spelling else {})
         elif kind == "elmo_token_embedder" and "elmo" not in tables:
             tables["elmo"] = convert_elmo(embedder)
+        elif kind in EMBEDDERS:
+            embedder.replace(f"type = {to_json(kind)}: a second one; a model has one here")
         else:
             embedder.put_back("type", kind)
     return tables
@@ -99,7 +103,11 @@ def _convert_words(embedder: ConfigTable, lowercase: bool) -> Tables:
 
 
 def _convert_chars(embedder: ConfigTable) -> Tables:
-    """Convert a ``character_encoding`` with a CNN to ``chars``."""
+    """Convert a ``character_encoding`` to ``chars``.
+
+    Raises:
+        ConfigError: There is no encoder.
+    """
     chars: Tables = {"dropout": embedder.take("dropout", float, 0.0), "min_count": 1, "max_chars": False}
     embedding = embedder.table("embedding")
     if embedding.exists:
@@ -108,11 +116,19 @@ def _convert_chars(embedder: ConfigTable) -> Tables:
     embedding.redundant("there is one vocabulary of characters", "vocab_namespace")
     encoder = embedder.table("encoder")
     if not encoder.exists:
-        raise ConfigError(f"{embedder.path}: expected an encoder of type cnn, found none.")
+        raise ConfigError(f"{embedder.path}: expected an encoder of type {' or '.join(CHAR_LAYERS)}, found none.")
     kind = encoder.take("type", str, "")
+    if kind not in CHAR_LAYERS:
+        encoder.replace(f"type = {to_json(kind)}: only {', '.join(CHAR_LAYERS)} read characters here")
+        return chars
+    chars["layer"] = kind
     if kind != "cnn":
-        encoder.put_back("type", kind)
-        encoder.unsupported("characters are read by a CNN here, with the task's own filters", *list(encoder.content))
+        chars["hidden"] = encoder.take("hidden_size", int, 0)
+        chars["n_layers"] = encoder.take("num_layers", int, 1)
+        chars["bidirectional"] = encoder.take("bidirectional", bool, False)
+        encoder.expect("bias", True)
+        encoder.expect("dropout", 0.0)
+        encoder.redundant("derived from other sizes", "input_size")
         return chars
     widths, count = encoder.take("ngram_filter_sizes", list, [2, 3, 4, 5]), encoder.take("num_filters", int, 0)
     chars["filters"] = [[width, count] for width in widths]

@@ -125,6 +125,26 @@ def _step_backward(
 HIGHWAY_STEP = StepFunctions(N_INPUT_BLOCKS, _step, _step_backward)
 
 
+class BidirectionalHighwayLSTM(nn.Module):
+    """One layer in each direction, whose outputs are concatenated; a layer of AllenNLP's stacked bidirectional LSTM.
+
+    Args:
+        input_dim: Size of the inputs.
+        hidden_dim: Size of the outputs of each direction.
+        dropout: Dropout probability on the recurrent states.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.forward_layer, self.backward_layer = (
+            HighwayLSTM(input_dim, hidden_dim, dropout, input_bias=False, reverse=reverse) for reverse in (False, True)
+        )
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        """Run both directions: shapes as in ``HighwayLSTM.forward``, with outputs of ``2 * hidden_dim``."""
+        return torch.cat([self.forward_layer(inputs, mask), self.backward_layer(inputs, mask)], dim=-1)
+
+
 class AlternatingLSTM(nn.Module):
     """A stack of highway LSTM layers: layer 0 reads forward, layer 1 backward, and so on.
 

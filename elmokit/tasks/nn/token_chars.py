@@ -1,4 +1,4 @@
-"""Character features of a task model: convolutions over the characters of each word."""
+"""Character features of a task model: convolutions or a recurrent layer over the characters of each word."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
+
+
+class CharTable(nn.Embedding):
+    """The vectors of characters.
+
+    Args:
+        n_chars: Rows of the table, including row 0 for padding.
+        char_dim: Size of a character's vector.
+    """
+
+    def __init__(self, n_chars: int, char_dim: int) -> None:
+        super().__init__(n_chars, char_dim, padding_idx=0)
+        nn.init.xavier_uniform_(self.weight)
+        with torch.no_grad():
+            self.weight[0] = 0.0
 
 
 class TokenCharCNN(nn.Module):
@@ -39,10 +55,7 @@ class TokenCharCNN(nn.Module):
         min_chars: int | None = None,
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(n_chars, char_dim, padding_idx=0)
-        nn.init.xavier_uniform_(self.embedding.weight)
-        with torch.no_grad():
-            self.embedding.weight[0] = 0.0
+        self.embedding = CharTable(n_chars, char_dim)
         self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
         self.widths = [width for width, _ in filters]
         self.activation = activation
@@ -79,3 +92,46 @@ class TokenCharCNN(nn.Module):
         if self.activation == "none":
             return features
         return F.relu(features) if self.activation == "relu" else torch.tanh(features)
+
+
+class TokenCharRNN(nn.Module):
+    """An LSTM or GRU over characters, whose last state is the features of a word (Lample et al. 2016).
+
+    Args:
+        n_chars: Rows of the character table, including row 0 for padding.
+        char_dim: Size of a character's vector.
+        kind: The kind of layer.
+        hidden: Units of each layer and direction.
+        n_layers: Number of layers.
+        bidirectional: Read backward, too. The features are the last states of both directions of the last layer.
+        dropout: Dropout on the character vectors.
+    """
+
+    def __init__(
+        self,
+        n_chars: int,
+        char_dim: int,
+        kind: Literal["lstm", "gru"],
+        hidden: int,
+        n_layers: int,
+        bidirectional: bool,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.embedding = CharTable(n_chars, char_dim)
+        layer = nn.LSTM if kind == "lstm" else nn.GRU
+        self.rnn = layer(char_dim, hidden, n_layers, batch_first=True, bidirectional=bidirectional)
+        self.dropout = nn.Dropout(dropout)
+        self.output_dim = hidden * (2 if bidirectional else 1)
+
+    def forward(self, char_ids: Tensor) -> Tensor:
+        """Compute the features of words; shapes as in ``TokenCharCNN.forward``. Those of an empty word are zero."""
+        lengths = (char_ids > 0).sum(dim=1)
+        embedded = self.dropout(self.embedding(char_ids))
+        # PyTorch rejects empty words, so they get length 1 and are masked below.
+        packed = pack_padded_sequence(embedded, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+        last = self.rnn(packed)[1]
+        states = last[0] if isinstance(last, tuple) else last  # an LSTM also returns its cells
+        n_directions = 2 if self.rnn.bidirectional else 1
+        features = torch.cat(list(states[-n_directions:]), dim=-1)  # (words, output_dim)
+        return features * (lengths > 0)[:, None]

@@ -8,10 +8,11 @@ Run this in an environment of AllenNLP, never in that of the tests (Python 3.11)
     original/bin/pip install "huggingface_hub<0.30" overrides==7.4.0   # and what the imports ask for
     original/bin/python make.py
 
-It writes ``KIND.tar.gz`` for each of the six kinds, the text they are evaluated on, and ``expected.json``: the scores
-before the softmax, the predictions and the metrics. ELMo's weights are drawn at random from a fixed seed. The task
-models are trained for a few steps, but that of coreference is random too. ELMo's LSTM state is set to zero before each
-batch, as in a program that was just started. Each example is a batch of its own; "batch" has all of them in one.
+It writes ``KIND.tar.gz`` for each of the six kinds, ``KIND-VARIANT.tar.gz`` for other layers, the text they are
+evaluated on, and ``expected.json``: the scores before the softmax, the predictions and the metrics. With names of
+archives as arguments, it makes these alone. ELMo's weights are drawn at random from a fixed seed. The task models are
+trained for a few steps, but that of coreference is random too. ELMo's LSTM state is set to zero before each batch, as
+in a program that was just started. Each example is a batch of its own; "batch" has all of them in one.
 """
 
 from __future__ import annotations
@@ -137,9 +138,10 @@ def make(name: str, kind: str, config: dict[str, Any], folder: Path) -> dict[str
     reader = DatasetReader.from_params(Params(json.loads(json.dumps(config["dataset_reader"]))))
     training = read(kind, reader, text, use_subtrees=True)
     vocabulary = Vocabulary.from_instances(training[:-1] if kind in ("ner", "coref") else training)
-    for label in ("PER", "LOC"):  # not all tags of BIOUL occur in so few sentences
+    for label in ("PER", "LOC"):  # not all tags occur in so few sentences
         if kind == "ner":
-            vocabulary.add_tokens_to_namespace([f"{prefix}-{label}" for prefix in "BILU"], "labels")
+            prefixes = "BILU" if config["model"]["label_encoding"] == "BIOUL" else "BI"
+            vocabulary.add_tokens_to_namespace([f"{prefix}-{label}" for prefix in prefixes], "labels")
     torch.manual_seed(SEED)
     model = Model.from_params(Params(json.loads(json.dumps(config["model"]))), vocab=vocabulary)
     if kind == "coref":  # a few steps make it predict nothing

@@ -131,6 +131,42 @@ def ner(elmo: dict[str, str]) -> dict[str, Any]:
     }
 
 
+def recurrent(kind: str, input_size: int, hidden_size: int, n_layers: int, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "input_size": input_size, "hidden_size": hidden_size, "num_layers": n_layers, **more}
+
+
+def tagger(found: dict[str, Any], scheme: str, encoder: dict[str, Any], chars: dict[str, Any]) -> dict[str, Any]:
+    """Replace the parts of ``ner`` that other published configs and AllenNLP's own fixtures choose."""
+    reader, model = found["dataset_reader"], found["model"]
+    del reader["coding_scheme"]
+    if scheme == "BIOUL":
+        reader["convert_to_coding_scheme"] = scheme
+    model |= {"label_encoding": scheme, "encoder": encoder, "include_start_end_transitions": scheme != "BIOUL"}
+    embedders = model["text_field_embedder"]["token_embedders"]
+    embedders["token_characters"]["encoder"] = chars
+    if scheme == "IOB1":  # without ELMo, as in AllenNLP's fixture
+        del embedders["elmo"], reader["token_indexers"]["elmo"], model["regularizer"]
+    return found
+
+
+def ner_fine_grained(elmo: dict[str, str]) -> dict[str, Any]:
+    text_dim = 4 + 5 + ELMO_DIM
+    encoder = recurrent("stacked_bidirectional_lstm", text_dim, 6, 2, recurrent_dropout_probability=0.5)
+    found = tagger(ner(elmo), "BIOUL", encoder, recurrent("lstm", 3, 5, 1))
+    found["model"]["feedforward"] = layers(12, 7, "tanh", dropout=0.5)
+    return found
+
+
+def ner_gru(elmo: dict[str, str]) -> dict[str, Any]:
+    encoder = recurrent("gru", 4 + 10, 6, 2, dropout=0.0, bidirectional=True)
+    return tagger(ner(elmo), "IOB1", encoder, recurrent("gru", 3, 5, 2, dropout=0.0, bidirectional=True))
+
+
+def ner_alternating(elmo: dict[str, str]) -> dict[str, Any]:
+    encoder = recurrent("alternating_lstm", 4 + 5 + ELMO_DIM, 6, 3)
+    return tagger(ner(elmo), "BIO", encoder, recurrent("lstm", 3, 5, 1))
+
+
 def sst(elmo: dict[str, str]) -> dict[str, Any]:
     return {
         "dataset_reader": {
@@ -370,6 +406,9 @@ def coarse_to_fine(elmo: dict[str, str]) -> dict[str, Any]:
 
 CONFIGS = {
     "ner": ner,
+    "ner-fine-grained": ner_fine_grained,
+    "ner-gru": ner_gru,
+    "ner-alternating": ner_alternating,
     "sst": sst,
     "nli": nli,
     "srl": srl,
