@@ -283,6 +283,34 @@ def test_the_encoder_of_another_model_in_a_fragment_is_reported(tmp_path: Path) 
         import_config(written(tmp_path, {"encoder": lstm(1124, 300)}))
 
 
+PRINTED = """
+    // as in the tutorial
+    "encoder": {
+      "type": "alternating_lstm", "input_size": 1224, "hidden_size": 300, "num_layers": 8,
+      "recurrent_dropout_probability": %s, "use_input_projection_bias": false
+    }, # the last comma"""
+
+
+@pytest.mark.parametrize("dropout", ["0.1", "0.2 - 0.1"])  # the second needs Jsonnet itself
+def test_fragments_are_read_as_the_tutorial_prints_them(dropout: str, tmp_path: Path) -> None:
+    if "-" in dropout:
+        pytest.importorskip("_jsonnet")
+    path = tmp_path / "encoder.json"
+    path.write_text(PRINTED % dropout)
+    assert tomllib.loads(import_config(path)[0]) == {"model": SRL_SIZES}
+    indexers = "token_indexers: {elmo: {type: 'elmo_characters'}},"
+    path.write_text(indexers + PRINTED % dropout)
+    assert tomllib.loads(import_config(path)[0]) == {"model": SRL_SIZES}
+
+
+@pytest.mark.parametrize("text", ['"encoder": {"type": "alternating_lstm"', '"a": 1 "b": 2', '"a": 1}, "b": 2', '"a":'])
+def test_a_damaged_fragment_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "encoder.json"
+    path.write_text(f"// one\n{text}")
+    with pytest.raises(ConfigError, match=r"line [23]\b|:[23]:"):
+        import_config(path)
+
+
 FINE_GRAINED = {  # of the model that AllenNLP published for fine-grained NER
     "encoder": {
         "type": "stacked_bidirectional_lstm",

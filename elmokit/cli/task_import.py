@@ -19,7 +19,7 @@ def import_(file: Path, variables: tuple[str, ...]) -> None:
     """Print the AllenNLP config FILE (JSON or Jsonnet) as TOML for `elmokit task train`.
 
     Settings without a counterpart are listed on standard error. FILE can also be a fragment: a text_field_embedder, its
-    token_embedders, or the token_indexers.
+    token_embedders, or the token_indexers, with or without outer braces.
 
     \b
     Examples:

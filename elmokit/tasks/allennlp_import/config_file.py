@@ -17,7 +17,7 @@ from typing import Any
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.io.text_files import read_text
 from elmokit.tasks.allennlp_import import jsonnet_process
-from elmokit.tasks.allennlp_import.simple_jsonnet import MAX_DEPTH, UNSET, NotSimpleError, parse_simple
+from elmokit.tasks.allennlp_import.simple_jsonnet import MAX_DEPTH, UNSET, NotSimpleError, parse_simple, starts_with_key
 
 MAX_BYTES = 1 << 20  # published configs have a few KB
 MAX_MEMORY = 1 << 30  # bytes of address space of the process that evaluates Jsonnet
@@ -28,7 +28,7 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
     """Return the content of a config of AllenNLP as plain values.
 
     Args:
-        path: A JSON or Jsonnet file, at most ``MAX_BYTES`` large.
+        path: A JSON or Jsonnet file, at most ``MAX_BYTES`` large. Its outer braces may be missing.
         variables: Values of the external variables that the file uses. A missing one becomes ``UNSET`` with its name.
 
     Raises:
@@ -42,6 +42,8 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):  # how Python shows bytes that are not UTF-8
             raise ConfigError(f"The external variable {name!r} has the value {value!r}; expected UTF-8 text.")
     text = read_text(path, MAX_BYTES, "Give a config of AllenNLP, which has a few KB")
+    if starts_with_key(text):  # as tutorials print a part of a config
+        text = f"{{{text}\n}}"
     try:
         content = parse_simple(text, variables)
     except NotSimpleError as error:

@@ -120,7 +120,7 @@ def _convert_fragment(top: ConfigTable) -> Tables:
     """Convert a part of a config.
 
     It can be a text field embedder, its token embedders, one of these, the indexers with the same names, or the encoder
-    of ``srl``, which no other model has. The first and the last can be in a ``model`` without a type.
+    of ``srl``, which other models rarely have. The first and the last can be in a ``model`` without a type.
     """
     if top.content.get("type") == "elmo_token_embedder":
         top.content.pop("type")

@@ -88,6 +88,13 @@ def parse_simple(text: str, variables: Mapping[str, str]) -> Any:
         raise NotSimpleError(str(error), error.computing or _first_computing(tokens)) from None
 
 
+def starts_with_key(text: str) -> bool:
+    """Return whether a file starts with a key and a colon: the entries of a table without its braces."""
+    first, second = (*_tokens(text), None)[:2]
+    is_key = first is not None and (first.kind == "string" or (first.kind == "name" and first.text not in RESERVED))
+    return is_key and second is not None and second.text == ":"
+
+
 def _tokens(text: str) -> list[Token]:
     tokens, line = [], 1
     for found in _TOKEN.finditer(text):
