@@ -272,6 +272,9 @@ def test_options_that_do_not_fit_the_archive_are_refused(tmp_path: Path) -> None
     with pytest.raises(ModelNotFoundError, match="no options file"):
         open_task_archive(archive_of("ner"), options=path)
     options = json.loads((DATA / "elmo_options.json").read_text())
+    path.write_text(json.dumps(options))
+    with pytest.raises(ConfigError, match=r"has no ELMo\. Leave out the options file"):
+        open_task_archive(archive_of("ner-gru"), options=path)
     path.write_text(json.dumps({**options, "lstm": {**options["lstm"], "dim": 7}}))
     with pytest.raises(TensorMismatchError, match=r"state_linearity.weight .* is \(24, 4\), expected \(28, 4\)"):
         open_task_archive(archive_of("ner"), options=path)

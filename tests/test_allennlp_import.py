@@ -365,6 +365,8 @@ def test_layers_without_a_counterpart_are_refused_by_name(tmp_path: Path) -> Non
     assert "model.encoder.use_highway = false: always true here" in unsupported(tmp_path, content)
     content["model"]["feedforward"] = {"num_layers": 2, "hidden_dims": 9, "activations": ["relu", "tanh"]}
     content["model"]["encoder"] = {"type": "pytorch_transformer", "num_layers": 6}
+    unhashable = {**content["model"]["feedforward"], "activations": {"type": "relu"}}
+    assert "one of relu" in unsupported(tmp_path, {**content, "model": {**content["model"], "feedforward": unhashable}})
     embedders = content["model"]["text_field_embedder"]["token_embedders"]
     embedders["token_characters"]["encoder"] = {"type": "boe", "embedding_dim": 16}
     embedders["second"] = embedders["elmo"]

@@ -148,7 +148,7 @@ def _convert_ner_feedforward(layers: ConfigTable, ours: Tables) -> None:
         value if isinstance(value, list) else [value] * n_layers
         for value in (layers.content.pop(key, default) for key, default in FEEDFORWARD.items())
     )
-    if len(set(map(str, activations))) != 1 or activations[0] not in ACTIVATIONS:
+    if len(set(map(str, activations))) != 1 or str(activations[0]) not in ACTIVATIONS:
         layers.replace(f"activations = {to_json(activations)}: one of {', '.join(ACTIVATIONS)} in all layers here")
         return
     ours["feedforward"], ours["activation"] = sizes, ACTIVATIONS[activations[0]]
