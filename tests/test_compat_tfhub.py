@@ -19,7 +19,8 @@ from tests.conftest import random_model
 STRINGS = ["the cat sat on the mat", "dogs ran", ""]
 SENTENCES = [string.split() for string in STRINGS]
 MIX = {"weights": [0.5, -1.0, 2.0], "gamma": 1.5}
-NAMES = ["word_emb", "lstm_outputs1", "lstm_outputs2", "elmo", "default"]
+NAMES = ["word_emb", "lstm_outputs1", "lstm_outputs2", "elmo", "default", "sequence_len"]
+PER_TOKEN = NAMES[:4]
 
 
 def with_mix() -> PretrainedBiLM:
@@ -43,7 +44,17 @@ def test_outputs_have_the_published_names_and_shapes(model: PretrainedBiLM) -> N
         "lstm_outputs2": (3, 6, 64),
         "elmo": (3, 6, 64),
         "default": (3, 64),
+        "sequence_len": (3,),
     }
+
+
+def test_the_lengths_of_the_sentences_come_with_the_vectors(model: PretrainedBiLM) -> None:
+    by_strings = outputs_of(hub.Module(model), STRINGS)["sequence_len"]
+    tokens = {"tokens": [["the", "cat", ""], ["dogs", "", ""]], "sequence_len": [2, 1]}
+    by_tokens = outputs_of(hub.Module(model), tokens, "tokens")["sequence_len"]
+    assert by_strings.dtype == by_tokens.dtype == torch.int32
+    assert by_strings.tolist() == [len(sentence) for sentence in SENTENCES]
+    assert by_tokens.tolist() == [2, 1]
 
 
 def test_layers_are_those_of_the_embedder_from_a_zero_state_and_zero_beyond_a_sentence(model: PretrainedBiLM) -> None:
@@ -83,7 +94,7 @@ def test_tokens_give_what_strings_give_in_the_width_of_the_matrix(model: Pretrai
     outputs = outputs_of(hub.Module(model), {"tokens": tokens, "sequence_len": lengths}, "tokens")
     by_strings = outputs_of(hub.Module(model), STRINGS)
     assert outputs["elmo"].shape == (3, 8, 64)
-    for name in NAMES[:-1]:
+    for name in PER_TOKEN:
         torch.testing.assert_close(outputs[name][:, :6], by_strings[name])
         assert not outputs[name][:, 6:].any()
     torch.testing.assert_close(outputs["default"], by_strings["default"])

@@ -45,6 +45,7 @@ class Module(nn.Module):
     ``lstm_outputs1``, ``2``   ``(batch, T, 1024)``  the LSTM layers, forward and backward side by side
     ``elmo``                   ``(batch, T, 1024)``  the weighted sum of the layers
     ``default``                ``(batch, 1024)``     the mean of ``elmo`` over each sentence's own tokens
+    ``sequence_len``           ``(batch,)``          the number of tokens of each sentence, int32
     =========================  ====================  ====================================================
 
     512 and 1024 are the sizes of the published model. Padding is zero in all outputs, and so is ``default`` of a
@@ -180,6 +181,7 @@ class Module(nn.Module):
         outputs |= {f"lstm_outputs{index}": inner[index] for index in range(1, len(inner))}
         outputs["elmo"] = mixed
         outputs["default"] = mixed.sum(dim=1) / lengths.clamp(min=1)[:, None]
+        outputs["sequence_len"] = lengths.to(torch.int32)
         return outputs
 
     def _start(self, n_rows: int) -> BiLMState:
