@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, align, describe, finetune, open_model, save_model
-from elmokit.alignment import read_dictionary
+from elmokit.alignment import AlignmentResult, read_dictionary
 from elmokit.bilm import PRESETS
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.fingerprint import fingerprint
@@ -89,6 +89,16 @@ def test_models_that_differ_by_a_rotation_are_aligned_on_unseen_sentences(
     assert (result.n_learned, result.n_test, result.n_candidates, result.n_missing) == (108, 12, 120, 0)
     assert all(one.cosine == one.csls == 1 for one in result.retrieval)
     assert any(one.cosine_before < 0.5 for one in result.retrieval)
+
+
+def test_the_repr_of_an_alignment_and_of_its_model_is_short() -> None:
+    model = random_model()
+    model.initial_state = model.bilm.zero_state(1)
+    result = AlignmentResult(model, (), n_learned=3, n_test=1, n_candidates=4, n_missing=0)
+    for shown in (repr(result), repr(model)):
+        assert "tensor(" not in shown
+        assert len(shown) < 400
+    assert "<PretrainedBiLM: elmokit, 0.1 M parameters" in repr(result)
 
 
 def test_texts_and_words_may_differ_between_the_sides(

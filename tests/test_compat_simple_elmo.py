@@ -125,7 +125,7 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
     start = model.initial_state
     assert start is not None
     sentence = ["the", "cat", "sat"]
-    (found,) = elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS))
+    (found,) = elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=False)
     assert [entry["word"] for entry in found] == sentence
     assert model.softmax is not None
     tokens = ["<S>", *sentence, "</S>"]
@@ -161,6 +161,22 @@ def test_substitutes_come_for_any_number_of_sentences_in_their_order(tmp_path: P
     for entry, other in zip(found[2], alone, strict=True):
         assert entry["forward"]["candidate_words"] == other["forward"]["candidate_words"]
         np.testing.assert_allclose(entry["forward"]["logp"], other["forward"]["logp"], atol=1e-5)
+
+
+def test_the_boundaries_are_no_substitutes_unless_asked_for(tmp_path: Path) -> None:
+    elmo = full_model(tmp_path)
+    every, words = (
+        elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=nodelimiters)[0]
+        for nodelimiters in (False, True)
+    )
+    for entry, kept in zip(every, words, strict=True):
+        expected = [word for word in entry["forward"]["candidate_words"] if word not in ("<S>", "</S>")]
+        assert len(expected) == len(WORDS) - 2
+        assert kept["forward"]["candidate_words"] == expected
+    few = elmo.get_elmo_substitutes(["the cat sat"], topn=4)[0]
+    assert [entry["forward"]["candidate_words"] for entry in few] == [
+        entry["forward"]["candidate_words"][:4] for entry in words
+    ]
 
 
 def test_a_model_of_one_direction_has_no_backward_substitutes(tmp_path: Path) -> None:

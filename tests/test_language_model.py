@@ -137,6 +137,17 @@ def test_substitutes_of_all_tokens_are_those_of_each(model: PretrainedBiLM) -> N
             assert [s.probability for s in here] == pytest.approx([s.probability for s in expected], rel=1e-4)
 
 
+def test_substitutes_without_a_position_are_those_of_every_token(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    for direction in ("forward", "both"):
+        found = lm.substitutes(TEXT[0], direction=direction, n=3, special_words=True)  # type: ignore[call-overload]
+        assert len(found) == len(TEXT[0])
+        for position, words in enumerate(found):
+            here = lm.substitutes(TEXT[0], position, direction, 3, special_words=True)  # type: ignore[call-overload]
+            assert [one.word for one in words] == [one.word for one in here]
+    assert lm.substitutes([]) == []
+
+
 def test_a_string_in_place_of_sentences_is_refused(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     with pytest.raises(TextError, match="list of tokenized sentences, but got the string 'The cat sat'"):

@@ -77,6 +77,17 @@ def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
 
 
 @pytest.mark.slow
+def test_without_matplotlib_the_result_says_so_in_one_line_and_there_is_no_warning(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = train(corpus, held_out=corpus, out="run", **SETTINGS)
+    assert result.curves == ()
+    assert str(result).splitlines()[-1] == "No curves were drawn; pip install 'elmokit[plot]' to get them."
+    out, err = capsys.readouterr()
+    assert "elmokit[plot]" not in out + err
+
+
 def test_train_in_python_and_in_the_shell_make_the_same_run(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

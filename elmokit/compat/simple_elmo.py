@@ -25,6 +25,7 @@ from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.io.text_files import expand_user, split_tokens
 from elmokit.scoring.substitutes import Substitute, all_substitutes
 from elmokit.text.batching import check_sentence
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.weights.open import open_model
 
 Layers = Literal["average", "top", "all"]
@@ -130,16 +131,18 @@ class ElmoModel:
         return means
 
     def get_elmo_substitutes(
-        self, raw_sentences: Sequence[str | Sequence[str]], topn: int = 3
+        self, data: Sequence[str | Sequence[str]], topn: int = 3, nodelimiters: bool = True
     ) -> list[list[Substitutes]]:
         """Predict each token from its context, without seeing the token itself.
 
         The forward predictions see only what comes before the token, the backward ones only what comes after. Any word
-        of the vocabulary may be among them, ``<UNK>`` and boundaries too.
+        of the vocabulary may be among them, ``<UNK>`` too.
 
         Args:
-            raw_sentences: Strings, which are split at spaces and tabs, or lists of tokens.
+            data: Strings, which are split at spaces and tabs, or lists of tokens.
             topn: Predictions per direction, at most the whole vocabulary.
+            nodelimiters: Leave out the sentence boundaries ``<S>`` and ``</S>``. The old class set their scores to 0
+                instead, which was above the score of many a word.
 
         Returns:
             One list per sentence, with one entry per token.
@@ -154,19 +157,23 @@ class ElmoModel:
             raise ConfigError(f"topn is {topn}; pass at least 1.")
         if model.softmax is None or model.vocabulary is None:
             raise ModelNotFoundError("Substitutes need the softmax and its vocabulary: load the model with full=True.")
-        if isinstance(raw_sentences, str):
-            raise TextError("raw_sentences is a string; put the sentence into a list.")
-        texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else list(text) for text in raw_sentences]
-        forward = all_substitutes(model, texts, "forward", topn, batch_tokens=self._batch_tokens, special_words=True)
+        if isinstance(data, str):
+            raise TextError("data is a string; put the sentence into a list.")
+        texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else list(text) for text in data]
+        left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
+        n = topn + len(left_out)  # these may be among the first ones, and others then take their places
+        forward = all_substitutes(model, texts, "forward", n, batch_tokens=self._batch_tokens, special_words=True)
         if model.bilm.config.bidirectional:
-            backward = all_substitutes(
-                model, texts, "backward", topn, batch_tokens=self._batch_tokens, special_words=True
-            )
+            backward = all_substitutes(model, texts, "backward", n, batch_tokens=self._batch_tokens, special_words=True)
         else:
             backward = ([[]] * len(text) for text in texts)
+
+        def best(found: Sequence[Substitute]) -> Predictions:
+            return _predictions([each for each in found if each.word not in left_out][:topn])
+
         return [
             [
-                Substitutes(word=word, forward=_predictions(before), backward=_predictions(after) if after else None)
+                Substitutes(word=word, forward=best(before), backward=best(after) if after else None)
                 for word, before, after in zip(*entries, strict=True)
             ]
             for entries in zip(texts, forward, backward, strict=True)

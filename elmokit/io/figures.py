@@ -67,16 +67,23 @@ STYLE: dict[str, Any] = {
 }
 
 
+def can_draw() -> bool:
+    """Check whether matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def check_can_draw() -> None:
     """Check that matplotlib is installed.
 
     Raises:
         MissingExtraError: It is not.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("Drawing a figure", "plot") from None
+    if not can_draw():
+        raise MissingExtraError("Drawing a figure", "plot")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 
@@ -22,7 +22,7 @@ from elmokit.scoring.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_l
 from elmokit.scoring.minimal_pairs import MinimalPairScores, score_minimal_pairs
 from elmokit.scoring.perplexity import Perplexity, perplexity, spelling_of
 from elmokit.scoring.spelling import Spelling
-from elmokit.scoring.substitutes import Direction, Substitute, substitutes
+from elmokit.scoring.substitutes import Direction, Substitute, all_substitutes, substitutes
 from elmokit.scoring.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, start_state, surprisals
 from elmokit.text.tokenize import TextSplitter, text_splitter
 from elmokit.weights.model import PretrainedBiLM
@@ -186,6 +186,7 @@ class LanguageModel:
 
         return bilm_tf_perplexity(self.model, counted(), batch_size)
 
+    @overload
     def substitutes(
         self,
         sentence: Sentence,
@@ -194,13 +195,35 @@ class LanguageModel:
         n: int = 10,
         *,
         special_words: bool = False,
-    ) -> list[Substitute]:
+    ) -> list[Substitute]: ...
+
+    @overload
+    def substitutes(
+        self,
+        sentence: Sentence,
+        position: None = None,
+        direction: Direction = "both",
+        n: int = 10,
+        *,
+        special_words: bool = False,
+    ) -> list[list[Substitute]]: ...
+
+    def substitutes(
+        self,
+        sentence: Sentence,
+        position: int | None = None,
+        direction: Direction = "both",
+        n: int = 10,
+        *,
+        special_words: bool = False,
+    ) -> list[Substitute] | list[list[Substitute]]:
         """Find the words that the model expects at a position, most probable first. The model does not
         see the token at that position.
 
         Args:
             sentence: Tokens, without boundaries.
-            position: Index of a token, from 0; negative indices count from the end.
+            position: Index of a token, from 0; negative indices count from the end. Without it, the result is a list
+                with the words for each token.
             direction: "forward", from the tokens before; "backward", from the tokens after; or "both", the product of
                 the two probabilities, normalized.
             n: How many words.
@@ -210,6 +233,9 @@ class LanguageModel:
         Raises:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
         """
+        if position is None:
+            (found,) = all_substitutes(self.model, [sentence], direction, n, self.start, special_words=special_words)
+            return found
         return substitutes(self.model, sentence, position, direction, n, self.start, special_words)
 
     def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:

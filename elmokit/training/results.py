@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 
-from elmokit.errors import FormatError, LockedError, MissingExtraError, TrainingError
+from elmokit.errors import FormatError, LockedError, TrainingError
 from elmokit.initial_state import calibrate_initial_state
+from elmokit.io.figures import can_draw
 from elmokit.io.text_files import read_sentences
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.curves import draw_curves
-from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities
+from elmokit.training.reports import format_perplexities
 from elmokit.training.run import INITIAL, OLD_TEXT
 from elmokit.training.run_folder import run_lock
 from elmokit.weights.folder import is_folder, load_folder, save_folder
@@ -139,12 +140,12 @@ class TrainingResult:
             ]
         if self.curves:
             lines.append(f"The curves are in {self.curves[0]}.")
+        elif not can_draw():
+            lines.append("No curves were drawn; pip install 'elmokit[plot]' to get them.")
         return "\n".join(lines)
 
 
-def finish_run(
-    run: Path, config: TrainingConfig, corpus: TrainingCorpus, end: Perplexity, report: TrainingCallback
-) -> TrainingResult:
+def finish_run(run: Path, config: TrainingConfig, corpus: TrainingCorpus, end: Perplexity) -> TrainingResult:
     """Draw the curves of a finished run, complete its best model, and return the result.
 
     The best model gets a fixed initial state, calibrated on the training text, and after fine-tuning the perplexities
@@ -153,12 +154,10 @@ def finish_run(
     curves: tuple[Path, ...] = ()
     best: PretrainedBiLM | None = None
     with contextlib.suppress(LockedError), run_lock(run):
-        try:
+        if can_draw():  # if not, the printed result says so
             names = config.model.direction_names
             loss = "training loss" if config.distillation is None else "distillation loss"
             curves = draw_curves(run, "sampled loss" if config.n_samples else loss, names)
-        except MissingExtraError as error:
-            report(TrainingNotice(str(error)))
         if is_folder(run / RUN_MODEL):
             best = load_folder(run / RUN_MODEL)
             calibrate_initial_state(best, _calibration_sentences(corpus.shards), "the training text")

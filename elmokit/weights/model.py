@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
 
 
-@dataclass
+@dataclass(repr=False)
 class PretrainedBiLM:
     """A biLM with its vocabulary, softmax and model card, as ``open_model`` reads and ``save_model`` writes them."""
 
@@ -58,6 +58,11 @@ class PretrainedBiLM:
     precision: Precision | None = None
     """The lowest precision in which it is computed if no other one is requested; None means float32. The readers give
     the network this precision."""
+
+    def __repr__(self) -> str:
+        """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
+        size = f"{self.bilm.n_parameters / 1e6:.1f} M parameters"
+        return f"<{type(self).__name__}: {self.family}, {size}, from {self.source}>"
 
     def _repr_html_(self) -> str:
         from elmokit.io.html import table

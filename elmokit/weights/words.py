@@ -27,7 +27,7 @@ from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.sidecars import VOCABULARY, find_vocabulary, own_file
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class CachedModel(PretrainedBiLM):
     """A model that reads characters and has precomputed vectors of some tokens."""
 
