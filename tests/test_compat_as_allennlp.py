@@ -20,6 +20,8 @@ import allennlp.commands.elmo
 from allennlp.commands.elmo import ElmoEmbedder
 from allennlp.common import Params
 from allennlp.common.checks import ConfigurationError
+from allennlp.common.file_utils import cached_path
+from allennlp.data.tokenizers import Token
 from allennlp.data.token_indexers import ELMoTokenCharactersIndexer
 from allennlp.data.token_indexers.elmo_indexer import ELMoCharacterMapper
 from allennlp.modules import Elmo, ScalarMix
@@ -30,6 +32,9 @@ from allennlp.modules.token_embedders import ElmoTokenEmbedder
 from allennlp.nn.util import remove_sentence_boundaries
 
 options, weights = sys.argv[1:]
+options = cached_path(options)
+indexed = ELMoTokenCharactersIndexer().tokens_to_indices([Token("hello"), Token("world")], None, "elmo")
+print(len(indexed["elmo"]), str(Token("hello", idx=3)))
 ee = allennlp.commands.elmo.ElmoEmbedder(options_file=options, weight_file=weights, cuda_device=-1)
 vectors = ee.embed_batch([["hello", "world"], ["again"]])
 print([v.shape for v in vectors], torch.FloatTensor(vectors[0][0, 0, :]).shape)
@@ -70,6 +75,7 @@ def test_a_program_that_imports_allennlp_runs_unchanged(tmp_path: Path) -> None:
     finished = run(code, str(tmp_path / "program.py"), files.options, files.weights)
     assert finished.stderr == ""
     assert finished.stdout.splitlines() == [
+        "2 hello",
         "[(3, 2, 16), (3, 1, 16)] torch.Size([16])",
         "True",
         "torch.Size([1, 3, 16])",

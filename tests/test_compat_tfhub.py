@@ -100,6 +100,20 @@ def test_tokens_give_what_strings_give_in_the_width_of_the_matrix(model: Pretrai
     torch.testing.assert_close(outputs["default"], by_strings["default"])
 
 
+def test_tensors_of_other_libraries_are_read_through_their_numpy_method(model: PretrainedBiLM) -> None:
+    class Constant:  # as TensorFlow's eager tensors, which cannot be iterated as strings
+        def __init__(self, values: Any) -> None:
+            self.values = np.array(values)
+
+        def numpy(self) -> Any:
+            return self.values
+
+    by_strings = hub.Module(model).signatures["default"](Constant([string.encode() for string in STRINGS]))
+    torch.testing.assert_close(by_strings["elmo"], outputs_of(hub.Module(model), STRINGS)["elmo"])
+    tokens = {"tokens": Constant([["the", "cat"], ["dogs", ""]]), "sequence_len": Constant([2, 1])}
+    assert outputs_of(hub.Module(model), tokens, "tokens")["sequence_len"].tolist() == [2, 1]
+
+
 def test_tokens_beyond_the_length_do_not_matter_and_an_empty_token_within_it_is_a_token(
     model: PretrainedBiLM,
 ) -> None:

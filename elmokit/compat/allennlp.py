@@ -23,6 +23,7 @@ stay as they are.
 from __future__ import annotations
 
 from elmokit.compat.allennlp_embedder import ElmoEmbedder
+from elmokit.compat.allennlp_files import cached_path
 from elmokit.compat.allennlp_layers import (
     ConfigurationError,
     ScalarMix,
@@ -37,6 +38,7 @@ from elmokit.compat.allennlp_params import Params
 from elmokit.compat.allennlp_text import (
     ELMoCharacterMapper,
     ELMoTokenCharactersIndexer,
+    Token,
     batch_to_ids,
     create_elmo_embeddings_from_vocab,
 )
@@ -53,10 +55,12 @@ __all__ = [
     "LstmCellWithProjection",
     "Params",
     "ScalarMix",
+    "Token",
     "_ElmoBiLm",
     "_ElmoCharacterEncoder",
     "add_sentence_boundary_token_ids",
     "batch_to_ids",
+    "cached_path",
     "create_elmo_embeddings_from_vocab",
     "remove_sentence_boundaries",
 ]

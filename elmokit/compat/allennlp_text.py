@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,38 @@ class ELMoCharacterMapper:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ELMoCharacterMapper) and self.__dict__ == other.__dict__
+
+
+@dataclass(repr=False, slots=True)
+class Token:
+    """A token with what a tokenizer may know about it; the indexer needs only ``text``. Fields as in 2.10."""
+
+    text: str | None = None
+    idx: int | None = None
+    """Offset of its first character in the text."""
+    idx_end: int | None = None
+    lemma_: str | None = None
+    pos_: str | None = None
+    tag_: str | None = None
+    dep_: str | None = None
+    ent_type_: str | None = None
+    text_id: int | None = None
+    type_id: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.text)
+
+    __repr__ = __str__
+
+    def ensure_text(self) -> str:
+        """Return the text.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if self.text is None:
+            raise ValueError("The token has no text.")
+        return self.text
 
 
 class ELMoTokenCharactersIndexer(FromParams):

@@ -119,7 +119,8 @@ class Module(nn.Module):
 
         Args:
             inputs: For "default", strings ``(batch,)``, split at spaces, or ``{"strings": ...}``. For "tokens",
-                ``{"tokens": (batch, T) strings, "sequence_len": (batch,) numbers}``. Lists or arrays; bytes are UTF-8.
+                ``{"tokens": (batch, T) strings, "sequence_len": (batch,) numbers}``. Lists, arrays or TensorFlow's
+                tensors; bytes are UTF-8.
             signature: "default" or "tokens".
             as_dict: Return all outputs by name, or only the output ``default``.
 
@@ -140,12 +141,14 @@ class Module(nn.Module):
         return outputs if as_dict else outputs["default"]
 
     def _call_strings(self, strings: Any) -> dict[str, Tensor]:
+        strings = _values(strings)
         if isinstance(strings, str | bytes):
             raise TextError(f"The signature 'default' expects a list of strings, but got the string {strings[:40]!r}.")
         sentences = [[part for part in _text(string).split(" ") if part] for string in strings]
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _call_tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
+        tokens, sequence_len = _values(tokens), _values(sequence_len)
         if any(isinstance(row, str | bytes) for row in tokens):
             raise TextError("tokens must be a matrix of strings, one row per sentence, but its rows are strings.")
         rows = [list(row) for row in tokens]
@@ -221,6 +224,11 @@ def _open(spec: str | Path | None) -> PretrainedBiLM:
         return open_model(cached)
     is_file = url_file_name(url).endswith(_FILE_SUFFIXES)
     return open_model(url if is_file else archive_url(url))
+
+
+def _values(given: Any) -> Any:
+    """Return the NumPy array of a tensor, of TensorFlow for example, and anything else as it is."""
+    return given.numpy() if callable(getattr(given, "numpy", None)) else given
 
 
 def _text(value: Any) -> str:

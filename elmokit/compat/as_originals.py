@@ -1,0 +1,108 @@
+"""Run programs that import an older ELMo program unchanged, without that program.
+
+From the command line, with the arguments of the script after its name::
+
+    python -m elmokit.compat.as_originals script.py ARGUMENTS
+
+or as the first import of a program, a notebook or a test::
+
+    import elmokit.compat.as_originals
+    from simple_elmo import ElmoModel
+
+The names are those of ``allennlp`` (:mod:`elmokit.compat.as_allennlp`), ``bilm``, ``elmoformanylangs``, ``simple_elmo``
+and ``tensorflow_hub``, as far as ELMo needs them. Other imports from them fail as usual for a missing name. A program
+that is installed itself is left as it is, and one line on standard error says so.
+
+The tensors are PyTorch's, and there is no session. So a script that builds a TensorFlow graph around ELMo must be
+edited; the guides in ``docs/how-to/migrate`` say how.
+"""
+
+from __future__ import annotations
+
+import logging
+import runpy
+import sys
+from pathlib import Path
+
+from elmokit.compat import bilm, many_langs, simple_elmo, tfhub
+from elmokit.compat.allennlp_names import ALLENNLP
+from elmokit.compat.stand_ins import Provided, installed_path, provide
+
+_BILM_DATA = {
+    "Batcher": bilm.Batcher,
+    "BidirectionalLMDataset": bilm.BidirectionalLMDataset,
+    "LMDataset": bilm.LMDataset,
+    "TokenBatcher": bilm.TokenBatcher,
+    "UnicodeCharsVocabulary": bilm.UnicodeCharsVocabulary,
+    "Vocabulary": bilm.Vocabulary,
+}
+_BILM_MODEL = {
+    "BidirectionalLanguageModel": bilm.BidirectionalLanguageModel,
+    "dump_bilm_embeddings": bilm.dump_bilm_embeddings,
+    "dump_token_embeddings": bilm.dump_token_embeddings,
+}
+PROVIDED: dict[str, Provided] = {
+    "allennlp": ALLENNLP,
+    "bilm": {
+        "bilm": {
+            "Batcher": bilm.Batcher,
+            "TokenBatcher": bilm.TokenBatcher,
+            "weight_layers": bilm.weight_layers,
+            **_BILM_MODEL,
+        },
+        "bilm.data": _BILM_DATA,
+        "bilm.elmo": {"weight_layers": bilm.weight_layers},
+        "bilm.model": _BILM_MODEL,
+        "bilm.training": {
+            "dump_weights": bilm.dump_weights,
+            "load_options_latest_checkpoint": bilm.load_options_latest_checkpoint,
+            "load_vocab": bilm.load_vocab,
+            "test": bilm.test,
+            "train": bilm.train,
+        },
+    },
+    "elmoformanylangs": {
+        "elmoformanylangs": {"Embedder": many_langs.Embedder, "logger": logging.getLogger("elmoformanylangs")},
+        "elmoformanylangs.elmo": {"Embedder": many_langs.Embedder},
+    },
+    "simple_elmo": {
+        "simple_elmo": {"ElmoModel": simple_elmo.ElmoModel},
+        "simple_elmo.elmo_helpers": {"ElmoModel": simple_elmo.ElmoModel},
+    },
+    "tensorflow_hub": {
+        "tensorflow_hub": {"Module": tfhub.Module, "load": tfhub.load, "__version__": "0.16.1"},
+    },
+}
+"""The modules of each program, by the name of its package."""
+
+
+def install() -> None:
+    """Put the modules of every program that is not installed itself into ``sys.modules``."""
+    for package, modules in PROVIDED.items():
+        if (path := installed_path(package)) is None:
+            provide(modules)
+        else:
+            print(
+                f"elmokit: {package} itself is installed ({path}) and is used. Uninstall it to use elmokit's.",
+                file=sys.stderr,
+            )
+
+
+def run_script(arguments: list[str]) -> None:
+    """Run a script as ``python`` does, after :func:`install`.
+
+    Args:
+        arguments: The path of the script, and its own arguments.
+    """
+    if not arguments or not Path(arguments[0]).is_file():
+        given = f"There is no file {arguments[0]}." if arguments else "No script was given."
+        print(f"elmokit: {given} Usage: python -m elmokit.compat.as_originals SCRIPT.py [ARGUMENTS]", file=sys.stderr)
+        sys.exit(2)
+    sys.argv = list(arguments)
+    sys.path[0] = str(Path(arguments[0]).resolve().parent)  # in place of the current directory, which `-m` put there
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+install()
+if __name__ == "__main__":
+    run_script(sys.argv[1:])
