@@ -47,7 +47,7 @@ _SMALL_BYTES = 1 << 20  # allowed at any ratio
 _HEADER_BYTES = 1 << 14  # of text in one header of a tar file
 _BLOCK = 1 << 20
 
-MODEL_ROOTS = ("*.hdf5", "*.h5", "model.safetensors", "encoder.pkl", "*.index", "saved_model.pb", "*weight_file")
+MODEL_ROOTS = ("*.hdf5", "*.h5", "model.safetensors", "*.dic", "*.index", "saved_model.pb", "*weight_file")
 """Patterns of the files that a directory is recognized as a model by."""
 _TEXT_HEADERS = (
     tarfile.XHDTYPE,

@@ -70,7 +70,7 @@ def load(folder: Path) -> PretrainedBiLM:
         ConfigError: A size is missing or invalid.
     """
     settings = read_settings(folder)
-    tensors = _parts_by_name(
+    tensors = parts_by_name(
         {
             f"{part}.{name}": tensor
             for part in ("token_embedder", "encoder")
@@ -86,8 +86,8 @@ def load(folder: Path) -> PretrainedBiLM:
     lexicon = Lexicon(
         MARKS,
         settings.max_chars,
-        words=_entries(folder / "word.dic", words.n_words) if words is not None else None,
-        chars=_entries(folder / "char.dic", cnn.n_chars) if cnn is not None else None,
+        words=read_entries(folder / "word.dic", words.n_words) if words is not None else None,
+        chars=read_entries(folder / "char.dic", cnn.n_chars) if cnn is not None else None,
     )
     card: dict[str, Any] = {}
     if settings.is_stock:
@@ -100,7 +100,7 @@ def load(folder: Path) -> PretrainedBiLM:
 
 
 def table(config: BiLMConfig) -> list[TensorRow]:
-    """List the tensors of a biLM by our names and theirs. See ``_parts_by_name`` for joined and split tensors."""
+    """List the tensors of a biLM by our names and theirs. See ``parts_by_name`` for joined and split tensors."""
     rows: list[TensorRow] = []
     cnn, prefix = config.char_cnn, "token_layer"
     if config.word_features is not None:
@@ -127,7 +127,7 @@ def table(config: BiLMConfig) -> list[TensorRow]:
     return rows
 
 
-def _parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``.
 
     Tensors that do not fit together keep their names, so that they are reported as unexpected.
@@ -145,11 +145,18 @@ def _parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return parts
 
 
-def _entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
-    """Read the entry of each row of a table from a .dic file, which must name every row.
+def read_entries(
+    path: Path, n_rows: int, table_in: str = "token_embedder.pkl", every_row: bool = True
+) -> tuple[str | None, ...]:
+    """Read the entry of each row of a table from a .dic file.
 
     A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
     surrounding white space become one; the last of them counts, and no token has the rows of the others.
+
+    Args:
+        n_rows: The number of rows of the table.
+        table_in: The file of the table, for the error message.
+        every_row: Whether the file must name every row; otherwise, no token has the rows without a name.
     """
     rows: dict[str, int] = {}
     named: set[int] = set()
@@ -167,11 +174,10 @@ def _entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
             raise FormatError(f"{path}, line {number}: expected a token, a tab and its row; found {line[:40]!r}.")
         named.add(int(row))
         rows[token[0] if token else _NAMELESS] = int(row)
-    if named != set(range(n_rows)):
+    if not (named == set(range(n_rows)) if every_row else named <= set(range(n_rows))):
         raise TensorMismatchError(
-            f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in "
-            f"token_embedder.pkl has {n_rows}, from 0 to {n_rows - 1}. They are of different models: take all files "
-            "from one download."
+            f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in {table_in} has "
+            f"{n_rows}, from 0 to {n_rows - 1}. They are of different models: take all files from one download."
         )
     by_row = {row: token for token, row in rows.items()}
     return tuple(by_row.get(row) for row in range(n_rows))

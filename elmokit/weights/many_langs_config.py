@@ -27,6 +27,8 @@ class ManyLangsSettings(NamedTuple):
     dropout: Any
     where: str
     is_stock: bool = False
+    family: str = FAMILY
+    """The program whose network it is, for error messages."""
 
     @property
     def max_chars(self) -> int:
@@ -154,12 +156,12 @@ def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiL
             projection_clip=clip_from(encoder.get("proj_clip")),
             dropout=settings.dropout,
         )
-    _refuse_equal_sizes(config, where)
+    _refuse_equal_sizes(config, settings)
     return config
 
 
-def _refuse_equal_sizes(config: BiLMConfig, where: str) -> None:
-    """Refuse equal sizes: ELMoForManyLangs always has a projection there, and our network has none."""
+def _refuse_equal_sizes(config: BiLMConfig, settings: ManyLangsSettings) -> None:
+    """Refuse equal sizes: ELMoForManyLangs and fastNLP always have a projection there, and our network has none."""
     cnn = config.char_cnn
     if config.hidden_dim == config.projection_dim:
         equal = "encoder.dim"
@@ -168,8 +170,8 @@ def _refuse_equal_sizes(config: BiLMConfig, where: str) -> None:
     else:
         return
     raise ConfigError(
-        f"{where}: {equal} equals projection_dim ({config.projection_dim}). {FAMILY} has a projection there and "
-        "elmokit's network has none, so such a model is not supported."
+        f"{settings.where}: {equal} equals projection_dim ({config.projection_dim}). {settings.family} has a "
+        "projection there and elmokit's network has none, so such a model is not supported."
     )
 
 

@@ -11,7 +11,7 @@ import _codecs
 import io
 import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,8 +24,12 @@ from elmokit.errors import FormatError, ModelNotFoundError
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
-def read_state_dict(path: Path) -> dict[str, Tensor]:
+def read_state_dict(path: Path, parts: Sequence[str] = ()) -> dict[str, Tensor]:
     """Read the tensors of a state dict by name, onto the CPU.
+
+    Args:
+        parts: If the file holds a dict of state dicts, the names of all of them. Their tensors are returned with the
+            name of the part and a dot in front.
 
     Raises:
         ModelNotFoundError: The file does not exist.
@@ -33,7 +37,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     """
     try:
         with path.open("rb") as file:
-            return _read(file, path)
+            return _read(file, path, parts)
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} is missing.") from None
     except OSError as error:
@@ -71,13 +75,13 @@ def _numpy_names() -> list[Any]:
     return [*names, np.ndarray, np.dtype, *kinds, _codecs.encode]
 
 
-def _read(file: IO[bytes], path: Path) -> dict[str, Tensor]:
+def _read(file: IO[bytes], path: Path, parts: Sequence[str]) -> dict[str, Tensor]:
     # A pickle can declare a tensor of any size in a few bytes, and torch would allocate it.
     n_bytes = _n_bytes(file)
     if _is_zip(file):
-        _checked(_loaded(file, "meta", path), n_bytes, path)  # check the sizes before anything is allocated
+        _checked(_loaded(file, "meta", path), n_bytes, path, parts)  # check the sizes before anything is allocated
     # The old format has no sizes that can be read without the data, so it is checked afterwards only.
-    return _checked(_loaded(file, "cpu", path), n_bytes, path)
+    return _checked(_loaded(file, "cpu", path), n_bytes, path, parts)
 
 
 def _n_bytes(file: IO[bytes]) -> int:
@@ -117,8 +121,12 @@ def _loaded(file: IO[bytes], device: str, path: Path) -> Any:
 _ADVICE = "It may be cut short: download or copy it again."
 
 
-def _checked(content: Any, n_bytes: int, path: Path) -> dict[str, Tensor]:
+def _checked(content: Any, n_bytes: int, path: Path, parts: Sequence[str]) -> dict[str, Tensor]:
     """Return the content if it is named tensors, and no more of them than fit in a file of ``n_bytes``."""
+    if parts:
+        if not isinstance(content, dict) or set(content) != set(parts) or not all(map(_is_dict, content.values())):
+            raise FormatError(f"{path} is a pickle, but does not hold the state dicts {' and '.join(parts)}.")
+        content = {f"{part}.{name}": tensor for part in parts for name, tensor in content[part].items()}
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
         for name, tensor in content.items()
@@ -126,6 +134,10 @@ def _checked(content: Any, n_bytes: int, path: Path) -> dict[str, Tensor]:
         raise FormatError(f"{path} is a pickle, but not a state dict: expected plain tensors by name.")
     _check_size(content.values(), n_bytes, path)
     return content
+
+
+def _is_dict(content: Any) -> bool:
+    return isinstance(content, dict)
 
 
 def _check_size(tensors: Iterable[Tensor], n_bytes: int, path: Path) -> None:
