@@ -122,6 +122,30 @@ def test_an_allennlp_archive_without_an_elmo_is_reported(tmp_path: Path) -> None
         open_model(path)
 
 
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_the_transformer_elmo_of_allennlp_is_named_with_what_to_use_instead(tmp_path: Path, is_archive: bool) -> None:
+    contextualizer = {"type": "bidirectional_language_model_transformer", "input_dim": 512}
+    config = json.dumps({"model": {"type": "language_model", "contextualizer": contextualizer}}).encode()
+    path = tmp_path / "model"
+    if is_archive:
+        tarred(path, {"config.json": config, "weights.th": b"", "vocabulary/tokens.txt": b"the\n"})
+    else:
+        path.mkdir()
+        (path / "config.json").write_bytes(config)
+        (path / "weights.th").touch()
+    with pytest.raises(
+        FormatError, match=r"AllenNLP's transformer ELMo.* Use AllenNLP 0\.9 for it, or open 'original'"
+    ):
+        open_model(path)
+
+
+def test_the_parameters_of_gluonnlp_are_named_with_what_to_open_instead(tmp_path: Path) -> None:
+    path = tmp_path / "elmo_2x1024_128_2048cnn_1xhighway-gbw.params"
+    path.write_bytes(struct.pack("<QQQ", 0x112, 0, 3) + bytes(100))
+    with pytest.raises(FormatError, match=r"GluonNLP's ELMo.* open 'small', 'medium', 'original'"):
+        open_model(path)
+
+
 @pytest.mark.parametrize(
     "name", ["../evil.json", "/tmp/evil.json", "a/../../evil.json", "C:evil.json", "..\\evil.json"]
 )

@@ -17,7 +17,7 @@ from elmokit.weights import published
 from elmokit.weights.fetch import local_path
 from elmokit.weights.open import open_model, save_model
 from elmokit.weights.published import ModelLocation, PublishedModel, find_published, many_languages, models
-from tests.conftest import random_model
+from tests.conftest import DATA, random_model
 from tests.helpers import trace_b
 from tests.helpers.http_server import Server
 
@@ -132,6 +132,27 @@ def test_an_unavailable_published_name_says_what_was_tried_and_what_to_do(
     assert "--options" in str(error.value)
 
 
+def test_a_published_checkpoint_opens_from_its_files_with_the_softmax(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = serve(server, "/elmo", {file.name: file.read_bytes() for file in (DATA / "bilm-tf-run").iterdir()})
+    name = "model.ckpt-207"
+    location = ModelLocation(
+        f"{there}/{name}.index",
+        f"{there}/options.json",
+        f"{there}/vocab.txt",
+        (f"{there}/{name}.data-00000-of-00001",),
+    )
+    model = PublishedModel("tiny-test", "none", "nothing", (location,), "this test")
+    monkeypatch.setattr(published, "models", lambda: (model,))
+    for _ in range(2):
+        opened = open_model("tiny-test")
+        assert opened.family == "tf-checkpoint"
+        assert opened.softmax is not None
+        assert opened.card["from"] == location.weights
+    assert model.files == f"the files {', '.join(location.urls)}, all into one directory,"
+
+
 def test_a_path_comes_before_a_published_name(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,9 +184,12 @@ def test_the_table_of_published_models_is_complete() -> None:
         assert model.about
         assert model.read_on
         for place in model.locations:
-            addresses = [place.weights, *([place.options] if place.options else [])]
-            assert all(address.startswith("https://") for address in addresses)
+            assert all(address.startswith("https://") for address in place.urls)
             assert place.options or place.weights.endswith((".zip", ".tar.gz"))
+    families = {"embeddia": 7, "indian": 14, "many-langs": 44}
+    assert {family: len(languages) for family, languages in published.families().items()} == families
+    wanted = {"original-checkpoint", "polish", "bioelmo", "embeddia:croatian", "indian:hindi"}
+    assert wanted <= set(taken)
     wanted = {"small", "medium", "original", "original-5.5b", "portuguese", "japanese", "german", "basque", "pubmed"}
     assert wanted <= set(taken)
 

@@ -15,8 +15,11 @@ from elmokit.cli.options import GroupedCommand
 def models(as_json: bool) -> None:
     """List the models that can be opened by name.
 
-    "download" means that a model is downloaded when it is first used; "cached", that it was. Besides these names,
-    --model takes paths, URLs, ids of the Hugging Face Hub, and nlpl:NUMBER for the ELMo models of vectors.nlpl.eu.
+    "download" means that a model is downloaded when it is first used; "cached", that it was. An "untried" address was
+    found on public pages but never tried; an "inferred" one is formed like others of its publisher.
+
+    Besides these names, --model takes paths, URLs, ids of the Hugging Face Hub, and nlpl:NUMBER for the ELMo models of
+    vectors.nlpl.eu.
 
     \b
     Examples:
@@ -36,8 +39,10 @@ def models(as_json: bool) -> None:
             model.language,
             "?" if model.megabytes is None else f"{model.megabytes} MB",
             model.available,
+            model.address or "",
             model.about,
         ]
         for model in found
     ]
-    click.echo(Table(["name", "language", "size", "available", "trained on, published by"], rows, 5).to_text())
+    head = ["name", "language", "size", "available", "address", "trained on, published by"]
+    click.echo(Table(head, rows, len(head)).to_text())

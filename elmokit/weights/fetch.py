@@ -162,6 +162,26 @@ def fetch(url: str | Path) -> Path:
     return path
 
 
+def link_into(folder: Path, file: Path) -> None:
+    """Make a downloaded file appear in the directory of another one, for models whose files must be together.
+
+    Raises:
+        OutputError: The cache cannot be written to.
+    """
+    link = folder / file.name
+    try:
+        if not (link.exists() and link.samefile(file)):
+            link.unlink(missing_ok=True)
+            try:
+                link.hardlink_to(file)
+            except FileExistsError:  # another process was faster
+                pass
+            except OSError:  # a file system without hard links
+                link.symlink_to(file)
+    except OSError as error:
+        raise OutputError(f"Cannot write to the cache {folder}: {error.strerror}.") from None
+
+
 def cached_file(url: str) -> Path | None:
     """Return the file of a URL that was downloaded before, without reading it; None if it would be downloaded."""
     path, record = _cached_files(urldefrag(url)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 
@@ -16,6 +17,15 @@ _MAGIC_NUMBERS = (
     (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded (git lfs pull)"),
     (b"GGUF", "a GGUF language model"),
     (b"\x93NUMPY", "a NumPy array"),
+    (
+        b"\x12\x01" + bytes(6),
+        "MXNet parameters, such as GluonNLP's ELMo, which cannot be opened. Its models are those of AllenNLP: open "
+        "'small', 'medium', 'original' or 'original-5.5b' instead",
+    ),
+)
+_TRANSFORMER_ELMO = (
+    "AllenNLP's transformer ELMo, which cannot be opened because it has no LSTMs. Use AllenNLP 0.9 for it, or open "
+    "'original', the ELMo with LSTMs that was trained on the same text"
 )
 _ELMO_GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
 
@@ -50,10 +60,22 @@ def _guess_file(path: Path) -> str | None:
 
 def _guess_config(path: Path) -> str | None:
     try:
-        kind = read_json(path).get("model_type")
+        content = read_json(path)
     except ModelError:
         return None
+    if _is_transformer_elmo(content):
+        return _TRANSFORMER_ELMO
+    kind = content.get("model_type")
     return None if kind is None else f"a Hugging Face model of type {kind!r}"
+
+
+def _is_transformer_elmo(content: dict[str, Any]) -> bool:
+    """Check for the configuration of a language model of AllenNLP that reads its text with a transformer."""
+    for name in ("model", "contextualizer"):
+        content = content.get(name, {})
+        if not isinstance(content, dict):
+            return False
+    return content.get("type") == "bidirectional_language_model_transformer"
 
 
 def _guess_run(path: Path) -> str | None:
@@ -61,12 +83,19 @@ def _guess_run(path: Path) -> str | None:
     return f"a training run that has not saved a model yet; its newest checkpoint is {steps[-1]}" if steps else None
 
 
-def guess_archive(names: list[str]) -> str:
-    """Say what an archive looks like from the names of its members, or return an empty string."""
+def guess_archive(names: list[str], folder: Path) -> str:
+    """Say what an archive looks like, or return an empty string.
+
+    Args:
+        names: The names of its members.
+        folder: The directory with those that were unpacked.
+    """
     files = {name.rsplit("/", 1)[-1] for name in names}
     if "data.pkl" in files:
         return " It looks like a PyTorch checkpoint."
     if "weights.th" in files:
+        if any(_guess_config(path) == _TRANSFORMER_ELMO for path in folder.rglob("config.json")):
+            return f" It looks like {_TRANSFORMER_ELMO}."
         return (
             " It looks like an AllenNLP model that keeps its ELMo, if it has one, among its own weights: "
             "`elmokit task open ARCHIVE --run RUN` writes it to RUN/bilm."

@@ -28,6 +28,10 @@ class NamedModel:
     """Whether it is inside the package, was downloaded before, or will be downloaded."""
     url: str | None
     """Where its weights are, or were; None for the included model."""
+    address: Literal["untried", "inferred"] | None
+    """What is known about the URL. "untried": it was found on public pages and never tried, because the project had no
+    access to the internet. "inferred": it was not found either, but is formed like others of the same publisher. None
+    for the included model."""
     other_names: tuple[str, ...] = ()
 
 
@@ -43,7 +47,7 @@ def named_models() -> list[NamedModel]:
     """
     size = sum(file.stat().st_size for file in included_model().iterdir())
     about = "Wikipedia and novels; elmokit"
-    included = NamedModel(DEFAULT_MODEL, "English", about, round(size / 1e6), "included", None)
+    included = NamedModel(DEFAULT_MODEL, "English", about, round(size / 1e6), "included", None, None)
     return [included, *map(_named, all_models())]
 
 
@@ -55,10 +59,10 @@ def _named(model: PublishedModel) -> NamedModel:
         model.megabytes,
         "cached" if any(map(_is_cached, model.locations)) else "download",
         model.locations[0].weights,
+        "inferred" if model.locations[0].inferred else "untried",
         model.also,
     )
 
 
 def _is_cached(location: ModelLocation) -> bool:
-    files = [location.weights] if location.options is None else [location.weights, location.options]
-    return all(cached_file(url) is not None for url in files)
+    return all(cached_file(url) is not None for url in location.urls)

@@ -26,6 +26,7 @@ from elmokit.weights.fetch import (
     hub_folder,
     is_hub_id,
     is_url,
+    link_into,
     local_path,
     normalize_url,
     sibling_url,
@@ -119,9 +120,10 @@ def open_model(
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         names = ", ".join([DEFAULT_MODEL, *(model.name for model in published.models())])
+        families = ", ".join(f"{family}:LANGUAGE" for family in published.families())
         raise ModelNotFoundError(
             f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model.{hint} "
-            f"The names are {names}, and many-langs:LANGUAGE. Run `elmokit models` for languages and sizes."
+            f"The names are {names}, {families}. Run `elmokit models` for languages and sizes."
         )
     return model if table is None else with_token_embeddings(model, table, listed)
 
@@ -191,11 +193,14 @@ def _open_published(
         try:
             own_options = options if location.options is None else fetch(location.options)
             path = fetch(location.weights)
+            for url in location.files:
+                link_into(path.parent, fetch(url))
+            listed = words if location.vocabulary is None or words is not None else fetch(location.vocabulary)
         except ModelNotFoundError as error:
             failures.append(str(error).split(". If the URL is dead")[0])
             continue
         try:
-            opened = _open_path(path, own_options, words)
+            opened = _open_path(path, own_options, listed)
         except (FormatError, ModelNotFoundError) as error:
             failures.append(f"{location.weights}: {error} (Delete {path.parent} to download it again.)")
             continue
@@ -292,7 +297,7 @@ def _open_archive(path: Path, options: Path | None, words: Path | None) -> Pretr
             model = _open_folder(archive.folder, options, words)
             _ = model.softmax  # read it now: the unpacked files are about to be deleted
         except ModelError as error:
-            hint = guess_archive(archive.names) if isinstance(error, FormatError) else ""
+            hint = guess_archive(archive.names, archive.folder) if isinstance(error, FormatError) else ""
             raise type(error)(str(error).replace(str(archive.folder), str(path)) + hint) from None
     model.source = path
     return model

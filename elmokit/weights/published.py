@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,9 +18,20 @@ class ModelLocation:
     """The addresses of one copy of a model."""
 
     weights: str
-    """URL of the HDF5 file, or of an archive with everything in it."""
+    """URL of the HDF5 file, of an archive with everything in it, or of the index of a TensorFlow checkpoint."""
     options: str | None = None
     """URL of the options file; None where an archive holds it."""
+    vocabulary: str | None = None
+    """URL of the words of a checkpoint's softmax."""
+    files: tuple[str, ...] = ()
+    """URLs of the other files of a checkpoint, which must be in the directory of its index."""
+    inferred: bool = False
+    """Whether the address was not found itself, but is formed like others of the publisher."""
+
+    @property
+    def urls(self) -> list[str]:
+        """Everything to download."""
+        return [url for url in (self.weights, *self.files, self.options, self.vocabulary) if url is not None]
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,8 @@ class PublishedModel:
         size = "" if self.megabytes is None else f" ({self.megabytes} MB)"
         if location.options is None:
             return f"the archive {location.weights}{size}"
+        if location.files:
+            return f"the files {', '.join(location.urls)}{size}, all into one directory,"
         return f"the weights {location.weights}{size} and the options {location.options}"
 
 
@@ -55,12 +69,15 @@ def _content() -> dict[str, Any]:
 
 @cache
 def models() -> tuple[PublishedModel, ...]:
-    """List the published models, those of the NLPL repository apart."""
+    """List the published models, those of the NLPL repository and of families for many languages apart."""
     return tuple(
         PublishedModel(
             **{
                 **entry,
-                "locations": tuple(ModelLocation(**location) for location in entry["locations"]),
+                "locations": tuple(
+                    ModelLocation(**{**location, "files": tuple(location.get("files", ()))})
+                    for location in entry["locations"]
+                ),
                 "also": tuple(entry.get("also", ())),
             }
         )
@@ -75,22 +92,33 @@ def many_languages() -> dict[str, int]:
     return {language: number for number, language in enumerate(nlpl["many_langs"], nlpl["first_many_langs_number"])}
 
 
+@cache
+def families() -> dict[str, dict[str, PublishedModel]]:
+    """Map the name of each family, such as ``many-langs``, to its models by language."""
+    found = {"many-langs": {language: _many_langs(language) for language in many_languages()}}
+    for family in _content()["family"]:
+        found[family["name"]] = {
+            language: _of_family(family, language, code) for language, code in family["languages"].items()
+        }
+    return found
+
+
 def all_models() -> list[PublishedModel]:
-    """List every model that has a name, those of ELMoForManyLangs included."""
-    return [*models(), *(_many_langs(language) for language in many_languages())]
+    """List every model that has a name, those of families included."""
+    return [*models(), *(model for family in families().values() for model in family.values())]
 
 
 def names() -> list[str]:
     """List every name, ``nlpl:NUMBER`` apart."""
-    own = [name for model in models() for name in (model.name, *model.also)]
-    return own + [f"many-langs:{language}" for language in many_languages()]
+    return [name for model in all_models() for name in (model.name, *model.also)]
 
 
 def find_published(name: str) -> PublishedModel | None:
     """Find a published model by name, in upper or lower case.
 
-    Besides the names in the table, ``many-langs:LANGUAGE`` is a model of ELMoForManyLangs, and ``nlpl:NUMBER`` any
-    model of the NLPL repository (vectors.nlpl.eu), for example 210, 211, 217 and 218 for Norwegian.
+    Besides the names in the table, ``FAMILY:LANGUAGE`` is a model of a family, such as ``many-langs:german`` of
+    ELMoForManyLangs, and ``nlpl:NUMBER`` any model of the NLPL repository (vectors.nlpl.eu), for example 210, 211, 217
+    and 218 for Norwegian.
 
     Returns:
         None if there is no model of this name.
@@ -102,9 +130,7 @@ def find_published(name: str) -> PublishedModel | None:
     if number := _NLPL_NUMBER.match(name):
         return _nlpl_model(name, "unknown", int(number[1]), "see vectors.nlpl.eu")
     family, _, language = name.partition(":")
-    if family == "many-langs" and language in many_languages():
-        return _many_langs(language)
-    return None
+    return families().get(family, {}).get(language)
 
 
 def tf_hub_elmo(version: int) -> PublishedModel | None:
@@ -121,6 +147,18 @@ def tf_hub_elmo(version: int) -> PublishedModel | None:
 def _many_langs(language: str) -> PublishedModel:
     spelled = language.replace("-", " ").title()
     return _nlpl_model(f"many-langs:{language}", spelled, many_languages()[language], f"{language}, ELMoForManyLangs")
+
+
+def _of_family(family: Mapping[str, Any], language: str, code: str) -> PublishedModel:
+    location = ModelLocation(family["url"].format(code=code), inferred=language not in family["found"])
+    spelled = language.title()
+    return PublishedModel(
+        f"{family['name']}:{language}",
+        spelled,
+        f"{spelled}, {family['about']}",
+        (location,),
+        family["read_on"],
+    )
 
 
 def _nlpl_model(name: str, language: str, number: int, about: str) -> PublishedModel:
