@@ -37,6 +37,12 @@ MODEL_FILES = (
     "*.pb",
     "*options_file",
     "*weight_file",
+    "embedding_para",
+    "*_gate_w",
+    "lstmp_*.w_[01]",
+    "lstmp_*.b_0",
+    "softmax_weight",
+    "softmax_bias",
 )
 """Patterns of the names of model files. Other members of an archive are not unpacked."""
 
@@ -47,7 +53,16 @@ _SMALL_BYTES = 1 << 20  # allowed at any ratio
 _HEADER_BYTES = 1 << 14  # of text in one header of a tar file
 _BLOCK = 1 << 20
 
-MODEL_ROOTS = ("*.hdf5", "*.h5", "model.safetensors", "*.dic", "*.index", "saved_model.pb", "*weight_file")
+MODEL_ROOTS = (
+    "*.hdf5",
+    "*.h5",
+    "model.safetensors",
+    "*.dic",
+    "*.index",
+    "saved_model.pb",
+    "*weight_file",
+    "embedding_para",
+)
 """Patterns of the files that a directory is recognized as a model by."""
 _TEXT_HEADERS = (
     tarfile.XHDTYPE,

@@ -34,8 +34,8 @@ class PretrainedBiLM:
 
     bilm: BiLM
     family: str
-    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub", "ELMoForManyLangs" or
-    "fastNLP"; "allennlp" for one that ``_ElmoBiLm.to_model`` made."""
+    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub", "ELMoForManyLangs",
+    "fastNLP" or "paddle"; "allennlp" for one that ``_ElmoBiLm.to_model`` made."""
     source: Path | None = None
     softmax: Softmax | None = field(default_factory=lambda: None)
     """The output layer, for perplexity and further training. None if the files have none: most exports dropped it."""

@@ -18,7 +18,7 @@ from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelErr
 from elmokit.io.atomic import atomic_write, check_extension, check_output_path
 from elmokit.io.hdf5 import HDF5_SUFFIXES
 from elmokit.io.text_files import expand_user
-from elmokit.weights import bilm_tf, fast_nlp, many_langs, published, tf_checkpoint, tf_hub
+from elmokit.weights import bilm_tf, fast_nlp, many_langs, paddle, published, tf_checkpoint, tf_hub
 from elmokit.weights.archives import is_archive, unpacked
 from elmokit.weights.fetch import (
     HUB_PREFIX,
@@ -54,7 +54,8 @@ RUN_MODEL = "model"
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _KNOWN = (
     "an elmokit directory, options.json with HDF5 weights, a TensorFlow checkpoint of bilm-tf, a TF-Hub module, a "
-    "directory of ELMoForManyLangs or fastNLP, or an archive of one of these; see docs/reference/model-files.md"
+    "directory of ELMoForManyLangs, fastNLP or Baidu's PaddlePaddle ELMo, or an archive of one of these; see "
+    "docs/reference/model-files.md"
 )
 
 
@@ -77,8 +78,8 @@ def open_model(
             - None or "en-mini": the small English model inside the package.
             - A path to an elmokit directory or training run; a directory with an options file and HDF5 weights, or the
               HDF5 file; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name without
-              ``.index``; a TF-Hub module; a directory of ELMoForManyLangs or fastNLP; or an archive (zip, tar, tar.gz)
-              of one of these.
+              ``.index``; a TF-Hub module; a directory of ELMoForManyLangs, fastNLP or Baidu's PaddlePaddle ELMo; or an
+              archive (zip, tar, tar.gz) of one of these.
             - An http, https or file URL of one of these files, or the address of a module on TF-Hub or Kaggle.
             - The name of a published model, such as "original" or "many-langs:german".
             - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.
@@ -246,6 +247,8 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Pretra
         return with_words(many_langs.load(path), words)
     if fast_nlp.is_folder(path):
         return with_words(fast_nlp.load(path), words)
+    if paddle.is_folder(path):
+        return paddle.load(path, words)
     if tf_hub.is_module(path):
         return with_words(tf_hub.load(path, options), words)
     has_checkpoint = tf_checkpoint.find_checkpoint(path) is not None

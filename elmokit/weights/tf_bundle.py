@@ -136,7 +136,7 @@ class TensorBundle:
         numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)  # dtype, shard, offset, size, CRC; absent fields are 0
         shape: Shape = ()
         sliced = False
-        for field, content in _fields(value, where):
+        for field, content in proto_fields(value, where):
             if field in numbers and isinstance(content, int):
                 numbers[field] = content
             elif field == 2 and isinstance(content, bytes):
@@ -289,7 +289,7 @@ class _Reader:
         raise FormatError(f"{self._where} is damaged: a number does not end. Download or copy it again.")
 
 
-def _fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
+def proto_fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
     """Yield the fields of a protocol buffer: number, and value or bytes."""
     message = _Reader(data, where)
     while message.more:
@@ -310,11 +310,11 @@ def _header(data: bytes, path: Path) -> int:
     # `BundleHeaderProto`: 1 num_shards, 2 endianness (0 is little), 3 version, whose field 2 is the oldest reader
     # allowed.
     numbers = {1: 1, 2: 0}
-    for field, content in _fields(data, f"{path}: header"):
+    for field, content in proto_fields(data, f"{path}: header"):
         if field in numbers and isinstance(content, int):
             numbers[field] = content
         if field == 3 and isinstance(content, bytes):
-            needed = dict(_fields(content, f"{path}: header")).get(2, 0)
+            needed = dict(proto_fields(content, f"{path}: header")).get(2, 0)
             if not isinstance(needed, int) or needed > 1:
                 raise FormatError(f"{path} is of a newer version of TensorFlow's format than elmokit reads.")
     if numbers[2]:
@@ -324,12 +324,12 @@ def _header(data: bytes, path: Path) -> int:
 
 def _shape(data: bytes, where: str) -> Shape:
     sizes = []
-    for field, content in _fields(data, where):
+    for field, content in proto_fields(data, where):
         # `TensorShapeProto`: 2 dim, with its size in field 1; 3 unknown_rank.
         if field == 3 and content:
             raise FormatError(f"{where} has no known shape.")
         if field == 2 and isinstance(content, bytes):
-            size = dict(_fields(content, where)).get(1, 0)
+            size = dict(proto_fields(content, where)).get(1, 0)
             # A negative size (unknown) is written as a varint of 64 bits in two's complement.
             if not isinstance(size, int) or size >= 1 << 63:
                 raise FormatError(f"{where} has a dimension that is no size. Download or copy the file again.")
