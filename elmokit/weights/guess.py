@@ -71,11 +71,10 @@ def _guess_config(path: Path) -> str | None:
 
 def _is_transformer_elmo(content: dict[str, Any]) -> bool:
     """Check for the configuration of a language model of AllenNLP that reads its text with a transformer."""
-    for name in ("model", "contextualizer"):
-        content = content.get(name, {})
-        if not isinstance(content, dict):
-            return False
-    return content.get("type") == "bidirectional_language_model_transformer"
+    part: Any = content
+    for name in ("model", "contextualizer", "type"):
+        part = part.get(name) if isinstance(part, dict) else None
+    return part == "bidirectional_language_model_transformer"
 
 
 def _guess_run(path: Path) -> str | None:
