@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +186,16 @@ def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str)
     assert "softmax" not in opened.card
     with pytest.raises(TensorMismatchError, match="the vocabulary has 4 words"):
         open_model(path, vocabulary=few)
+
+
+def test_a_checkpoint_opens_from_an_archive_with_its_directory_as_seqvec_was_published(tmp_path: Path) -> None:
+    folder = write_checkpoint(random_model(), tmp_path / "seqvec_checkpoint")
+    (folder / "model.ckpt-207.meta").write_bytes(b"a graph")
+    with tarfile.open(tmp_path / "seqvec_checkpoint.tar.gz", "w:gz") as archive:
+        archive.add(folder, folder.name)
+    opened = open_model(tmp_path / "seqvec_checkpoint.tar.gz")
+    assert_same(opened, random_model())
+    assert opened.softmax is not None
 
 
 def test_the_words_of_a_softmax_are_not_exchanged(tmp_path: Path) -> None:

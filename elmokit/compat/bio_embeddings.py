@@ -1,9 +1,9 @@
 """bio_embeddings' ``SeqVecEmbedder`` under its old name: proteins to vectors with the SeqVec model.
 
 Write ``from elmokit.compat.bio_embeddings import SeqVecEmbedder`` in place of ``from bio_embeddings.embed import
-SeqVecEmbedder``. Vectors, shapes and defaults are those of bio_embeddings 0.1.4 to 0.2, the LSTM state that AllenNLP
-carries from protein to protein among them: the vectors of a protein depend a little on those before it. Pass
-``stateful=False`` for vectors that do not.
+SeqVecEmbedder``. Vectors, shapes and defaults are those of bio_embeddings 0.1.6. As there, AllenNLP's LSTM state is
+carried from protein to protein, so the vectors of a protein depend a little on those before it. Pass ``stateful=False``
+for vectors that do not.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _is_transformer_elmo(content: dict[str, Any]) -> bool:
     part: Any = content
     for name in ("model", "contextualizer", "type"):
         part = part.get(name) if isinstance(part, dict) else None
-    return part == "bidirectional_language_model_transformer"
+    return bool(part == "bidirectional_language_model_transformer")
 
 
 def _guess_run(path: Path) -> str | None:
