@@ -62,7 +62,8 @@ class PretrainedBiLM:
     def __repr__(self) -> str:
         """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
         size = f"{self.bilm.n_parameters / 1e6:.1f} M parameters"
-        return f"<{type(self).__name__}: {self.family}, {size}, from {self.source}>"
+        source = "" if self.source is None else f", from {self.source.name}"  # notebooks are shared: not the whole path
+        return f"<{type(self).__name__}: {self.family}, {size}{source}>"
 
     def _repr_html_(self) -> str:
         from elmokit.io.html import table
