@@ -17,7 +17,7 @@ from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_at_most,
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.nn.kernels.backends import check_precision
-from elmokit.nn.kernels.lstm_inference import LayerKernel
+from elmokit.nn.kernels.computation import Computation, LayerKernel, computation_of
 from elmokit.nn.kernels.native import Precision
 from elmokit.nn.lstm import LSTMStack, LSTMState
 
@@ -288,6 +288,16 @@ class BiLM(nn.Module):
         """
         directions = (direction for direction in self.directions if isinstance(direction, LSTMStack))
         return [kernel for direction in directions for kernel in direction.kernels()]
+
+    def computation(self) -> Computation:
+        """Return what computes all layers when no gradient is needed.
+
+        Example:
+            >>> print(BiLM(PRESETS["original"], precision="int8").computation())
+            int8 (native-int8, avx512-vnni, cpu)
+        """
+        pytorch = f"PyTorch's {torch.backends.cpu.get_cpu_capability()}"
+        return computation_of(self.token_layer.kernel(), self.kernels(), self.device.type, pytorch)
 
     @property
     def device(self) -> torch.device:

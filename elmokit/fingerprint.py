@@ -1,11 +1,15 @@
-"""Identify a model by what it computes."""
+"""Identify a model by what it computes, and its vectors by what computed them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from elmokit.config import to_dict
+from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS, VARIABLE, available_sets
+from elmokit.nn.softmax import softmax_precision
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import CachedModel
 
@@ -13,8 +17,10 @@ from elmokit.weights.words import CachedModel
 def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """Return a hash of everything that the layers of a sentence depend on.
 
-    Two models with the same fingerprint compute the same vectors, whatever their paths or formats. It covers the
-    weights, the configuration, the initial state, an alignment, word lists, and tables of precomputed vectors.
+    Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
+    their :class:`~elmokit.nn.kernels.computation.Computation` is the same too, else the same up to rounding. The hash
+    covers the weights, the configuration, the initial state, an alignment, word lists, and tables of precomputed
+    vectors. It does not depend on the machine, so a task model that was trained on one recognizes its biLM on another.
 
     Args:
         model: The model.
@@ -51,6 +57,24 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     return digest.hexdigest()
 
 
+def vector_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
+    """Return everything but the text that the bits of a model's layers depend on: the model, and what computes it.
+
+    Stores of vectors have these JSON values as settings, so that none of them mixes the vectors of two computations.
+    Arguments as in :func:`fingerprint`.
+    """
+    return {"model": fingerprint(model, start), **model.bilm.computation().settings()}
+
+
+def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
+    """Return everything but the text that the bits of a model's probabilities depend on.
+
+    Arguments and result as in :func:`vector_settings`.
+    """
+    softmax = softmax_precision(model.bilm.device, model.bilm.precision)
+    return vector_settings(model, start) | {"model": prediction_fingerprint(model, start), "softmax": softmax}
+
+
 def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
     """Return a hash of everything that the model's probabilities depend on: its layers, softmax and vocabulary.
 
@@ -64,3 +88,19 @@ def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
         digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
         digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _restore_instructions(recorded: Any) -> str:
+    if recorded in available_sets():
+        return f"Set {VARIABLE}={recorded}"
+    if recorded in INSTRUCTION_SETS:
+        return f"Resume on a processor that has {recorded} (this one has {', '.join(available_sets())})"
+    return "Resume on the same kind of machine, with the same installation"
+
+
+RESTORE: Mapping[str, Callable[[Any], str]] = {
+    "device": lambda recorded: f"Resume on the device {recorded} (--device)",
+    "instructions": _restore_instructions,
+    "precision": lambda recorded: f"Resume in {recorded} (--precision {recorded} or ELMOKIT_BACKEND={recorded})",
+}
+"""How to get the recorded value of a setting of a computation again, for the error messages of a store."""

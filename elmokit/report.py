@@ -23,7 +23,7 @@ import torch
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
-from elmokit.fingerprint import prediction_fingerprint
+from elmokit.fingerprint import RESTORE, prediction_settings
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.checksums import file_digest
 from elmokit.io.figures import check_can_draw
@@ -104,21 +104,21 @@ def evaluate_all(
     }
     if not inputs:
         raise TextError(f"There is nothing to evaluate with {data}. {' '.join(left_out)}")
+    if device is not None:
+        for module in (model.bilm, model.softmax):
+            if module is not None:
+                module.to(parse_device(device))
     settings = {
-        "model": prediction_fingerprint(model, "warm"),
+        **prediction_settings(model, "warm"),
         "sections": ", ".join(inputs),
-        # After "sections" in the alphabet, so that an error names other sections first: they always have other files.
+        # After "sections", so that an error names other sections first: they always have other files.
         "the content of the data": _digest(
             [_identify(path, data) for files in inputs.values() for paths in files.values() for path in paths]
         ),
     }
     work = report.with_name(f"{report.name}.partial")
-    if device is not None:
-        for module in (model.bilm, model.softmax):
-            if module is not None:
-                module.to(parse_device(device))
     elmo = Elmo(model)
-    with PartResults(work / "results", settings) as parts:
+    with PartResults(work / "results", settings, RESTORE) as parts:
         run = ReportRun(elmo, work, folder, _can_draw(), parts, progress)
         sections = {}
         for name, files in inputs.items():

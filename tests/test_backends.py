@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from elmokit import Elmo
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.nn.kernels import backends, compiler, torch_products
-from elmokit.nn.kernels.lstm_inference import LayerKernel
+from elmokit.nn.kernels.computation import LayerKernel
 from tests.conftest import random_model
 
 CPU = torch.device("cpu")
@@ -110,6 +110,31 @@ def test_a_model_reports_what_computes_its_layers(monkeypatch: pytest.MonkeyPatc
     assert bilm.kernels() == [LayerKernel("torch-fbgemm-float16", "bfloat16", None)] * 4
 
 
+def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(backends.VARIABLE, raising=False)
+    bilm = BiLM(PRESETS["tiny"], precision="int8")
+    if (library := compiler.load_library()) is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "widens", lambda precision: precision == "bfloat16")
+            assert str(bilm.computation()) == f"int8 (native-int8, {library.instructions}, cpu)"
+            bilm.precision = "bfloat16"  # the layers of tiny are too small for it
+            assert bilm.computation().settings() == {
+                "device": "cpu",
+                "instructions": library.instructions,
+                "precision": "float32",
+                "kernels": ["native"] * 5,
+            }
+    monkeypatch.setenv(backends.VARIABLE, "reference")
+    assert bilm.computation().kernels == ("reference",) * 5
+    assert (bilm.computation().instructions or "").startswith("PyTorch's ")
+    make_available(monkeypatch, "torch-fbgemm-float16", "torch-onednn")
+    monkeypatch.setenv(backends.VARIABLE, "bfloat16")
+    # Without the C functions, the token layer is computed in float32.
+    assert bilm.computation().kernels == ("torch-onednn", *["torch-fbgemm-float16"] * 4)
+    words = BiLM(BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6, n_layers=1))
+    assert words.computation().kernels[0] == "reference"
+
+
 def test_the_table_of_backends_names_the_selected_one(monkeypatch: pytest.MonkeyPatch) -> None:
     make_available(monkeypatch, "torch-onednn")
     monkeypatch.setattr(compiler, "why_unavailable", lambda: "no compiler")
@@ -147,7 +172,7 @@ print(len([name for name in sys.modules if name.startswith("elmokit")]))
 def test_building_a_model_without_memory_imports_no_compiler_stack_of_pytorch() -> None:
     code = """
 import sys, torch
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import PRESETS, BiLM, BiLMConfig
 with torch.device("meta"):
     BiLM(PRESETS["tiny"])
 print([name for name in ("sympy", "torch._dynamo", "torch.distributed.fsdp") if name in sys.modules])

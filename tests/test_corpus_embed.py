@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from elmokit.embedder import Elmo, Start
 from elmokit.errors import OutputError, TextError
 from elmokit.io import resumable
 from elmokit.io.text_files import split_tokens
+from elmokit.nn.kernels import backends
 from elmokit.nn.layer_selection import Layers
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
@@ -173,6 +175,39 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
     embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
     with h5py.File(output) as file:
         assert len(file) == 62
+
+
+@pytest.mark.parametrize("changed", ["instructions", "precision"])
+def test_a_run_is_resumed_only_by_what_computed_its_beginning(
+    elmo: Elmo, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(backends.VARIABLE, raising=False)
+    monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
+    library = backends.native_library()
+    if library is None:
+        pytest.skip("no C functions")
+    text, output = tmp_path / "text.txt", tmp_path / "out.hdf5"
+    text.write_text(lines(60))
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        journal = partial_folder(output) / "journal.json"
+        if journal.exists() and json.loads(journal.read_text())["progress"]:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        embed_file(elmo, text, output, batch_tokens=8, progress=stop)
+    own = library.instructions
+    with monkeypatch.context() as patch:
+        if changed == "instructions":
+            patch.setattr(library, "instructions", "portable")
+            expected = f"instructions '{own}', but this run has instructions 'portable'. Set ELMOKIT_INSTRUCTIONS={own}"
+        else:
+            patch.setattr(library, "widens", lambda precision: False)  # then even small layers are rounded
+            patch.setenv(backends.VARIABLE, "int8")
+            expected = "precision 'float32', but this run has precision 'int8'. Resume in float32 (--precision float32"
+        with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):
+            embed_file(elmo, text, output, batch_tokens=8, resume=True)
+    embed_file(elmo, text, output, batch_tokens=8, resume=True)
 
 
 @pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])

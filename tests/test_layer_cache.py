@@ -99,6 +99,15 @@ def test_the_folder_is_named_by_all_that_the_layers_depend_on(elmo: Elmo, tmp_pa
     assert ["dog"] not in LayerCache(tmp_path, elmo, "float32")
 
 
+def test_layers_that_another_precision_computed_are_not_taken(tmp_path: Path) -> None:
+    exact, rounded = (Elmo.from_pretrained(precision=precision, n_mixes=0) for precision in ("float32", "int8"))
+    if exact.bilm.computation() == rounded.bilm.computation():
+        pytest.skip("this machine computes the included model in float32 only")
+    LayerCache(tmp_path, rounded).fill(SENTENCES)
+    assert ["dog"] not in LayerCache(tmp_path, exact)
+    assert ["dog"] in LayerCache(tmp_path, Elmo.from_pretrained(n_mixes=0))  # int8 by its files
+
+
 def test_an_interrupted_call_continues_after_the_last_commit_with_the_same_numbers(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

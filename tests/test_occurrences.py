@@ -143,6 +143,29 @@ def test_an_index_that_was_killed_ends_the_same(tmp_path: Path, monkeypatch: pyt
     build_index(ELMO, corpus, tmp_path / "resumed")  # finished: nothing is computed again
 
 
+def test_an_index_is_continued_only_by_what_computed_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
+    model = Elmo(random_model())
+
+    def interrupt(stage: str, n_done: int, total: int | None) -> None:
+        if n_done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_index(model, corpus, tmp_path / "index", progress=interrupt)
+    before = model.bilm.computation()
+    monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
+    now = model.bilm.computation()
+    name = "instructions" if before.instructions != now.instructions else "kernels"
+    with pytest.raises(OutputError, match=rf"was created with {name} .*, but this run has {name} "):
+        build_index(model, corpus, tmp_path / "index")
+    monkeypatch.delenv("ELMOKIT_BACKEND")
+    recorded = build_index(model, corpus, tmp_path / "index").settings
+    assert recorded.items() >= before.settings().items()
+
+
 @pytest.mark.parametrize("number", [np.inf, np.nan, 3000.0])
 def test_a_vector_that_is_longer_than_one_is_an_error_and_not_the_nearest(
     index: OccurrenceIndex, tmp_path: Path, number: float

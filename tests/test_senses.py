@@ -129,7 +129,7 @@ def read_means(elmo: Elmo, source: SenseSet, path: Path) -> SenseMeans:
 def test_means_of_another_text_and_files_of_another_kind_are_refused(elmo: Elmo, tmp_path: Path) -> None:
     train_senses(elmo, write_set(tmp_path, "train", TRAIN), tmp_path / "means")
     other = write_set(tmp_path, "other", TRAIN[:2])
-    with pytest.raises(OutputError, match="of another model or another text"):
+    with pytest.raises(OutputError, match="contains sense means with data"):
         train_senses(elmo, other, tmp_path / "means")
     before = other.data.read_bytes()
     with pytest.raises(OutputError, match="is not a file of sense means"):

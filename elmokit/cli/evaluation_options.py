@@ -131,10 +131,9 @@ def resumable_parts(folder: Path | None, model: PretrainedBiLM, settings: dict[s
         model: The model.
         settings: What else the results depend on.
     """
-    from elmokit.fingerprint import prediction_fingerprint
+    from elmokit.fingerprint import RESTORE, prediction_settings
     from elmokit.io.part_results import PartResults
 
-    settings = {"model": prediction_fingerprint(model, "warm"), **settings}
-    parts = PartResults(folder, settings)
+    parts = PartResults(folder, prediction_settings(model, "warm") | settings, RESTORE)
     with resumable_command(lambda: this_command() if parts.can_resume else None), parts:
         yield parts

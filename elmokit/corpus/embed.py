@@ -28,11 +28,10 @@ from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.writer import ResumableWriter, open_resumable
 from elmokit.embedder import Elmo, Vectors
 from elmokit.errors import ConfigError
-from elmokit.fingerprint import fingerprint
+from elmokit.fingerprint import vector_settings
 from elmokit.io.atomic import check_output_path
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import STDIN, can_reread, check_input_file, split_tokens
-from elmokit.nn.kernels.backends import requested_backend
 from elmokit.nn.layer_selection import Layers
 from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
@@ -375,11 +374,11 @@ def _settings(
     """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
     # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
     mixes = zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in elmo.mixes.parameters()))
+    settings = vector_settings(elmo.model, elmo.start)
     return {
-        "model": f"{fingerprint(elmo.model, elmo.start)}-{mixes:08x}",
+        **settings,
+        "model": f"{settings['model']}-{mixes:08x}",
         "start": elmo.start,
-        # Backends differ in the last bits, and lower precisions in more: one file must not mix them.
-        "backend": requested_backend(elmo.bilm.precision),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,
         "fasta": fasta,

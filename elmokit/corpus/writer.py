@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from elmokit.bilm import BiLMState
 from elmokit.corpus.hdf5_format import DATA_START
+from elmokit.fingerprint import RESTORE
 from elmokit.io.atomic import check_output_path
 from elmokit.io.resumable import ResumableStore
 
@@ -238,6 +239,7 @@ def open_resumable(
     store = ResumableStore(
         partial_folder(output),
         settings,
+        restore=RESTORE,
         # `resume` wins over `overwrite`: with both, an existing output is replaced, but a partial one is continued.
         if_exists="resume" if resume else "restart" if overwrite else "refuse",
         resume_hint="pass --resume",

@@ -28,6 +28,7 @@ class PartResults:
         folder: The directory, a :class:`~elmokit.io.resumable.ResumableStore`; None to store nothing.
         settings: JSON values that the results depend on, such as the model's fingerprint. Results of other settings are
             rejected.
+        restore: As in :class:`~elmokit.io.resumable.ResumableStore`.
 
     Raises:
         LockedError: Another process is using the directory.
@@ -38,8 +39,13 @@ class PartResults:
         ...     scores = {name: parts.compute(name, lambda: score(name)) for name in names}
     """
 
-    def __init__(self, folder: str | Path | None, settings: Mapping[str, Any]) -> None:
-        self._store = None if folder is None else ResumableStore(folder, settings)
+    def __init__(
+        self,
+        folder: str | Path | None,
+        settings: Mapping[str, Any],
+        restore: Mapping[str, Callable[[Any], str]] = {},
+    ) -> None:
+        self._store = None if folder is None else ResumableStore(folder, settings, restore=restore)
         self._found: dict[str, Any] = {}
         self._open = ExitStack()
 

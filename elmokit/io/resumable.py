@@ -22,7 +22,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -65,7 +65,9 @@ class ResumableStore:
     Args:
         folder: The directory. It is created if missing.
         settings: JSON values that identify the contents, such as the fingerprint of the model. A store with different
-            settings is rejected, because its data would not match the data still to come.
+            settings is rejected, because its data would not match the data still to come. Of several that differ, the
+            error names the first.
+        restore: For a setting, a function that returns how to get its recorded value again, for the error message.
         if_exists: What to do if the directory already holds committed data.
         resume_hint: What the user should do to continue, for error messages.
         restart_hint: What the user should do to start from scratch, for error messages.
@@ -95,6 +97,7 @@ class ResumableStore:
         folder: str | Path,
         settings: Mapping[str, Any],
         *,
+        restore: Mapping[str, Callable[[Any], str]] = {},
         if_exists: IfExists = "resume",
         resume_hint: str = "run the same command again",
         restart_hint: str | None = None,
@@ -105,6 +108,7 @@ class ResumableStore:
         self.folder = Path(folder)
         # Through JSON, so that the settings compare equal to those of a journal: a tuple, for example, becomes a list.
         self.committed = StoreContents(json.loads(json.dumps(dict(settings))), folder=self.folder)
+        self._restore = restore
         self.if_exists = if_exists
         self.resume_hint = resume_hint
         self.restart_hint = restart_hint or f"delete {self.folder}"
@@ -295,12 +299,13 @@ class ResumableStore:
                 f"{self.folder} holds the partial output of an interrupted run. To continue it, {self.resume_hint}; "
                 f"to start from scratch, {self.restart_hint}."
             )
-        for name in sorted(found.settings.keys() | self.settings.keys()):
+        for name in [*self.settings, *found.settings]:
             old, new = found.settings.get(name), self.settings.get(name)
             if old != new:
+                how = self._restore[name](old) if name in self._restore else "Use the same"
                 raise OutputError(
-                    f"{self.folder} was created with {name} {old!r}, but this run has {name} {new!r}. Use the same, "
-                    f"or start from scratch: {self.restart_hint}."
+                    f"{self.folder} was created with {name} {old!r}, but this run has {name} {new!r}. {how}, or start "
+                    f"from scratch: {self.restart_hint}."
                 )
         self.committed = found
         # Opened at once, not when first needed, so that a missing or short file is reported before hours of computing.

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from elmokit.nn.char_convolution import pooled_convolutions
 from elmokit.nn.elementwise import apply_by_row
 from elmokit.nn.kernels.backends import NATIVE, native_library, requested_backend, select_backend, tile_library_for
+from elmokit.nn.kernels.computation import LayerKernel, native_kernel
 from elmokit.nn.kernels.native import Precision
 from elmokit.nn.kernels.packed_linear import PackedLinear, fits_tiles
 from elmokit.nn.kernels.packed_weights import PackedWeights
@@ -179,15 +180,29 @@ class CharCNN(nn.Module):
             return None
         if char_ids.device.type != "cpu" or char_ids.dtype != torch.int64 or char_ids.ndim != 2 or not len(char_ids):
             return None
-        lowest = NATIVE.get(select_backend(char_ids.device, requested_backend(self.precision)))
-        library = native_library()
-        if lowest is None or library is None or torch.is_autocast_enabled("cpu"):
+        library, kernel = native_library(), self.kernel()
+        if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
             return None
-        precision = token_layer_precision(library, lowest)
+        precision = kernel.precision
         layer = self._packed.get(precision, parameters, lambda: pack_token_layer(library, precision, self.weights()))
         if layer is None or not layer.accepts(char_ids):
             return None
         return run_token_layer(library, layer, char_ids)
+
+    def kernel(self) -> LayerKernel:
+        """Return what computes token vectors when no gradient is needed."""
+        weight = self.char_embedding.weight
+        if weight.dtype != torch.float32:
+            return LayerKernel("reference", "float32", None)
+        request = requested_backend(self.precision)
+        backend = select_backend(weight.device, request)
+        if backend in NATIVE:
+            library = native_library()
+            assert library is not None
+            return native_kernel(library, token_layer_precision(library, NATIVE[backend]))
+        # Only the C functions round weights of this layer; without them, `PackedLinear` computes it.
+        products = select_backend(weight.device, "reference" if request == "reference" else "float32")
+        return LayerKernel(products, "float32", None)
 
     def weights(self) -> TokenLayerWeights:
         """Return the weights as the C functions take them."""
@@ -220,6 +235,10 @@ class WordEmbedding(nn.Module):
         nn.init.uniform_(self.embedding.weight, -bound, bound, generator=generator)
         with torch.no_grad():
             self.embedding.weight[0] = 0.0
+
+    def kernel(self) -> LayerKernel:
+        """Return what computes token vectors: a lookup."""
+        return LayerKernel("reference", "float32", None)
 
     def forward(self, word_ids: Tensor) -> Tensor:
         """Map word ids ``(...)``, counted from 1 so that 0 means "no token", to ``(..., output_dim)``."""
@@ -254,6 +273,11 @@ class WordCharLayer(nn.Module):
             self.word_embedding.weight[0] = 0.0
         if self.chars is not None:
             self.chars.reset_parameters(generator)
+
+    def kernel(self) -> LayerKernel:
+        """Return what computes token vectors when no gradient is needed, but for the last projection, a PyTorch
+        operation."""
+        return LayerKernel("reference", "float32", None) if self.chars is None else self.chars.kernel()
 
     def forward(self, ids: Tensor) -> Tensor:
         """Encode tokens.

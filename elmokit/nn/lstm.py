@@ -24,8 +24,8 @@ from torch.nn import functional as F
 
 from elmokit.nn.dropout import Dropout
 from elmokit.nn.kernels.backends import Backend, requested_backend, select_backend
+from elmokit.nn.kernels.computation import LayerKernel
 from elmokit.nn.kernels.lstm_inference import (
-    LayerKernel,
     LayerWeights,
     NativeLayer,
     TorchLayer,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn.kernels.backends import native_library_for, requested_backend, tile_library_for
+from elmokit.nn.kernels.backends import multiplies_bfloat16, native_library_for, requested_backend, tile_library_for
 from elmokit.nn.kernels.native import Precision
 from elmokit.nn.kernels.tile_products import tile_cross_entropy
 
@@ -150,6 +150,17 @@ class AdaptiveSoftmax(nn.Module):
 
 
 Softmax = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
+
+
+def softmax_precision(device: torch.device, precision: Precision | None) -> Precision:
+    """Return the precision of the sum over all words.
+
+    Args:
+        device: Where it is computed.
+        precision: The lowest precision accepted, as in ``FullSoftmax.nats``.
+    """
+    lower = device.type == "cpu" and requested_backend(precision) in ("bfloat16", "int8")
+    return "bfloat16" if lower and multiplies_bfloat16() else "float32"
 
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:

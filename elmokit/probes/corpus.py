@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError
-from elmokit.fingerprint import fingerprint
+from elmokit.fingerprint import fingerprint, vector_settings
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.sense_files import DATA, read_sense_xml
 from elmokit.probes.tagged import read_conllu, unpacked_name
@@ -54,8 +54,18 @@ def read_corpus_files(
             yield from filter(None, map(tokenize, read_lines(path)))
 
 
+def model_settings(elmo: Elmo) -> dict[str, Any]:
+    """Return everything but the text that stored vectors depend on: the model, and what computes it.
+
+    Raises:
+        ConfigError: As in :func:`model_digest`.
+    """
+    return vector_settings(elmo.model, elmo.start) | {"model": model_digest(elmo)}
+
+
 def model_digest(elmo: Elmo) -> str:
-    """Return a short text that is equal for models that give the same vectors, and different for others.
+    """Return a short text that is equal for models that give the same vectors, up to rounding, and different for
+    others.
 
     Raises:
         ConfigError: The model is stateful, so its vectors depend on the order in which sentences are read.

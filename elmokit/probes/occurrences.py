@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.fingerprint import RESTORE
 from elmokit.io.html import table
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.resumable import ResumableStore
 from elmokit.io.store_journal import StoreContents, read_store
-from elmokit.probes.corpus import model_digest, read_chunks, text_digest
+from elmokit.probes.corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.probes.neighbours import in_context
 
 KIND = "elmokit index of occurrences, version 1"
@@ -155,7 +156,7 @@ def build_index(
         raise TextError("There is nothing to index: the corpus has no words.")
     settings = {
         "what": KIND,
-        "model": model_digest(elmo),
+        **model_settings(elmo),
         "model_name": model_name,
         "text": text,
         "n_sentences": n_sentences,
@@ -163,7 +164,7 @@ def build_index(
         "n_layers": elmo.n_layers,
         "dim": elmo.output_dim,
     }
-    with ResumableStore(path, settings) as store:
+    with ResumableStore(path, settings, restore=RESTORE) as store:
         if not store.finished:
             _fill(elmo, sentences(), store, progress)
     return OccurrenceIndex(path)

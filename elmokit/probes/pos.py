@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, TextError
+from elmokit.fingerprint import RESTORE
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.resumable import ResumableStore
 from elmokit.io.tables import Table
-from elmokit.probes.corpus import model_digest, read_chunks, text_digest
+from elmokit.probes.corpus import model_settings, read_chunks, text_digest
 from elmokit.probes.layer_figure import Series, draw_layers, row_title
 from elmokit.probes.linear import LinearSettings, predict_linear, train_linear
 from elmokit.probes.tagged import TaggedSentence
@@ -233,13 +234,13 @@ def _vectors(
     sentences = [sentence.words for sentence in part]
     settings = {
         "what": "token vectors, one float16 file a layer",
-        "model": model_digest(elmo),
+        **model_settings(elmo),
         "text": text_digest(sentences),
         "layers": layers,
         "dim": elmo.output_dim,
     }
     n_tokens = sum(map(len, sentences))
-    with ResumableStore(folder, settings) as store:
+    with ResumableStore(folder, settings, restore=RESTORE) as store:
         n_done = store.progress.get("n_done", 0)
         if progress is not None:
             progress(f"embed {folder.name}", sum(map(len, sentences[:n_done])), n_tokens)

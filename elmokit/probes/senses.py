@@ -22,11 +22,12 @@ from safetensors.numpy import save_file
 
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError, TextError
+from elmokit.fingerprint import RESTORE
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.checksums import file_digest
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
-from elmokit.probes.corpus import model_digest, read_chunks
+from elmokit.probes.corpus import model_settings, read_chunks
 from elmokit.probes.layer_figure import Series, draw_layers, row_title
 from elmokit.probes.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.probes.sense_score import SenseScore, score_senses
@@ -202,7 +203,7 @@ class SenseMeans:
             with safe_open(path, framework="np") as file:
                 content = json.loads(file.metadata()["content"])
                 sums, counts = file.get_tensor("sums"), file.get_tensor("counts")
-            found = content["about"]
+            found = dict(content["about"])
             means = cls(*sums.shape[1:])
             means.sums, means.counts, means.n_sentences = sums, counts, int(content["n_sentences"])
             means.rows = {sense: row for row, sense in enumerate(content["senses"])}
@@ -213,10 +214,14 @@ class SenseMeans:
             raise OutputError(
                 f"{path} is not a file of sense means ({error}). Choose another name, or delete it."
             ) from None
-        if found != settings:
-            raise OutputError(
-                f"{path} contains sense means of another model or another text. Choose another name, or delete it."
-            )
+        for name, new in settings.items():
+            old = found.get(name)
+            if old != new:
+                how = RESTORE[name](old) if name in RESTORE else "Use the same"
+                raise OutputError(
+                    f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. {how}, choose "
+                    "another name, or delete it."
+                )
         return means
 
 
@@ -315,7 +320,7 @@ def train_senses(
     keys = read_keys(source.gold)
     settings = {
         "what": "sense means",
-        "model": model_digest(elmo),
+        **model_settings(elmo),
         "data": file_digest(source.data),
         "gold": file_digest(source.gold),
     }

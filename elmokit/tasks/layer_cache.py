@@ -1,10 +1,11 @@
 """The layers of a frozen biLM, computed once per distinct sentence and kept on disk.
 
-A cache is a directory with one :class:`~elmokit.io.resumable.ResumableStore` per model and number format, named by a
-fingerprint of everything that the layers depend on. A store has four growing files: ``layers``, the vectors of its
-sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each sentence's tokens; ``ends``, the row
-after each sentence's last one; and ``crc32``, a checksum of each sentence's vectors, which is verified whenever they
-are read. Any number of processes can read what is committed, while one of them appends.
+A cache is a directory with one :class:`~elmokit.io.resumable.ResumableStore` per number format, model and computation
+(precision, instruction set, device), named by a hash of everything that the layers depend on. A store has four growing
+files: ``layers``, the vectors of its sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each
+sentence's tokens; ``ends``, the row after each sentence's last one; and ``crc32``, a checksum of each sentence's
+vectors, which is verified whenever they are read. Any number of processes can read what is committed, while one of
+them appends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError
-from elmokit.fingerprint import fingerprint
+from elmokit.fingerprint import vector_settings
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.resumable import ResumableStore
 from elmokit.io.store_journal import JOURNAL, StoreContents, read_store
@@ -55,8 +56,9 @@ class LayerCache:
             raise ValueError('Layers that depend on earlier sentences cannot be cached. Use start="warm" or "zero".')
         self.elmo, self.dtype = elmo, np.dtype(dtype)
         self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
-        # Before November 2026 the two parts of the name were in the other order, and the directory held shards.
-        self.folder = Path(folder) / f"{dtype}-{fingerprint(elmo.model, elmo.start)}"
+        self._settings = vector_settings(elmo.model, elmo.start)
+        digest = hashlib.blake2b(json.dumps(self._settings).encode("ascii"), digest_size=16).hexdigest()
+        self.folder = Path(folder) / f"{dtype}-{digest}"
         # Of each sentence: its first row, the one after its last, and the checksum of the rows.
         self._rows: dict[bytes, tuple[int, int, int]] = {}
         self._layers = np.zeros((0, 0), self.dtype)
@@ -104,9 +106,9 @@ class LayerCache:
         wanted = {_key(sentence): sentence for sentence in sentences}
         if wanted.keys() <= self._rows.keys():
             return 0
-        settings = {"dtype": str(self.dtype), "n_layers": self.shape.n_layers, "dim": self.shape.dim}
+        sizes = {"dtype": str(self.dtype), "n_layers": self.shape.n_layers, "dim": self.shape.dim}
         n_done = 0
-        with ResumableStore(self.folder, settings, wait=True, unverified=["layers"]) as store:
+        with ResumableStore(self.folder, self._settings | sizes, wait=True, unverified=["layers"]) as store:
             self._read_committed(store.committed)  # what another process has added in the meantime
             missing = {key: sentence for key, sentence in wanted.items() if key not in self._rows}
             n_tokens = sum(map(len, missing.values()))

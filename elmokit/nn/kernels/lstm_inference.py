@@ -23,6 +23,7 @@ from torch import Tensor
 
 from elmokit.nn.kernels import torch_products
 from elmokit.nn.kernels.backends import NATIVE, Backend, native_library
+from elmokit.nn.kernels.computation import LayerKernel, native_kernel
 from elmokit.nn.kernels.native import GATES, NativeLibrary, Precision
 from elmokit.nn.kernels.torch_products import Product
 
@@ -169,22 +170,12 @@ def pack_native_layer(library: NativeLibrary, precision: Precision, layer: Layer
     )
 
 
-class LayerKernel(NamedTuple):
-    """What computes an LSTM layer when no gradient is needed."""
-
-    backend: Backend
-    precision: Precision  # of the weights; float16 counts as bfloat16
-    instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
-
-
 def layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
     """Return what computes a layer of ``n_weights`` where a backend was selected."""
     if backend in NATIVE:
         library = native_library()
         assert library is not None
-        precision = layer_precision(library, NATIVE[backend], n_weights)
-        (used,) = (name for name, of_backend in NATIVE.items() if of_backend == precision)
-        return LayerKernel(used, precision, library.instructions)
+        return native_kernel(library, layer_precision(library, NATIVE[backend], n_weights))
     of_torch: Precision = "int8" if backend.endswith("int8") else "bfloat16" if backend.endswith("16") else "float32"
     return LayerKernel(backend, of_torch, None)
 

@@ -1,0 +1,70 @@
+"""What computes the layers of a model: the notion that stores, caches and files of vectors record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from elmokit.nn.kernels.backends import NATIVE, Backend
+from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
+
+
+class LayerKernel(NamedTuple):
+    """What computes a layer when no gradient is needed."""
+
+    backend: Backend
+    precision: Precision  # of the weights; float16 counts as bfloat16
+    instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
+
+
+def native_kernel(library: NativeLibrary, precision: Precision) -> LayerKernel:
+    """Return the kernel of the C functions for a precision."""
+    (backend,) = (name for name, of_backend in NATIVE.items() if of_backend == precision)
+    return LayerKernel(backend, precision, library.instructions)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """What computes all layers of a model when no gradient is needed.
+
+    A model gives the same bits wherever its computation is the same. Different instruction sets differ in the last
+    bits of float32, and in far more of the lower precisions, because some of them round inputs too.
+    """
+
+    device: str
+    """The type of the device, such as "cpu"."""
+    instructions: str | None
+    """The instruction set of the C functions; without them, that of PyTorch; None on a GPU."""
+    precision: Precision
+    """The lowest precision of any layer."""
+    kernels: tuple[Backend, ...]
+    """The backend of the token layer, and of each LSTM layer: the forward ones, then the backward ones."""
+
+    def __str__(self) -> str:
+        """Return a short text for people, such as "int8 (native-int8, avx512-vnni, cpu)"."""
+        parts = [*dict.fromkeys(self.kernels), self.instructions, self.device]
+        return f"{self.precision} ({', '.join(part for part in parts if part is not None)})"
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything as JSON values, for a store that must not mix computations."""
+        return {**vars(self), "kernels": list(self.kernels)}
+
+
+def computation_of(token_layer: LayerKernel, lstm_layers: list[LayerKernel], device: str, fallback: str) -> Computation:
+    """Combine the kernels of all layers.
+
+    Args:
+        token_layer: The kernel of the token layer.
+        lstm_layers: Those of the LSTM layers.
+        device: The type of the device.
+        fallback: The instruction set of what is not computed by C functions on the CPU.
+    """
+    kernels = [token_layer, *lstm_layers]
+    native = {kernel.instructions for kernel in kernels} - {None}
+    return Computation(
+        device=device,
+        # All C functions come from one library.
+        instructions=native.pop() if native else fallback if device == "cpu" else None,
+        precision=max((kernel.precision for kernel in kernels), key=PRECISIONS.index),
+        kernels=tuple(kernel.backend for kernel in kernels),
+    )
