@@ -17,7 +17,7 @@ from elmokit.errors import ConfigError
 from elmokit.initial_state import initial_state
 from elmokit.long_text import read_in_chunks
 from elmokit.nn.devices import parse_device
-from elmokit.nn.kernels.backends import check_precision
+from elmokit.nn.kernels.backends import check_precision, requested_backend
 from elmokit.nn.kernels.native import Precision
 from elmokit.nn.layer_selection import Layers, LayerSelection, select_layers, within_boundaries
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
@@ -137,6 +137,11 @@ class Elmo(nn.Module):
         # Unlike other modules, which start in training mode: most users only embed, and dropout would add noise
         # silently.
         self.eval()
+
+    def extra_repr(self) -> str:
+        """Return what ``repr`` shows besides the modules. The precision is the lowest that is accepted."""
+        name = "unknown" if self.model.source is None else self.model.source.name
+        return f"model={name!r}, start={self.start!r}, precision={requested_backend(self.bilm.precision)!r}"
 
     def _repr_html_(self) -> str:
         return self.model._repr_html_()

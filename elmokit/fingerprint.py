@@ -63,7 +63,7 @@ def vector_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
     Stores of vectors have these JSON values as settings, so that none of them mixes the vectors of two computations.
     Arguments as in :func:`fingerprint`.
     """
-    return {"model": fingerprint(model, start), **model.bilm.computation().settings()}
+    return {"model": fingerprint(model, start), "start": start, **model.bilm.computation().settings()}
 
 
 def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -14,13 +15,15 @@ import numpy as np
 import pytest
 
 from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.corpus.about import read_about
 from elmokit.corpus.embed import embed_file
 from elmokit.corpus.formats import FORMATS
 from elmokit.corpus.hdf5 import read_sentence_map
 from elmokit.corpus.layout import VectorFileLayout
 from elmokit.corpus.reading import count_sentences
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, MissingExtraError, OutputError
+from elmokit.errors import ConfigError, FormatError, MissingExtraError, OutputError
+from elmokit.fingerprint import fingerprint
 from elmokit.io import resumable
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -76,6 +79,21 @@ def assert_equal(rows: list[Any], expected: list[Any], atol: float = 1e-5) -> No
     assert len(rows) == len(expected)
     for row, array in zip(rows, expected, strict=True):
         np.testing.assert_allclose(np.asarray(row, np.float64).reshape(array.shape), array, atol=atol)
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", "", *SUFFIXES])
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_file_says_what_computed_it(elmo: Elmo, text: Path, tmp_path: Path, suffix: str, pool: bool) -> None:
+    output = tmp_path / f"out{suffix}"
+    embed_file(SentenceEmbedder(elmo) if pool else elmo, text, output, layers="all" if pool else [0, 2])
+    about = read_about(output)
+    assert about.items() >= elmo.bilm.computation().settings().items()
+    assert about["fingerprint"].startswith(fingerprint(elmo.model, "warm"))
+    assert (about["elmokit"], about["start"]) == (version("elmokit"), "warm")
+    assert (about["layers"] == [0, 2], "pooling" in about) == (not pool, pool)
+    assert about["model"] is None  # a model of random weights has no source
+    with pytest.raises(FormatError, match="does not say what computed its vectors"):
+        read_about(text)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -254,9 +272,9 @@ def test_the_space_of_both_files_is_checked(
     elmo: Elmo, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n_bytes = 13 * 3 * 64 * 4
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=int(1.5 * n_bytes)))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=int(1.7 * n_bytes)))
     embed_file(elmo, text, tmp_path / "out.hdf5", with_map=False)
-    with pytest.raises(OutputError, match=r"and 10\.5 kB more until it is complete\), but its disk has 15\.0 kB"):
+    with pytest.raises(OutputError, match=r"and 10\.5 kB more until it is complete\), but its disk has 17\.0 kB"):
         embed_file(elmo, text, tmp_path / "out.npz")
 
 

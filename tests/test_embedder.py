@@ -415,3 +415,11 @@ def test_layer_0_alone_is_computed_without_the_lstm_and_is_the_same(
     ):
         np.testing.assert_array_equal(again, vectors)
         np.testing.assert_array_equal(listed, vectors[None])
+
+
+def test_its_text_names_the_model_the_start_and_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELMOKIT_BACKEND", raising=False)
+    first_lines = repr(Elmo.from_pretrained()).splitlines()[:2]
+    assert first_lines == ["Elmo(", "  model='en-mini', start='warm', precision='int8'"]
+    exact = Elmo.from_pretrained(start="zero", precision="float32")
+    assert exact.extra_repr() == "model='en-mini', start='zero', precision='float32'"

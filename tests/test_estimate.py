@@ -56,9 +56,10 @@ def test_time_is_estimated_only_for_long_texts(elmo: Elmo) -> None:
         elmo, "out.hdf5", SentenceCounts(10**6, 10**8, 0), WriteProgress(n_tokens=5), 10**11, sentences, "all", 2048
     )
     expected = r"1,000,000 sentences, 100,000,000 tokens, 5 already done; out.hdf5 will take 100 GB and about "
-    assert re.fullmatch(expected + r".+ \(.+ tokens/s\)", much)
+    assert re.fullmatch(expected + r".+ \(.+ tokens/s\); computed in float32 \(.+, cpu\)", much)
     little = describe_work(elmo, "out.hdf5", SentenceCounts(10, 20, 0), WriteProgress(), 5000, sentences, "all", 2048)
-    assert little == "10 sentences, 20 tokens; out.hdf5 will take 5.0 kB"
+    computation = elmo.bilm.computation()
+    assert little == f"10 sentences, 20 tokens; out.hdf5 will take 5.0 kB; computed in {computation}"
 
 
 def test_sizes_are_short() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from elmokit.corpus.hdf5_format import (
     DATA_START,
+    attribute_bytes,
     dataset_headers,
     group_bytes,
     header_bytes,
@@ -20,6 +21,7 @@ from elmokit.corpus.hdf5_format import (
     number_name_bytes,
     numbers_by_name,
     write_group,
+    write_text_attribute,
     write_text_dataset,
 )
 from elmokit.errors import OutputError
@@ -115,6 +117,25 @@ def test_long_texts_are_strings_as_h5py_writes_them(tmp_path: Path, n_bytes: int
         assert ours["text"].shape == (1,)
         assert ours["text"].asstr()[0] == text
         assert ours["text"].id.get_type().equal(theirs["text"].id.get_type())
+
+
+@pytest.mark.parametrize("text", ["", "{}", "é" * 3000])
+def test_a_text_attribute_is_a_string_as_h5py_writes_it(tmp_path: Path, text: str) -> None:
+    content = text.encode("utf-8")
+    with (tmp_path / "ours.hdf5").open("w+b") as file:
+        attribute, end = write_text_attribute(file, DATA_START, b"elmokit", content)
+        write_group(file, end, [], 0, attribute)
+        assert file.seek(0, 2) == DATA_START + attribute_bytes(b"elmokit", len(content)) + group_bytes(0, 0)
+    with h5py.File(tmp_path / "ours.hdf5", "r+") as ours, h5py.File(tmp_path / "theirs.hdf5", "w") as theirs:
+        theirs.attrs["elmokit"] = text
+        assert dict(ours.attrs) == {"elmokit": text}
+        one, two = (file.attrs.get_id("elmokit") for file in (ours, theirs))
+        assert one.get_type().equal(two.get_type())
+        assert (one.shape, one.get_space().get_simple_extent_type()) == ((), h5py.h5s.SCALAR)
+        ours.attrs["later"] = 1
+        ours["0"] = 2
+    with h5py.File(tmp_path / "ours.hdf5") as file:
+        assert dict(file.attrs) == {"elmokit": text, "later": 1}
 
 
 def test_a_text_too_long_for_hdf5_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@
 ``vector``            instead of these with one vector per sentence: ``(dim,)`` as a fixed-size list
 ====================  ==================================================================================================
 
+The metadata of the schema says what computed the vectors (``about.py``).
+
 Vectors are not compressed: general compressors save a few percent and cost more time than computing the vectors does.
 """
 
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.corpus.about import NAME
 from elmokit.corpus.layout import VectorFileLayout
 from elmokit.corpus.reading import SentenceCounts
 from elmokit.corpus.rows import GROUP_BYTES, RowGroup, read_row_groups
@@ -102,7 +105,8 @@ def _schema(layout: VectorFileLayout) -> Any:
             ("id", pa.int64() if layout.keys == "numbers" else pa.string()),
             *[("tokens", pa.list_(pa.string()))] * layout.with_tokens,
             *([("vector", vector)] if layout.pooled else [(name, pa.list_(vector)) for name in names]),
-        ]
+        ],
+        metadata={NAME: layout.about},
     )
 
 

@@ -12,8 +12,9 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,6 +171,9 @@ def embed_file(
         settings["pooling"] = pooler.fingerprint()
     if not format_.is_hdf5:
         settings["sentences"] = with_map  # kept from the beginning, unlike the names of HDF5
+    # The name alone: files are shared, and tell nobody about the directories of a machine.
+    name = None if elmo.model.source is None else elmo.model.source.name
+    layout = replace(layout, about=json.dumps({**settings, "model": name, "fingerprint": settings["model"]}))
     counted = None
     if can_reread(source):
         counted = count_sentences(source, fasta, strict, tokenize, progress, split)
@@ -378,7 +382,7 @@ def _settings(
     return {
         **settings,
         "model": f"{settings['model']}-{mixes:08x}",
-        "start": elmo.start,
+        "elmokit": version("elmokit"),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,
         "fasta": fasta,

@@ -54,7 +54,8 @@ def describe_work(
     batch_tokens: int,
     n_temporary_bytes: int = 0,
 ) -> str:
-    """Return one line that says how much there is to do, how large the output will be, and how long it will take.
+    """Return one line that says how much there is to do, how large the output will be, how long it will take, and
+    in which precision.
 
     Args:
         elmo: The model.
@@ -75,7 +76,7 @@ def describe_work(
     if n_left >= MIN_TOKENS_FOR_TRIAL:
         seconds = _seconds_per_token(elmo, _first_tokens(sentences), layers, batch_tokens)
         line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
-    return line
+    return f"{line}; computed in {elmo.bilm.computation()}"
 
 
 def _seconds_per_token(elmo: Elmo, sentences: list[list[str]], layers: Layers, batch_tokens: int) -> float:

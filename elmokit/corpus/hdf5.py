@@ -3,7 +3,7 @@
 There is one dataset per sentence, named by its line number from 0 (or by its text), of shape ``(layers, tokens, dim)``
 or ``(tokens, dim)``. With one vector per sentence there is a single dataset ``vectors`` of shape ``(sentences, dim)``
 instead, because thousands of tiny datasets are slow to read. ``sentence_to_index`` is one JSON text that maps each
-sentence to its number as a string.
+sentence to its number as a string. The attribute ``elmokit`` of the file says what computed it (``about.py``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from elmokit.corpus.about import NAME
 from elmokit.corpus.hdf5_format import (
     DATA_START,
+    attribute_bytes,
     dataset_headers,
     group_bytes,
     header_bytes,
@@ -27,6 +29,7 @@ from elmokit.corpus.hdf5_format import (
     number_name_bytes,
     numbers_by_name,
     write_group,
+    write_text_attribute,
     write_text_dataset,
 )
 from elmokit.corpus.layout import VectorFileLayout
@@ -55,7 +58,8 @@ def hdf5_bytes(layout: VectorFileLayout, counts: SentenceCounts) -> int:
     if layout.pooled:
         n_datasets, n_name_bytes = 1, name_bytes(POOLED.encode("ascii"))
     index = n_datasets * header_bytes(layout.n_layers) + group_bytes(n_datasets + layout.n_maps, n_name_bytes)
-    return layout.vector_bytes(counts) + index + layout.n_maps * map_bytes
+    about = attribute_bytes(NAME.encode("ascii"), len(layout.about))
+    return layout.vector_bytes(counts) + index + layout.n_maps * map_bytes + about
 
 
 def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
@@ -80,11 +84,12 @@ def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
             headers, data_end = dataset_headers(data_end, lengths, layout.n_layers, layout.dim, layout.dtype)
             position += file.write(headers)
         size = header_bytes(layout.n_layers)
+        about, position = write_text_attribute(file, position, NAME.encode("ascii"), layout.about.encode("ascii"))
         # Then the group that lists them. HDF5 looks names up by bisection, so they must be sorted as bytes.
         if layout.keys == "sentences":
             named = enumerate(sentence_keys(writer.read_names()))
             entries = sorted((key.encode("utf-8"), first_header + row * size) for row, key in named)
-            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries))
+            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
             return
         maps: list[tuple[bytes, int]] = []
         for name in MAPS[: layout.n_maps]:
@@ -92,12 +97,12 @@ def write_index(writer: ResumableWriter, layout: VectorFileLayout) -> None:
             maps.append((name.encode("ascii"), address))
         if layout.pooled:
             entries = [*sorted(maps), (POOLED.encode("ascii"), first_header)]
-            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries))
+            write_group(file, position, entries, sum(name_bytes(name) for name, _ in entries), about)
             return
         # Every digit sorts before "s", so the maps follow the numbers.
         numbers = ((b"%d" % number, first_header + number * size) for number in numbers_by_name(done.n_sentences))
         n_name_bytes = number_name_bytes(done.n_sentences) + sum(name_bytes(name) for name, _ in maps)
-        write_group(file, position, chain(numbers, sorted(maps)), n_name_bytes)
+        write_group(file, position, chain(numbers, sorted(maps)), n_name_bytes, about)
 
 
 def sentence_map(read_names: Callable[[], Iterable[str]]) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ The file then looks like this, each part at an address that is a multiple of 8::
     vectors               the data of all datasets
     object headers        one per dataset: its shape, type, address and size
     maps                  sentence_to_index: a text, and the header of its dataset
+    attribute             a text that the root group refers to
     root group            names (the local heap), leaves (name -> object header), B-tree over the leaves, object header
 
 Source: HDF5 File Format Specification 3.0 (The HDF Group), in its oldest form, which h5py writes by default and every
@@ -32,6 +33,7 @@ from elmokit.errors import OutputError
 
 DATA_START = 512  # room for the superblock; a multiple of the block size of disks
 MAX_TEXT_BYTES = 2**32 - 1  # the length of a string is stored in four bytes
+_REFERENCE_BYTES = 16  # of a reference to a string
 
 _UNDEFINED = 2**64 - 1
 _LEAF_K, _INTERNAL_K = 4, 16  # the defaults of h5py; nodes hold up to twice as many entries
@@ -118,6 +120,42 @@ def write_text_dataset(file: BinaryIO, position: int, parts: Iterable[bytes]) ->
     Raises:
         OutputError: The text is too long for HDF5.
     """
+    # The data of the dataset is a reference to the text.
+    reference, position = _write_text(file, position, parts)
+    file.seek(position)
+    file.write(reference)
+    header = _dataset((1,), _UTF8_STRING, position, len(reference))
+    file.write(header)
+    return position + len(reference), position + len(reference) + len(header)
+
+
+def write_text_attribute(file: BinaryIO, position: int, name: bytes, text: bytes) -> tuple[bytes, int]:
+    """Write the text of an attribute, as h5py writes a string.
+
+    Args:
+        file: The file.
+        position: Where to write; a multiple of 8.
+        name: The name of the attribute.
+        text: Its value, in UTF-8.
+
+    Returns:
+        The attribute for ``write_group``, ``attribute_bytes`` long, and the position after the text.
+    """
+    reference, position = _write_text(file, position, [text])
+    return _attribute(name, reference), position
+
+
+def attribute_bytes(name: bytes, n_text_bytes: int) -> int:
+    """Return the size of a text attribute: of its text, and of its part of the group's header."""
+    return _collection_bytes(n_text_bytes) + len(_attribute(name, bytes(_REFERENCE_BYTES)))
+
+
+def _write_text(file: BinaryIO, position: int, parts: Iterable[bytes]) -> tuple[bytes, int]:
+    """Write a text at a position.
+
+    Returns:
+        The reference to it, and the position after it.
+    """
     # Strings of variable length are stored in a "global heap collection": here one object, the text. The rest of the
     # collection is object 0, which means free space. Its size comes first but is known last, so the header is written
     # after the text.
@@ -130,21 +168,17 @@ def write_text_dataset(file: BinaryIO, position: int, parts: Iterable[bytes]) ->
             f"The map from sentences to numbers takes {n_bytes:,} bytes, but HDF5 stores texts of at most "
             f"{MAX_TEXT_BYTES:,}. Omit it with --forget-sentences."
         )
-    used = 32 + _up_to_8(n_bytes)
-    size = max(4096, used + 16)
+    used, size = 32 + _up_to_8(n_bytes), _collection_bytes(n_bytes)
     file.write(bytes(used - 32 - n_bytes) + struct.pack("<HHIQ", 0, 0, 0, size - used) + bytes(size - used - 16))
     file.seek(position)
     file.write(struct.pack("<4sB3xQHH4xQ", b"GCOL", 1, size, 1, 0, n_bytes))
-    # The data of the dataset is a reference to the text: its length, the address of the collection, the object number.
-    reference = position + size
-    file.seek(reference)
-    file.write(struct.pack("<IQI", n_bytes, position, 1))
-    header = _dataset((1,), _UTF8_STRING, reference, 16)
-    file.write(header)
-    return reference + 16, reference + 16 + len(header)
+    # The length of the text, the address of the collection, the number of the object in it.
+    return struct.pack("<IQI", n_bytes, position, 1), position + size
 
 
-def write_group(file: BinaryIO, position: int, entries: Iterable[tuple[bytes, int]], n_name_bytes: int) -> None:
+def write_group(
+    file: BinaryIO, position: int, entries: Iterable[tuple[bytes, int]], n_name_bytes: int, attribute: bytes = b""
+) -> None:
     """Write the root group behind everything else, and the superblock that points to it.
 
     Args:
@@ -152,6 +186,7 @@ def write_group(file: BinaryIO, position: int, entries: Iterable[tuple[bytes, in
         position: Where to write; a multiple of 8.
         entries: The name of every dataset and the address of its object header, sorted by name.
         n_name_bytes: The size of all names, ``name_bytes`` each.
+        attribute: An attribute of the group, from ``write_text_attribute``; empty for none.
     """
     # Names and leaves are written side by side, block by block, so that memory does not grow with the number of
     # datasets. That is why the size of all names must be known before.
@@ -180,7 +215,7 @@ def write_group(file: BinaryIO, position: int, entries: Iterable[tuple[bytes, in
     file.seek(end)
     children = nodes + np.arange(n_leaves) * _LEAF.itemsize
     tree, end = _write_tree(file, end, children, np.concatenate([*last_names, np.zeros(0, dtype=np.int64)]))
-    file.write(_header(_message(0x11, struct.pack("<QQ", tree, heap))))
+    file.write(_header(_message(0x11, struct.pack("<QQ", tree, heap)), *[attribute] * bool(attribute)))
     root, end = end, file.tell()
     file.truncate(end)
     # Last of all: from here on this is an HDF5 file.
@@ -306,6 +341,19 @@ def _dataset(shape: tuple[int, ...], kind: bytes, address: int, n_bytes: int) ->
     return _header(
         _message(0x01, dataspace), _message(0x03, kind, 1), _message(0x05, fill_value, 1), _message(0x08, layout)
     )
+
+
+def _attribute(name: bytes, reference: bytes) -> bytes:
+    """Return the message of an attribute whose value is one string."""
+    scalar = struct.pack("<BBB5x", 1, 0, 0)  # a dataspace without dimensions
+    sizes = struct.pack("<BxHHH", 1, len(name) + 1, len(_UTF8_STRING), len(scalar))
+    body = sizes + name.ljust(name_bytes(name), b"\0") + _UTF8_STRING + scalar + reference
+    return _message(0x0C, body)
+
+
+def _collection_bytes(n_text_bytes: int) -> int:
+    """Return the size of the heap collection that holds a text; HDF5 wants 4096 bytes or more."""
+    return max(4096, 32 + _up_to_8(n_text_bytes) + 16)
 
 
 def _header(*messages: bytes) -> bytes:

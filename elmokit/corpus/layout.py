@@ -35,6 +35,8 @@ class VectorFileLayout:
     """Whether there is one vector per sentence instead of one per token."""
     with_tokens: bool = True
     """Whether the tokens of the sentences are stored, which HDF5 replaces by maps."""
+    about: str = "{}"
+    """What the file says about itself (``corpus/about.py``): JSON in ASCII."""
 
     @property
     def n_layers(self) -> int | None:

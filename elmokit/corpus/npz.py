@@ -5,6 +5,7 @@
 ``offsets``    ``(sentences + 1,)`` int64: sentence i has the tokens from ``offsets[i]`` to ``offsets[i + 1]``
 ``tokens``     the tokens, one per line of UTF-8, as an array of bytes
 ``ids``        of proteins: the identifiers, likewise
+``elmokit``    what computed the vectors (``about.py``), as bytes
 =============  ========================================================================================================
 
 One array per sentence would be slow: NumPy needs about 0.1 ms for each. Texts are bytes, because NumPy's arrays of
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from elmokit.corpus.about import NAME
 from elmokit.corpus.layout import VectorFileLayout
 from elmokit.corpus.reading import SentenceCounts
 from elmokit.corpus.rows import RowGroup, read_row_groups
@@ -29,7 +31,7 @@ from elmokit.corpus.writer import ResumableWriter
 def npz_bytes(layout: VectorFileLayout, counts: SentenceCounts) -> int:
     """Return the size of the output: exact for the vectors, within some percent for the rest."""
     n_text_bytes = layout.with_tokens * (counts.n_text_bytes + counts.n_sentences)
-    return layout.vector_bytes(counts) + n_text_bytes + 8 * counts.n_sentences + 1000
+    return layout.vector_bytes(counts) + n_text_bytes + 8 * counts.n_sentences + len(layout.about) + 1000
 
 
 def write_npz(writer: ResumableWriter, layout: VectorFileLayout) -> None:
@@ -55,6 +57,7 @@ def write_npz(writer: ResumableWriter, layout: VectorFileLayout) -> None:
         def add_text(name: str, read: Callable[[], Iterable[bytes]]) -> None:
             add(name, "uint8", (sum(map(len, read())),), read())
 
+        add(NAME, "uint8", (len(layout.about),), [layout.about.encode("ascii")])
         add("vectors", layout.dtype, shape, (_by_row(group) for group in groups()))
         add("offsets", "<i8", (done.n_sentences + 1,), _offsets(writer))
         if layout.with_tokens:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -157,6 +158,7 @@ def build_index(
     settings = {
         "what": KIND,
         **model_settings(elmo),
+        "elmokit": version("elmokit"),
         "model_name": model_name,
         "text": text,
         "n_sentences": n_sentences,
