@@ -403,6 +403,7 @@ class Elmo(nn.Module):
         Raises:
             TextError: A sentence is not a list of strings.
             ConfigError: A layer does not exist, or a batch size is below 1.
+            FormatError: The weights are so large that the vectors contain NaN or infinity.
 
         Example:
             >>> first, second = elmo.embed([["The", "bank"], ["Rates", "rose", "."]], layers="average")
@@ -563,6 +564,7 @@ class Elmo(nn.Module):
         # There is one edge more than there are chunks.
         for start, layers in zip(edges, chunks, strict=False):
             chunk = selection.apply(self._aligned(layers))[..., 0, :, :].detach()
+            self.model.check_finite(chunk)
             n_positions = chunk.shape[-2]
             is_last = start + n_positions == len(positions)
             yield chunk[..., int(start == 0) : n_positions - is_last, :].float().cpu().numpy()
@@ -572,7 +574,7 @@ class Elmo(nn.Module):
         self, sentences: Sequence[Sequence[str]], state: BiLMState, selection: LayerSelection
     ) -> tuple[list[Vectors], BiLMState]:
         (layers, state), batch = self.model.contextualize(sentences, state, self.token_cache)
-        return _vectors_of_sentences(selection, self._aligned(layers), batch.mask), state
+        return self._vectors_of_sentences(selection, self._aligned(layers), batch.mask), state
 
     @torch.no_grad()
     def _run_from_start(self, sentences: Sequence[Sequence[str]], selection: LayerSelection) -> list[Vectors]:
@@ -580,8 +582,25 @@ class Elmo(nn.Module):
         if selection.is_context_free:
             token_vectors, batch = self.model.token_vectors(sentences, self.token_cache)
             layer_0 = torch.cat([token_vectors] * self.bilm.config.n_directions, dim=-1)
-            return _vectors_of_sentences(selection, self._aligned(layer_0[None]), batch.mask)
+            return self._vectors_of_sentences(selection, self._aligned(layer_0[None]), batch.mask)
         return self._run(sentences, self.start_state(len(sentences)), selection)[0]
+
+    def _vectors_of_sentences(
+        self, selection: LayerSelection, layers: Tensor, mask: NDArray[np.bool_]
+    ) -> list[Vectors]:
+        """Take the requested layers of a batch, and cut them to the tokens of each sentence.
+
+        Args:
+            selection: The requested layers.
+            layers: ``(layers, batch, time, dim)``.
+            mask: ``(batch, time)``, boundaries included.
+        """
+        selected = selection.apply(layers, torch.from_numpy(mask).to(layers.device))  # (..., batch, time, dim)
+        self.model.check_finite(selected)
+        # (batch, ..., time, dim), in one transfer from the device.
+        rows = selected.movedim(-3, 0).float().cpu().numpy()
+        # Copies, so that keeping one short sentence does not keep its whole batch in memory.
+        return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, mask.sum(axis=1), strict=True)]
 
     def _aligned(self, layers: Tensor) -> Tensor:
         """Map layers ``(layers, ..., dim)`` into the space of another model, if this model has an alignment."""
@@ -598,21 +617,6 @@ class Elmo(nn.Module):
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
     """Return whether a planned batch is a single sentence that is too long to be computed at once."""
     return is_long(len(batch[0])) and not selection.needs_whole_batch
-
-
-def _vectors_of_sentences(selection: LayerSelection, layers: Tensor, mask: NDArray[np.bool_]) -> list[Vectors]:
-    """Take the requested layers of a batch, and cut them to the tokens of each sentence.
-
-    Args:
-        selection: The requested layers.
-        layers: ``(layers, batch, time, dim)``.
-        mask: ``(batch, time)``, boundaries included.
-    """
-    selected = selection.apply(layers, torch.from_numpy(mask).to(layers.device))  # (..., batch, time, dim)
-    # (batch, ..., time, dim), in one transfer from the device.
-    rows = selected.movedim(-3, 0).float().cpu().numpy()
-    # Copies, so that keeping one short sentence does not keep its whole batch in memory.
-    return [row[..., 1 : length - 1, :].copy() for row, length in zip(rows, mask.sum(axis=1), strict=True)]
 
 
 def _without_boundaries(vectors: Tensor, mask: Tensor) -> Tensor:

@@ -11,13 +11,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from elmokit.bilm import BiLMConfig
 from elmokit.corpus.embed import _settings, embed_file
 from elmokit.corpus.layout import DatasetNames
 from elmokit.corpus.writer import ResumableWriter, partial_folder
 from elmokit.embedder import Elmo, Start
-from elmokit.errors import OutputError, TextError
+from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.io import resumable
 from elmokit.io.text_files import split_tokens
 from elmokit.nn.kernels import backends
@@ -208,6 +209,16 @@ def test_a_run_is_resumed_only_by_what_computed_its_beginning(
         with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):
             embed_file(elmo, text, output, batch_tokens=8, resume=True)
     embed_file(elmo, text, output, batch_tokens=8, resume=True)
+
+
+def test_a_number_that_float16_cannot_hold_is_an_error(text: Path, tmp_path: Path) -> None:
+    model = random_model()
+    with torch.no_grad():
+        model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
+    elmo = Elmo(model)
+    with pytest.raises(ConfigError, match=r"beyond 65,504, the largest of float16\. Pass --dtype float32"):
+        embed_file(elmo, text, tmp_path / "out.hdf5", dtype="float16")
+    embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)
 
 
 @pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from elmokit.bilm import BiLM, BiLMConfig
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, ModelNotFoundError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
 from elmokit.nn.layer_selection import Layers
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.scoring.language_model import LanguageModel
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 
@@ -423,3 +424,29 @@ def test_its_text_names_the_model_the_start_and_the_precision(monkeypatch: pytes
     assert first_lines == ["Elmo(", "  model='en-mini', start='warm', precision='int8'"]
     exact = Elmo.from_pretrained(start="zero", precision="float32")
     assert exact.extra_repr() == "model='en-mini', start='zero', precision='float32'"
+
+
+@pytest.mark.parametrize(("part", "factor"), [("token_layer", 1e30), ("directions", 1e38)])
+def test_finite_weights_that_overflow_are_an_error_and_not_nan(part: str, factor: float) -> None:
+    model = random_model()
+    with torch.no_grad():
+        for parameter in model.bilm.get_submodule(part).parameters():
+            parameter.mul_(factor)
+            assert parameter.isfinite().all()
+    elmo = Elmo(model, start="zero")
+    expected = "The model computes NaN or infinity: its weights are finite, but so large that sums overflow"
+    with pytest.raises(FormatError, match=expected):
+        elmo.embed([["the", "cat"]])
+    with pytest.raises(FormatError, match=expected):
+        elmo.embed_batch([["the", "cat"]], elmo.start_state(1))
+    with pytest.raises(FormatError, match=expected):
+        list(elmo.embed_document(["the"] * 20, chunk_tokens=5))
+    with pytest.raises(FormatError, match=expected):
+        LanguageModel(model, start="zero").surprisal([["the", "cat"]])
+
+
+def test_large_vectors_whose_sum_overflows_are_no_error() -> None:
+    model = random_model()
+    model.check_finite(torch.full((4,), 3e38))
+    with pytest.raises(FormatError, match="computes NaN or infinity"):
+        model.check_finite(torch.tensor([torch.inf, -torch.inf]))

@@ -354,7 +354,10 @@ def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: St
     for chunk in chunks:
         vectors: Any = chunk.vectors
         if dtype == "float16":
-            vectors = torch.from_numpy(vectors).half().numpy()  # eight times as fast as numpy
+            vectors = torch.from_numpy(vectors).half()  # eight times as fast as numpy
+            if not bool(vectors.sum(dtype=torch.float32).isfinite()):
+                raise ConfigError("A vector has a number beyond 65,504, the largest of float16. Pass --dtype float32.")
+            vectors = vectors.numpy()
         if vectors.shape[-2] == chunk.n_rows:
             writer.write_vectors(chunk.offset, vectors)
             continue

@@ -155,6 +155,7 @@ def _summed_nats(
             inputs, targets = index.to(bilm.device).unbind(2)
             outputs, after = bilm.run_direction(direction, vectors[inputs], state.of_direction(direction))
             nats = softmax.nats(outputs[-1].flatten(0, 1), word_ids[targets.flatten()])
+            model.check_finite(nats)
             total[direction] += nats.double().sum().item()
             states.append(after)
         state = stack_states(states)

@@ -140,6 +140,7 @@ def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: Bi
     """Compute what predicts each token: per sentence and direction ``(tokens, projection_dim)``."""
     output, _ = model.contextualize(sentences, state.repeat_row(len(sentences)))
     read_backward = model.bilm.config.read_backward
+    model.check_finite(output.layers[-1])
     halves = output.layers[-1].chunk(len(read_backward), dim=-1)
     # With <S> at 0, token i is at i + 1: the forward LSTM predicts it at i, the backward LSTM at i + 2.
     offsets = [2 if backward else 0 for backward in read_backward]

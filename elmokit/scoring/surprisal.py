@@ -168,6 +168,7 @@ def score_batch(
         )
         here = nats[direction, :, 1:] if forward else nats[direction, :, :-1]
         predicted = softmax.nats(outputs[-1][mask], targets[mask], bilm.precision)
+        model.check_finite(predicted)
         here[batch.mask[:, 1:]] = predicted.float().cpu().numpy()
         states.append(new_state)
     is_unknown = word_ids == vocabulary.unknown_id

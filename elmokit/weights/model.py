@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.bilm import BiLM, BiLMOutput, BiLMState
-from elmokit.errors import ModelNotFoundError
+from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.nn.kernels.backends import requested_backend
 from elmokit.text.batching import PaddedBatch, pad_batch
 from elmokit.text.characters import encode_tokens
@@ -114,6 +114,25 @@ class PretrainedBiLM:
                 f"{self.source} reads word ids and has no vocabulary. Put its vocab.txt next to the weights."
             )
         return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
+
+    def check_finite(self, results: Tensor) -> None:
+        """Check what the model computed for a batch.
+
+        Weights that are finite, which the readers check, can still be so large that sums overflow.
+
+        Args:
+            results: Vectors or nats, of any shape.
+
+        Raises:
+            FormatError: They contain NaN or infinity.
+        """
+        # NaN and infinity reach the sum, which is faster than a test of each number. The sum itself can overflow, so it
+        # only says where to look closer.
+        if not bool(results.sum().isfinite()) and not bool(results.isfinite().all()):
+            raise FormatError(
+                f"{self.source or 'The model'} computes NaN or infinity: its weights are finite, but so large that "
+                "sums overflow. Training diverged, or the file is damaged: use another checkpoint, or copy the file."
+            )
 
     def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Tensor:
         """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
