@@ -185,3 +185,43 @@ def test_without_a_request_every_backend_computes_in_float32() -> None:
     request = backends.requested_backend(None)
     for table in (backends.ON_CPU, backends.ON_GPU):
         assert not [name for name in table[request] if any(low in name for low in ("bfloat16", "float16", "int8"))]
+
+
+def test_one_token_repeated_makes_a_model_amplify_any_small_change_so_also_rounding() -> None:
+    text = ("The bank raised its rate because the river had flooded the old part of the town . " * 6).split()[:100]
+    sentences = [["the"] * 100, text]
+
+    def lowest_cosines(elmo: Elmo) -> list[float]:
+        found = (torch.from_numpy(layers[-1]) for layers in elmo.embed(sentences))
+        return [float(torch.cosine_similarity(*pair, dim=-1).min()) for pair in zip(found, exact, strict=True)]
+
+    exact = [torch.from_numpy(layers[-1]) for layers in Elmo.from_pretrained(precision="float32").embed(sentences)]
+    # Rounding to 8 bits moves weights and inputs by up to 0.4 % of the largest; no kernel is involved in this change.
+    changed = Elmo.from_pretrained(precision="float32")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in changed.bilm.directions.parameters():
+            parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
+    repeated, ordinary = lowest_cosines(changed)
+    assert repeated < 0.7
+    assert ordinary > 0.99
+    repeated, ordinary = lowest_cosines(Elmo.from_pretrained(precision="int8"))
+    assert repeated > 0.3
+    assert ordinary > 0.99
+
+
+def test_a_step_is_rounded_no_more_on_a_repeated_token_than_in_a_text() -> None:
+    exact, rounded = (Elmo.from_pretrained(precision=precision) for precision in ("float32", "int8"))
+    text = ("The bank raised its rate because the river had flooded the old part of the town . " * 4).split()
+
+    def mean_error(tokens: list[str]) -> float:
+        """Return the error of the top layer after one step from the exact state, relative to its length."""
+        state, errors = exact.start_state(1).of_direction(0), []
+        with torch.no_grad():
+            for step in exact.model.token_vectors([tokens])[0].split(1, dim=1):
+                outputs, _ = rounded.bilm.run_direction(0, step, state)
+                expected, state = exact.bilm.run_direction(0, step, state)
+                errors.append(float((outputs[-1] - expected[-1]).norm() / expected[-1].norm()))
+        return sum(errors) / len(errors)
+
+    assert mean_error(["a"] * 60) <= 1.2 * mean_error(text)
