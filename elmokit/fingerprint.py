@@ -93,7 +93,7 @@ def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
 def _restore_instructions(recorded: Any) -> str:
     if recorded in available_sets():
         return f"Set {VARIABLE}={recorded}"
-    if recorded in INSTRUCTION_SETS:
+    if recorded in list(INSTRUCTION_SETS):  # a list, because a damaged journal may hold what cannot be hashed
         return f"Resume on a processor that has {recorded} (this one has {', '.join(available_sets())})"
     return "Resume on the same kind of machine, with the same installation"
 
