@@ -24,9 +24,11 @@ pytest.importorskip("nltk")
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.errors import ConfigError
+from elmokit.serve import endpoints
 from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENSES, SENTENCES
+from elmokit.serve.lifecycle import WaitingRequests
 from elmokit.serve.served_model import ServedModel
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.tf_hub import MIX
@@ -211,7 +213,11 @@ BAD = {
     "no layers": ("tokens", {"input": "a", "layers": []}, 422, "layers is []"),
     "boolean layer": ("tokens", {"input": "a", "layers": True}, 422, "layers"),
     "no mix": ("tokens", {"input": "a", "layers": "mix"}, 422, "no scalar mix of its own"),
-    "many layers": ("tokens", {"input": "a", "layers": [0] * 150_000}, 422, "4,194,304 are allowed"),
+    "many layers": ("tokens", {"input": "a", "layers": [0] * 150_000}, 422, "150,000 layers, and 1,000 are allowed"),
+    "many wrong layers": ("tokens", {"input": "a", "layers": ["a"] * 100_000}, 422, "1,000 are allowed"),
+    "many layers to search": ("neighbours", {"sentence": "a", "position": 0, "layers": [1] * 300_000}, 422, "1,000"),
+    "layer as text": ("neighbours", {"sentence": "a", "position": 0, "layers": ["1"]}, 422, "a list of integers"),
+    "many fields": ("tokens", {"input": "a", **{f"a{n}": 0 for n in range(50_000)}}, 422, "the body has 50,001 fields"),
     "encoding": ("embeddings", {"input": "a", "encoding_format": "hex"}, 422, "encoding_format"),
     "dimensions 0": ("embeddings", {"input": "a", "dimensions": 0}, 422, "dimensions"),
     "not whitened": ("embeddings", {"input": "a", "dimensions": 2}, 422, "dimensions needs whitened vectors"),
@@ -221,6 +227,28 @@ BAD = {
     "neighbours by layer 0": ("neighbours", {"sentence": "a", "position": 0, "layers": [0]}, 422, "no layer 0"),
     "many expected": ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
 }
+
+
+def test_an_answer_of_too_many_numbers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_NUMBERS", 100)
+    answer = client.post("/v1/tokens", {"input": "a " * 50})
+    assert (answer.status, "and 100 are allowed" in answer.message()) == (422, True)
+
+
+def test_a_layer_that_is_repeated_counts_once(
+    client: Client, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, repeated = (
+        client.post("/v1/tokens", {"input": "the cat", "layers": layers}).json() for layers in ([2, 0], [2, 0, 2] * 99)
+    )
+    assert once == repeated
+    searched = []
+    search = model.index._nearest
+    monkeypatch.setattr(
+        model.index, "_nearest", lambda vector, layer, *rest: (searched.append(layer), search(vector, layer, *rest))[1]
+    )
+    answer = client.post("/v1/neighbours", {"sentence": "a", "position": 0, "layers": [1, 2] * 500}).json()
+    assert (list(answer["layers"]), searched) == (["1", "2"], [1, 2])
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -262,27 +290,33 @@ def test_a_slow_body_is_refused(model: ServedModel) -> None:
             assert slow.recv(10_000).startswith(b"HTTP/1.1 408 ")
 
 
-class SlowModel:
-    """Makes a served model wait."""
+class Slow:
+    """Makes a method wait."""
 
-    def __init__(self, model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.may_compute, self.is_computing = threading.Event(), threading.Event()
-        original = model.sentence_vectors
+    def __init__(self, owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_compute, self.is_computing, self.n_calls = threading.Event(), threading.Event(), 0
+        original = getattr(owner, name)
 
-        def compute(sentences: Any) -> Any:
+        def compute(*arguments: Any) -> Any:
+            self.n_calls += 1
             self.is_computing.set()
             assert self.may_compute.wait(30)
-            return original(sentences)
+            return original(*arguments)
 
-        monkeypatch.setattr(model, "sentence_vectors", compute)
+        monkeypatch.setattr(owner, name, compute)
 
 
 @pytest.fixture
-def slow_model(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> SlowModel:
-    return SlowModel(model, monkeypatch)
+def slow_model(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    return Slow(model, "sentence_vectors", monkeypatch)
 
 
-def test_a_full_queue_is_answered_with_429(model: ServedModel, slow_model: SlowModel) -> None:
+@pytest.fixture
+def slow_search(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    return Slow(model.index, "_nearest", monkeypatch)
+
+
+def test_a_full_queue_is_answered_with_429(model: ServedModel, slow_model: Slow) -> None:
     with running(create_app(model, ServeConfig(queue_requests=1))) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.post, "/v1/embeddings", {"input": "the cat"})
         assert slow_model.is_computing.wait(10)
@@ -293,7 +327,7 @@ def test_a_full_queue_is_answered_with_429(model: ServedModel, slow_model: SlowM
         assert first.result().status == 200
 
 
-def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_model: SlowModel) -> None:
+def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_model: Slow) -> None:
     with running(create_app(model, ServeConfig(timeout_seconds=0.1))) as client:
         late = client.post("/v1/embeddings", {"input": "the cat"})
         assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
@@ -301,7 +335,7 @@ def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, 
         assert client.post("/v1/tokens", {"input": "the cat"}).status == 200
 
 
-def test_a_request_is_dropped_if_its_client_leaves(model: ServedModel, slow_model: SlowModel) -> None:
+def test_a_request_is_dropped_if_its_client_leaves(model: ServedModel, slow_model: Slow) -> None:
     with running(create_app(model, ServeConfig())) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.post, "/v1/embeddings", {"input": "the cat"})
         assert slow_model.is_computing.wait(10)
@@ -313,6 +347,73 @@ def test_a_request_is_dropped_if_its_client_leaves(model: ServedModel, slow_mode
         assert "elmokit_queue_requests 1.0" in client.get("/metrics").content.decode()
         slow_model.may_compute.set()
         assert first.result().status == 200
+
+
+SEARCH = {"sentence": "the cat", "position": 1}
+
+
+def test_a_search_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_search: Slow) -> None:
+    with running(create_app(model, ServeConfig(timeout_seconds=0.2))) as client:
+        late = client.post("/v1/neighbours", SEARCH)
+        assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
+        slow_search.may_compute.set()
+
+
+def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search: Slow) -> None:
+    with running(create_app(model, ServeConfig())) as client, ThreadPoolExecutor(8) as pool:
+        searches = [pool.submit(client.post, "/v1/neighbours", SEARCH) for _ in range(8)]
+        assert slow_search.is_computing.wait(10)
+        wait_for(client, "elmokit_queue_requests 8.0")
+        # Long enough to be split into tokens in a thread.
+        assert client.post("/v1/tokens", {"input": "the cat " * 500, "layers": "top"}).status == 200
+        slow_search.may_compute.set()
+        assert {search.result().status for search in searches} == {200}
+
+
+def test_a_search_ends_after_the_present_layer_if_its_client_leaves(model: ServedModel, slow_search: Slow) -> None:
+    with running(create_app(model, ServeConfig())) as client:
+        leaving = http.client.HTTPConnection("127.0.0.1", client.port)
+        leaving.request("POST", "/v1/neighbours", json.dumps(SEARCH), {"Content-Type": "application/json"})
+        assert slow_search.is_computing.wait(10)
+        leaving.close()
+        wait_for(client, 'elmokit_requests_dropped_total{path="/v1/neighbours"} 1.0')
+        assert "elmokit_queue_requests 0.0" in client.get("/metrics").content.decode()
+        slow_search.may_compute.set()
+        assert client.post("/v1/neighbours", {**SEARCH, "layers": [2]}).status == 200
+    assert slow_search.n_calls == 2
+
+
+def test_health_says_when_no_request_is_answered(model: ServedModel, slow_model: Slow) -> None:
+    with running(create_app(model, ServeConfig(timeout_seconds=0.5))) as client:
+        assert client.get("/healthz").status == 200
+        assert client.post("/v1/embeddings", {"input": "the cat"}).status == 503
+        time.sleep(0.1)  # the computation started after the request
+        sick = client.get("/healthz")
+        assert (sick.status, sick.content) == (503, b"no answer for 1 seconds\n")
+        slow_model.may_compute.set()
+        assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
+        assert client.get("/healthz").status == 200
+
+
+def test_health_is_about_requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    waiting = WaitingRequests()
+    waiting.add()
+    now = 50.0
+    waiting.add()
+    assert waiting.seconds_without_answer == 50
+    waiting.remove(is_answered=False)
+    assert waiting.seconds_without_answer == 50
+    waiting.add()
+    waiting.remove(is_answered=True)
+    now = 60.0
+    assert waiting.seconds_without_answer == 10
+    waiting.remove(is_answered=False)
+    assert waiting.seconds_without_answer == 0
+    now = 1000.0
+    waiting.add()
+    assert waiting.seconds_without_answer == 0
 
 
 def wait_for(client: Client, line: str) -> None:

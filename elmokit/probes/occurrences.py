@@ -18,8 +18,9 @@ A search compares with every vector, so it is exact to the precision of float16 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -82,6 +83,12 @@ class Neighbours:
     context_free: list[SimilarWord]
     """The nearest words by layer 0, where a word has the same vector in every sentence (the paper's GloVe column)."""
     layers: dict[int, list[Occurrence]]
+
+    @classmethod
+    def from_layers(cls, words: Sequence[str], token: int, found: Mapping[int, list[Any]]) -> Neighbours:
+        """Combine what :meth:`OccurrenceIndex.searches` found: similar words by layer 0, occurrences by the others."""
+        occurrences = {layer: similar for layer, similar in found.items() if layer}
+        return cls(list(words), token, found[0], occurrences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -311,6 +318,31 @@ class OccurrenceIndex:
         Raises:
             ConfigError: The layer does not exist.
         """
+        searches = self.searches(vectors, words, token, layers, n_neighbours, among, min_count)
+        return Neighbours.from_layers(words, token, {layer: search() for layer, search in searches.items()})
+
+    def searches(
+        self,
+        vectors: NDArray[np.float32],
+        words: Sequence[str],
+        token: int,
+        layers: Sequence[int] | None = None,
+        n_neighbours: int = 5,
+        among: Among = "any",
+        min_count: int = 1,
+    ) -> dict[int, Callable[[], list[Any]]]:
+        """Return the searches that :meth:`search` runs, by layer, for programs that may have to stop between them.
+
+        Args:
+            vectors, words, token, layers, n_neighbours, among, min_count: As in :meth:`search`.
+
+        Returns:
+            A function for layer 0, which finds the context-free neighbours, and one for each of ``layers``.
+            :meth:`Neighbours.from_layers` combines what they find.
+
+        Raises:
+            ConfigError: The layer does not exist.
+        """
         chosen = list(self.layers) if layers is None else list(layers)
         for layer in chosen:
             if layer not in self.layers:
@@ -321,12 +353,12 @@ class OccurrenceIndex:
         if n_neighbours < 1:
             raise ConfigError(f"The number of neighbours is {n_neighbours}; it must be at least 1.")
         query = _unit(vectors[:, token])
-        return Neighbours(
-            list(words),
-            token,
-            self.similar_words(query[0], words[token], n_neighbours, min_count),
-            {layer: self._nearest(query[layer], layer, list(words), token, n_neighbours, among) for layer in chosen},
-        )
+        searches: dict[int, Callable[[], list[Any]]] = {
+            0: partial(self.similar_words, query[0], words[token], n_neighbours, min_count)
+        }
+        for layer in chosen:
+            searches[layer] = partial(self._nearest, query[layer], layer, list(words), token, n_neighbours, among)
+        return searches
 
     def similar_words(
         self, vector: NDArray[np.float32], word: str, n_neighbours: int = 5, min_count: int = 1

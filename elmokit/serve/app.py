@@ -58,10 +58,10 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        endpoints.batcher.start()
+        endpoints.start()
         yield
         lifecycle.is_stopping = True
-        await to_thread.run_sync(endpoints.batcher.stop)
+        await to_thread.run_sync(endpoints.stop)
 
     app = FastAPI(
         title="elmokit",
@@ -81,7 +81,7 @@ def create_app(
         ("GET", "/v1/models", endpoints.models, "Models"),
         ("GET", "/v1/models/{name:path}", endpoints.one_model, "One model"),
         ("GET", "/v1/examples", endpoints.examples, "Example sentences"),
-        ("GET", "/healthz", endpoints.healthz, "Is the process alive?"),
+        ("GET", "/healthz", endpoints.healthz, "Are requests answered?"),
         ("GET", "/readyz", endpoints.readyz, "Are requests accepted?"),
         ("GET", "/metrics", endpoints.read_metrics, "Metrics"),
     ]

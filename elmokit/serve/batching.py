@@ -111,6 +111,7 @@ class Batcher:
         self._n_requests = self._n_tokens = 0
         self._tokens_per_second = 5000.0
         self._is_stopping = False
+        self._batch_started: float | None = None
         self._thread = threading.Thread(target=self._work, name="elmokit-compute", daemon=True)
 
     def start(self) -> None:
@@ -128,6 +129,12 @@ class Batcher:
     def is_running(self) -> bool:
         """Whether the thread accepts requests."""
         return self._thread.is_alive() and not self._is_stopping
+
+    @property
+    def batch_seconds(self) -> float:
+        """For how long the present batch has been computed; 0 if there is none."""
+        started = self._batch_started
+        return 0.0 if started is None else time.monotonic() - started
 
     @property
     def n_waiting_requests(self) -> int:
@@ -196,7 +203,9 @@ class Batcher:
                 self._wait_for_others()
                 taken = self._take() if self._queues else []
             if taken:
+                self._batch_started = time.monotonic()
                 self._compute(taken)
+                self._batch_started = None
 
     def _wait_for_others(self) -> None:
         """Wait until the batch is full or its first request has waited long enough."""
@@ -241,6 +250,8 @@ class Batcher:
         except Exception:
             # One request must not fail because of another: compute each alone.
             for waiting in requests:
+                if waiting.future.done():  # its client has left, or its time is over
+                    continue
                 try:
                     self._store([one for one in taken if one[0] is waiting], waiting.compute)
                 except Exception as error:

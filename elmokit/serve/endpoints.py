@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from fastapi.responses import Response
 
+from elmokit.probes.occurrences import Neighbours
 from elmokit.serve.answers import (
     ARROW,
     arrow_stream,
@@ -27,7 +29,7 @@ from elmokit.serve.answers import (
 from elmokit.serve.batching import Batcher, Compute, QueueFull
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.examples import SENSES, SENTENCES
-from elmokit.serve.lifecycle import Lifecycle
+from elmokit.serve.lifecycle import Lifecycle, WaitingRequests
 from elmokit.serve.metrics import CONTENT_TYPE, Metrics
 from elmokit.serve.problems import JSON, Problem
 from elmokit.serve.schemas import (
@@ -50,7 +52,50 @@ N_THREADS = 4
 """Threads that split texts into tokens and write answers. More would use more memory and be no faster."""
 SHORT_TEXT, SHORT_ANSWER = 1000, 8192
 """Characters, and numbers, that take less time than handing them to a thread."""
+CHUNK_CHARACTERS = 1 << 16
+"""Characters that a thread splits into tokens at once, in less than a second. Then the request may be cancelled."""
 Result = TypeVar("Result")
+Endpoint = Callable[["Endpoints", Any, Request], Awaitable[Response]]
+
+
+def _limited(endpoint: Endpoint) -> Endpoint:
+    """Stop an endpoint when its time is over or its client has left, whatever it is waiting for.
+
+    What it has queued is dropped. What a thread is computing at this moment is finished first, so endpoints divide
+    their work into short parts.
+    """
+
+    @functools.wraps(endpoint)
+    async def limited(self: Endpoints, body: Any, request: Request) -> Response:
+        work = asyncio.ensure_future(endpoint(self, body, request))
+        left = asyncio.ensure_future(_disconnected(request))
+        is_answered = False
+        self.waiting.add()
+        try:
+            either: set[asyncio.Future[Any]] = {work, left}
+            await asyncio.wait(either, timeout=self.config.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                response = work.result()
+                is_answered = True
+                return response
+            if left.done():
+                self.metrics.dropped.labels(request.url.path).inc()
+                raise Problem(499, "The client left.", code="client_left")
+            raise Problem(
+                503,
+                f"The answer took longer than {self.config.timeout_seconds:g} seconds. Send fewer texts at once, or "
+                "try again later.",
+                code="timeout",
+                headers={"Retry-After": "5"},
+            )
+        finally:
+            self.waiting.remove(is_answered)
+            left.cancel()
+            work.cancel()
+            # An error that comes while a thread finishes its part is nobody's any more, and need not be logged.
+            work.add_done_callback(lambda work: work.cancelled() or work.exception())
+
+    return limited
 
 
 class Endpoints:
@@ -58,6 +103,7 @@ class Endpoints:
 
     def __init__(self, model: ServedModel, config: ServeConfig, metrics: Metrics, lifecycle: Lifecycle) -> None:
         self.model, self.config, self.metrics, self.lifecycle = model, config, metrics, lifecycle
+        self.waiting = WaitingRequests()
         self.threads = CapacityLimiter(N_THREADS)
         self.batcher = Batcher(
             batch_tokens=config.batch_tokens,
@@ -66,8 +112,28 @@ class Endpoints:
             max_tokens=config.queue_tokens,
             observer=metrics,
         )
-        metrics.watch_queue(lambda: self.batcher.n_waiting_requests, lambda: self.batcher.n_waiting_tokens)
+        # Another thread, because the search of a large index takes seconds, which other requests need not wait for. A
+        # batch is the search of one layer.
+        self.searcher = Batcher(
+            batch_tokens=1, wait_seconds=0, max_requests=config.queue_requests, max_tokens=config.queue_tokens
+        )
+        self.batchers = (self.batcher, self.searcher)
+        metrics.watch_queue(
+            lambda: sum(batcher.n_waiting_requests for batcher in self.batchers),
+            lambda: sum(batcher.n_waiting_tokens for batcher in self.batchers),
+        )
 
+    def start(self) -> None:
+        """Start the threads that compute."""
+        for batcher in self.batchers:
+            batcher.start()
+
+    def stop(self) -> None:
+        """Compute what is waiting, then stop the threads."""
+        for batcher in self.batchers:
+            batcher.stop()
+
+    @_limited
     async def embeddings(self, body: EmbeddingsRequest, request: Request) -> Response:
         """Compute one vector of length 1 per text, as the OpenAI API does."""
         self._check_model(body.model)
@@ -82,7 +148,7 @@ class Endpoints:
         if body.dimensions is not None and body.dimensions > embedder.dim:
             raise Problem(422, f"dimensions is {body.dimensions}, but vectors have {embedder.dim}.", param="dimensions")
         sentences = await self._sentences(body.input)
-        vectors = await self._compute(request, "embeddings", self.model.sentence_vectors, sentences)
+        vectors = await self._compute("embeddings", self.model.sentence_vectors, sentences)
 
         def content() -> bytes:
             data = embeddings_data(vectors, body.dimensions, body.encoding_format == "base64")
@@ -90,6 +156,7 @@ class Endpoints:
 
         return await self._answer(request, content, sentences, len(sentences) * embedder.dim)
 
+    @_limited
     async def tokens(self, body: TokensRequest, request: Request) -> Response:
         """Compute the vectors of each token, by layer.
 
@@ -106,7 +173,7 @@ class Endpoints:
                 "ask for fewer layers.",
                 param="input",
             )
-        vectors = await self._compute(request, ("tokens", str(body.layers)), compute, sentences)
+        vectors = await self._compute(("tokens", str(body.layers)), compute, sentences)
         if _accepts_arrow(request):
             write = partial(arrow_stream, sentences, vectors)
             return await self._answer(request, write, sentences, n_numbers, media_type=ARROW)
@@ -117,6 +184,7 @@ class Endpoints:
 
         return await self._answer(request, content, sentences, n_numbers)
 
+    @_limited
     async def surprisal(self, body: SurprisalRequest, request: Request) -> Response:
         """Compute the surprisal of each token in nats, and the words that were expected in its place."""
         self._check_model(body.model)
@@ -130,24 +198,25 @@ class Endpoints:
                 "requests, or leave n_expected out.",
                 param="input",
             )
-        found = await self._compute(request, "surprisal", self.model.surprisals, sentences)
+        found = await self._compute("surprisal", self.model.surprisals, sentences)
         expected: list[Any] = [None] * len(sentences)
         if n:
             queries = [(sentence, range(len(sentence))) for sentence in sentences]
-            expected = await self._expected(request, queries, n)
+            expected = await self._expected(queries, n)
 
         def content() -> bytes:
             return data_json(self.model.name, surprisal_data(found, expected, self.model.directions), sentences)
 
         return await self._answer(request, content, sentences, n_tokens * (1 + n) * len(self.model.expectations))
 
+    @_limited
     async def substitutes(self, body: SubstitutesRequest, request: Request) -> Response:
         """Find the words that each direction, and both together, expect at a position."""
         self._check_model(body.model)
         self._check_predicts()
         (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
         _check_position(body.position, sentence)
-        ((found,),) = await self._expected(request, [(sentence, [body.position])], body.n)
+        ((found,),) = await self._expected([(sentence, [body.position])], body.n)
 
         def content() -> bytes:
             head = {"object": "substitutes", "model": self.model.name, "tokens": sentence}
@@ -156,21 +225,20 @@ class Endpoints:
 
         return await self._answer(request, content, sentences, body.n)
 
+    @_limited
     async def neighbours(self, body: NeighboursRequest, request: Request) -> Response:
         """Find the occurrences in the index that are most similar to a token, by each layer."""
         self._check_model(body.model)
         (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
         _check_position(body.position, sentence)
         compute = self.model.token_vectors("all")
-        (vectors,) = await self._compute(request, ("tokens", "all"), compute, sentences)
-
-        def content() -> bytes:
-            found = self.model.index.search(
-                vectors, sentence, body.position, body.layers, body.n, body.among, body.min_count
-            )
-            return neighbours_json(self.model.name, self.model.index_name, found)
-
-        # An index can have any size, so the search is never short.
+        (vectors,) = await self._compute(("tokens", "all"), compute, sentences)
+        searches = self.model.index.searches(
+            vectors, sentence, body.position, body.layers, body.n, body.among, body.min_count
+        )
+        found = await self._queued(self.searcher, "search", _call_each, list(searches.values()), [1] * len(searches))
+        neighbours = Neighbours.from_layers(sentence, body.position, dict(zip(searches, found, strict=True)))
+        content = partial(neighbours_json, self.model.name, self.model.index_name, neighbours)
         return await self._answer(request, content, sentences, SHORT_ANSWER + 1)
 
     async def models(self) -> Response:
@@ -187,7 +255,10 @@ class Endpoints:
         return json_response({"sentences": SENTENCES, "senses": SENSES})
 
     async def healthz(self) -> Response:
-        """Say that the process runs."""
+        """Say whether requests are answered: 200, or 503 if for longer than the time limit some wait and none is."""
+        seconds = max(self.waiting.seconds_without_answer, *(batcher.batch_seconds for batcher in self.batchers))
+        if seconds > self.config.timeout_seconds:
+            return Response(f"no answer for {seconds:.0f} seconds\n", 503, media_type="text/plain")
         return Response("ok\n", media_type="text/plain")
 
     async def readyz(self) -> Response:
@@ -242,8 +313,10 @@ class Endpoints:
                     "allowed. Split it, or start the server with a larger --max-text-characters.",
                     param=param,
                 )
-        tokenize = partial(_tokenize, texts, self.model.tokenize)
-        sentences = tokenize() if n_characters < SHORT_TEXT else await self._in_thread(tokenize)
+        sentences: list[list[str]] = []
+        for chunk in _chunks(texts):
+            tokenize = partial(_tokenize, chunk, self.model.tokenize)
+            sentences += tokenize() if n_characters < SHORT_TEXT else await self._in_thread(tokenize)
         for number, sentence in enumerate(sentences):
             if not sentence:
                 raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
@@ -257,28 +330,28 @@ class Endpoints:
             )
         return sentences
 
-    async def _expected(
-        self, request: Request, queries: Sequence[tuple[Sequence[str], Sequence[int]]], n: int
-    ) -> list[Any]:
+    async def _expected(self, queries: Sequence[tuple[Sequence[str], Sequence[int]]], n: int) -> list[Any]:
         costs = [len(sentence) + EXPECTED_COST * len(positions) for sentence, positions in queries]
-        return await self._compute(request, ("expected", n), partial(self.model.expected, n=n), queries, costs)
+        return await self._compute(("expected", n), partial(self.model.expected, n=n), queries, costs)
 
     async def _compute(
-        self,
-        request: Request,
-        key: Hashable,
-        compute: Compute,
-        items: Sequence[Any],
-        costs: Sequence[int] | None = None,
+        self, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int] | None = None
     ) -> list[Any]:
-        """Queue a request, and wait until it is computed, the client leaves, or the time is over.
+        """Compute items with the model, together with those of other requests.
 
         Args:
             key: Names the computation, as in :meth:`Batcher.submit`.
             costs: How long each item takes, in tokens; None for its length.
         """
+        return await self._queued(self.batcher, key, compute, items, list(map(len, items)) if costs is None else costs)
+
+    @staticmethod
+    async def _queued(
+        batcher: Batcher, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int]
+    ) -> list[Any]:
+        """Queue items, and wait until they are computed."""
         try:
-            work = self.batcher.submit(key, compute, items, list(map(len, items)) if costs is None else costs)
+            return await batcher.submit(key, compute, items, costs)
         except QueueFull as full:
             seconds = math.ceil(full.retry_after)
             raise Problem(
@@ -287,25 +360,6 @@ class Endpoints:
                 code="queue_full",
                 headers={"Retry-After": str(seconds)},
             ) from None
-        left = asyncio.ensure_future(_disconnected(request))
-        try:
-            either: set[asyncio.Future[Any]] = {work, left}
-            await asyncio.wait(either, timeout=self.config.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            if left.done():
-                self.metrics.dropped.labels(request.url.path).inc()
-                raise Problem(499, "The client left.", code="client_left")
-            raise Problem(
-                503,
-                f"The answer took longer than {self.config.timeout_seconds:g} seconds. Send fewer texts at once, or "
-                "try again later.",
-                code="timeout",
-                headers={"Retry-After": "5"},
-            )
-        finally:
-            work.cancel()
-            left.cancel()
 
     async def _answer(
         self,
@@ -330,6 +384,24 @@ async def _disconnected(request: Request) -> None:
     """Return once the client has left. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
+    """Yield texts in groups that are split into tokens in a short time."""
+    chunk: list[Text] = []
+    n_characters = 0
+    for text in texts:
+        chunk.append(text)
+        n_characters += len(text)
+        if n_characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, n_characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _call_each(functions: Sequence[Callable[[], Result]]) -> list[Result]:
+    return [function() for function in functions]
 
 
 def _tokenize(texts: Sequence[Text], tokenize: Callable[[str], list[str]]) -> list[list[str]]:

@@ -90,6 +90,13 @@ class Guard:
             await self.app(scope, self._bounded(receive), send_with_headers)
         except Problem as found:
             problem = found
+        except asyncio.CancelledError:
+            if not self.lifecycle.is_stopping:
+                raise
+            # uvicorn cancels what is not answered within --stop-timeout-seconds, and logs what is cancelled.
+            problem = Problem(
+                503, "The server is stopping. Send the request again.", code="stopping", headers={"Connection": "close"}
+            )
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             problem = Problem.unexpected()

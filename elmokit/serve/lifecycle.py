@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -14,3 +15,28 @@ class Lifecycle:
     """Whether the server is about to stop."""
 
     is_stopping: bool = False
+
+
+class WaitingRequests:
+    """The requests that wait for an answer, and for how long none of them has been answered."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._since = 0.0
+
+    def add(self) -> None:
+        """Add a request."""
+        if not self.n:
+            self._since = time.monotonic()
+        self.n += 1
+
+    def remove(self, is_answered: bool) -> None:
+        """Remove a request that has its answer, or one that was given up."""
+        self.n -= 1
+        if is_answered:
+            self._since = time.monotonic()
+
+    @property
+    def seconds_without_answer(self) -> float:
+        """For how long requests have waited and none has been answered; 0 if none waits."""
+        return time.monotonic() - self._since if self.n else 0.0

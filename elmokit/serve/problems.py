@@ -84,16 +84,16 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
     if kind == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return Problem(400, f"The body is not valid JSON: {reason}.", code="invalid_json").response()
-    if not place:
+    if not place and kind != "value_error":
         return Problem(
             422, "Expected a JSON object in the body, with the header Content-Type: application/json."
         ).response()
-    param = ".".join(place)
+    param = ".".join(place) or None
     if kind == "extra_forbidden":
         message = "There is no such field. /docs lists the fields of each request."
     elif kind == "missing":
         message = "The field is missing."
-    return Problem(422, f"{param}: {message}", param=param).response()
+    return Problem(422, f"{param}: {message}" if param else message, param=param).response()
 
 
 async def _http(request: Request, error: HTTPException) -> Response:

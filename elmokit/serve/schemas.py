@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StrictInt, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+
+from elmokit.config import MAX_LAYERS
 
 Text = str | list[str]
 """A text, or its tokens."""
 
+NAMED_LAYERS = ("all", "top", "average", "mix")
+MAX_FIELDS = 100
+"""Most fields of a body. No request has nearly as many, and pydantic would list unknown ones one by one."""
+
+_LAYERS_SCHEMA = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_LAYERS}
+_SELECTION_SCHEMA = {"anyOf": [{"enum": list(NAMED_LAYERS)}, {"type": "integer"}, _LAYERS_SCHEMA]}
 _TOKENS = {"type": "array", "items": {"type": "string"}}
 _SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or a list of its tokens."}
 _TEXTS_SCHEMA = {
@@ -49,8 +57,37 @@ def _check_texts(value: Any) -> list[Text]:
     return [check_text(one, f"text {number}") for number, one in enumerate(value)]
 
 
+def _check_layers(value: Any) -> list[int]:
+    """Check a list of layers, and return each of them once.
+
+    Its length is checked first: pydantic would list the errors of millions of items one by one.
+
+    Raises:
+        ValueError: It is something else, or longer than the list of any model's layers.
+    """
+    if isinstance(value, list) and len(value) > MAX_LAYERS:
+        raise ValueError(f"the list has {len(value):,} layers, and {MAX_LAYERS:,} are allowed.")
+    if not isinstance(value, list) or not all(_is_integer(layer) for layer in value):
+        raise ValueError("expected a list of integers.")
+    return list(dict.fromkeys(value))
+
+
+def _check_selection(value: Any) -> Any:
+    if isinstance(value, list):
+        return _check_layers(value)
+    if _is_integer(value) or (isinstance(value, str) and value in NAMED_LAYERS):
+        return value
+    raise ValueError(f"expected one of {', '.join(NAMED_LAYERS)}, an integer, or a list of integers.")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 Texts = Annotated[list[Text], PlainValidator(_check_texts), WithJsonSchema(_TEXTS_SCHEMA)]
 Sentence = Annotated[Text, PlainValidator(check_text), WithJsonSchema(_SENTENCE_SCHEMA)]
+Layers = Annotated[list[int], PlainValidator(_check_layers), WithJsonSchema(_LAYERS_SCHEMA)]
+Selection = Annotated[Any, PlainValidator(_check_selection), WithJsonSchema(_SELECTION_SCHEMA)]
 Encoding = Annotated[
     Literal["float", "base64"],
     Field(description="float: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
@@ -61,6 +98,13 @@ class _ServeRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: Annotated[str | None, Field(description="The name of the model, from GET /v1/models.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise ValueError(f"the body has {len(value):,} fields. /docs lists the fields of each request.")
+        return value
 
 
 class EmbeddingsRequest(_ServeRequest):
@@ -79,8 +123,11 @@ class TokensRequest(_ServeRequest):
 
     input: Texts
     layers: Annotated[
-        Literal["all", "top", "average", "mix"] | StrictInt | list[StrictInt],
-        Field(description="Layer 0 is context-free. average is the plain mean, mix the model's own weighted sum."),
+        Selection,
+        Field(
+            description="Layer 0 is context-free. average is the plain mean, mix the model's own weighted sum. In a "
+            "list, a repeated layer counts once."
+        ),
     ] = "all"
     encoding_format: Encoding = "float"
 
@@ -107,7 +154,9 @@ class NeighboursRequest(_ServeRequest):
 
     sentence: Sentence
     position: Annotated[int, Field(strict=True, description="Index of the token, from 0.")]
-    layers: Annotated[list[StrictInt] | None, Field(description="Layers from 1. By default, all.")] = None
+    layers: Annotated[
+        Layers | None, Field(description="Layers from 1. By default, all. A repeated layer counts once.")
+    ] = None
     n: Annotated[int, Field(strict=True, ge=1, le=100, description="How many neighbors per layer.")] = 5
     among: Annotated[
         Literal["any", "same", "other"],

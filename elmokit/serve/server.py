@@ -7,7 +7,9 @@ import contextlib
 import importlib
 import os
 import socket
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +32,8 @@ MIN_TOKEN = 16
 MAX_TOKEN_FILE = 1 << 16
 BACKLOG = 2048
 LAST_READ_SECONDS = 0.2
-KILL_AFTER_SECONDS = 5.0
+GRACE_SECONDS = 3.0  # for the computation of a batch to end, when the accepted requests have been given up
+KILL_AFTER_SECONDS = GRACE_SECONDS + 2
 KEEP_ALIVE_SECONDS = 75  # longer than a reverse proxy's, which might otherwise use a connection that was just closed
 
 
@@ -106,8 +109,14 @@ def _run(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=config.stop_timeout_seconds,
     )
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after a graceful stop
-        _Server(settings, lifecycle, config.drain_seconds, is_listening).run(sockets=[listener])
+    server = _Server(settings, lifecycle, config.drain_seconds, is_listening)
+    is_over = threading.Event()
+    threading.Thread(target=_end_late_process, args=(server, is_over), daemon=True).start()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after a graceful stop
+            server.run(sockets=[listener])
+    finally:
+        is_over.set()
 
 
 class _Server(uvicorn.Server):
@@ -125,7 +134,9 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.lifecycle, self.drain_seconds, self.is_listening = lifecycle, drain_seconds, is_listening
+        self.stop_timeout_seconds = LAST_READ_SECONDS + (config.timeout_graceful_shutdown or 0)
         self.stop_at: float | None = None
+        self.end_at: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept requests."""
@@ -134,6 +145,8 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal. A second one stops at once."""
+        if self.end_at is None:
+            self.end_at = time.monotonic() + self.drain_seconds + self.stop_timeout_seconds + GRACE_SECONDS
         if self.drain_seconds and not self.lifecycle.is_stopping:
             self.lifecycle.is_stopping = True
             self.stop_at = time.monotonic() + self.drain_seconds
@@ -154,6 +167,15 @@ class _Server(uvicorn.Server):
         # uvicorn closes connections without a request at once, but the request of a new one may not have been read yet.
         await asyncio.sleep(LAST_READ_SECONDS)
         await super().shutdown(sockets)
+
+
+def _end_late_process(server: _Server, is_over: threading.Event) -> None:
+    """End the process if it has not stopped in time after a signal, because a computation does not end."""
+    # A thread that was started before: a handler of signals must not take locks, and so not start threads.
+    while not is_over.wait(0.5):
+        if server.end_at is not None and time.monotonic() > server.end_at:
+            print("elmokit: a computation did not end in time; stopping without it.", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 def _listen(config: ServeConfig) -> socket.socket:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +22,7 @@ pytest.importorskip("nltk")
 from elmokit import Elmo, SentenceEmbedder
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
-from tests.helpers.http_client import Client
+from tests.helpers.server_process import Process, serving
 from tests.helpers.shell import Shell
 
 TOKEN = "a-token-that-nobody-knows"
@@ -38,52 +34,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "tiny"
     save_model(random_model(), path)
     return path
-
-
-class Process(Client):
-    """A running server."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.fullmatch(r"Serving tiny at http://127\.0\.0\.1:(\d+) \(stop with Ctrl-C\)\n", line)
-        assert found, line + process.stderr.read()
-        super().__init__(int(found[1]))
-
-    def stop(self) -> tuple[int, str]:
-        """Send SIGTERM, and return the exit code and what was printed."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.stderr is not None
-        printed = self.process.stderr.read()
-        return self.process.wait(30), printed
-
-    def children(self) -> list[int]:
-        """Return the ids of the processes of the workers."""
-        found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
-        return [int(line) for line in found.stdout.split()]
-
-
-@contextmanager
-def serving(model: Path, *options: str, **environment: str) -> Iterator[Process]:
-    command = [
-        sys.executable,
-        "-m",
-        "elmokit",
-        "serve",
-        "--model",
-        str(model),
-        "--port",
-        "0",
-        "--threads",
-        "1",
-        *options,
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}) as process:
-        try:
-            yield Process(process)
-        finally:
-            process.terminate()
 
 
 def test_the_openai_client_gets_the_vectors(model: Path) -> None:
