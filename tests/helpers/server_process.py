@@ -28,9 +28,8 @@ class Process(Client):
     def stop(self) -> tuple[int, str]:
         """Send SIGTERM, and return the exit code and what was printed."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.stderr is not None
-        printed = self.process.stderr.read()
-        return self.process.wait(30), printed
+        _, printed = self.process.communicate(timeout=60)
+        return self.process.returncode, printed
 
     def children(self) -> list[int]:
         """Return the ids of the processes of the workers."""
@@ -55,3 +54,7 @@ def serving(model: Path, *options: str, before: str = "", **environment: str) ->
             yield Process(process)
         finally:
             process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
