@@ -283,7 +283,7 @@ def test_a_body_without_length_is_refused_when_it_is_too_large(client: Client) -
 
 def test_a_slow_body_is_refused(model: ServedModel) -> None:
     with running(create_app(model, ServeConfig(body_timeout_seconds=0.2))) as client:
-        headers = b"Host: x\r\nContent-Type: application/json\r\nContent-Length: 99"
+        headers = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 99"
         with socket.create_connection(("127.0.0.1", client.port), timeout=60) as slow:
             slow.sendall(b"POST /v1/embeddings HTTP/1.1\r\n" + headers + b"\r\n\r\n{")
             assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
@@ -459,6 +459,49 @@ def test_a_token_protects_everything_but_the_page_and_health(model: ServedModel)
         assert client.post("/v1/embeddings", {"input": "the cat"}, **right).status == 200
         assert client.get("/metrics", **right).status == 200
         assert {client.get(path).status for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz")} == {200}
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/examples", "/metrics", "/docs", "/nothing"])
+def test_a_name_that_was_made_to_lead_here_is_refused(client: Client, path: str) -> None:
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::1]x"):
+        refused = client.get(path, Host=host)
+        assert (refused.status, refused.json()["error"]["code"]) == (421, "host_not_allowed"), host
+    for host in ("localhost", f"LocalHost:{client.port}", "localhost.", "127.0.0.1:1", "[::1]", f"[::1]:{client.port}"):
+        assert client.get(path, Host=host).status == (404 if path == "/nothing" else 200), host
+    assert client.post("/v1/neighbours", SEARCH, Host="evil.example").status == 421
+
+
+def test_health_can_be_asked_for_by_any_name(client: Client) -> None:
+    assert {client.get(path, Host="10.0.0.7:8000").status for path in ("/healthz", "/readyz")} == {200}
+
+
+def test_named_hosts_are_accepted(model: ServedModel) -> None:
+    config = ServeConfig(allowed_hosts=("elmo.example.org", "[fe80::1]"))
+    with running(create_app(model, config)) as client:
+        hosts = ("elmo.example.org", "ELMO.example.org:443", "[fe80::1]:80", "localhost")
+        assert {client.get("/v1/models", Host=host).status for host in hosts} == {200}
+        assert client.get("/v1/models", Host="www.elmo.example.org").status == 421
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {"localhost", "127.0.0.1", "[::1]"}),
+        ({"host": "::1"}, {"localhost", "127.0.0.1", "[::1]"}),
+        ({"host": "127.0.0.9"}, {"localhost", "127.0.0.1", "[::1]", "127.0.0.9"}),
+        ({"host": "0.0.0.0"}, None),
+        ({"host": "0.0.0.0", "allowed_hosts": ("A.org",)}, {"localhost", "127.0.0.1", "[::1]", "0.0.0.0", "a.org"}),
+        ({"allowed_hosts": ("*",)}, None),
+    ],
+)
+def test_the_hosts_that_are_accepted_depend_on_the_address(settings: Any, expected: set[str] | None) -> None:
+    assert ServeConfig(**settings).accepted_hosts == expected
+
+
+@pytest.mark.parametrize("name", ["https://example.org", "example.org:80", "", "a b"])
+def test_an_allowed_host_without_the_form_of_a_host_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"without scheme and port"):
+        ServeConfig(allowed_hosts=(name,))
 
 
 def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client, model: ServedModel) -> None:

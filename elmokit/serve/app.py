@@ -35,6 +35,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"description": "There is no such model."},
     408: {"description": "The body arrived too slowly."},
     413: {"description": "The body is too large."},
+    421: {"description": "The Host header names a host that the server does not answer for."},
     422: {"description": "A field is wrong; the message says what to change."},
     429: {"description": "The queue is full. Try again after the seconds in Retry-After."},
     501: {"description": "The model cannot predict words."},

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from elmokit.config import check_at_least, check_at_most, check_choice, check_not_negative, check_positive, setting
+from elmokit.errors import SettingError
 
 Pooling = Literal["auto", "whitened", "sif", "mean"]
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,12 @@ class ServeConfig:
         "environment variable ELMOKIT_SERVE_TOKEN sets it too.",
         "Server",
         is_path=True,
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Host name that requests may name besides localhost, 127.0.0.1 and [::1], such as elmo.example.org; * for any. "
+        "By default, no other on a loopback address, and any on other addresses.",
+        "Server",
     )
     cors_origins: tuple[str, ...] = setting(
         (), "Origin of a web page that browsers may send requests from, such as https://example.org.", "Server"
@@ -73,9 +85,33 @@ class ServeConfig:
             check_at_least(name, getattr(self, name), 1)
         for name in ("max_text_characters", "max_request_tokens", "stop_timeout_seconds"):
             check_at_least(name, getattr(self, name), 1)
+        for name in self.allowed_hosts:
+            if not HOST.fullmatch(name):
+                raise SettingError(
+                    "allowed_hosts", f"has {name!r}. Expected a host without scheme and port, such as elmo.example.org."
+                )
         check_at_least("port", self.port, 0)
         check_at_most("port", self.port, 65_535)
         check_not_negative("batch_wait_ms", self.batch_wait_ms)
         check_not_negative("drain_seconds", self.drain_seconds)
         check_positive("timeout_seconds", self.timeout_seconds)
         check_positive("body_timeout_seconds", self.body_timeout_seconds)
+
+    @property
+    def accepted_hosts(self) -> frozenset[str] | None:
+        """The hosts that requests may name, in lower case; None for all.
+
+        A page of another site can let its own name lead to 127.0.0.1 (DNS rebinding). Its browser then takes the server
+        for a part of that site, and only the name in the requests is different.
+        """
+        if "*" in self.allowed_hosts or not (self.allowed_hosts or _is_loopback(self.host)):
+            return None
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return frozenset(name.lower() for name in (*LOCAL_HOSTS, own, *self.allowed_hosts))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -1,10 +1,11 @@
-"""What every request passes before it reaches its endpoint: token, size and time of the body, headers, metrics."""
+"""What every request passes before its endpoint: host, token, size and time of the body, headers, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
@@ -35,10 +36,13 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 CLOSE = (b"connection", b"close")
+HOST_HEADER = re.compile(r"(\[[^]]*\]|[^:]*?)\.?(:\d*)?")
+HEALTH_PATHS = ("/healthz", "/readyz")
+"""Load balancers ask for these by the address of the machine, whatever the name of the service is."""
 
 
 class Guard:
-    """An ASGI middleware that refuses requests without the token and bodies that are too large or too slow.
+    """An ASGI middleware that refuses other hosts, requests without the token, and too large or too slow bodies.
 
     Args:
         app: The app behind it.
@@ -63,6 +67,7 @@ class Guard:
     ) -> None:
         self.app, self.config, self.metrics, self.lifecycle = app, config, metrics, lifecycle
         self.expected = None if token is None else f"Bearer {token}".encode()
+        self.hosts = config.accepted_hosts
         self.paths, self.open_paths = frozenset(paths), frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,6 +90,7 @@ class Guard:
 
         problem: Problem | None = None
         try:
+            self._check_host(scope)
             self._check_token(scope)
             await self._check_length(scope, receive)
             await self.app(scope, self._bounded(receive), send_with_headers)
@@ -104,6 +110,19 @@ class Guard:
             await problem.response()(scope, receive, send_with_headers)
         self.metrics.requests.labels(path, str(status)).inc()
         self.metrics.seconds.labels(path).observe(time.monotonic() - started)
+
+    def _check_host(self, scope: Scope) -> None:
+        if self.hosts is None or scope["path"] in HEALTH_PATHS:
+            return
+        given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        found = HOST_HEADER.fullmatch(given.lower())
+        if found is None or found[1] not in self.hosts:
+            raise Problem(
+                421,
+                f"This server does not answer for the host {given[:100]!r}. Use the address that it printed, or start "
+                "it with --allowed-hosts and the name.",
+                code="host_not_allowed",
+            )
 
     def _check_token(self, scope: Scope) -> None:
         if self.expected is None or scope["path"] in self.open_paths:
