@@ -39,7 +39,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"description": "A field is wrong; the message says what to change."},
     429: {"description": "The queue is full. Try again after the seconds in Retry-After."},
     501: {"description": "The model cannot predict words."},
-    503: {"description": "The answer took too long."},
+    503: {"description": "The answer took too long, the server is stopping, or it has too many connections."},
 }
 
 

@@ -67,7 +67,15 @@ class ServeConfig:
     max_texts: int = setting(2048, "Most texts in a request.", "Limits")
     max_text_characters: int = setting(65_536, "Longest text.", "Limits")
     max_request_tokens: int = setting(65_536, "Most tokens in a request.", "Limits")
+    max_connections: int = setting(
+        2048,
+        "Most connections of each process. Further ones take the place of those that wait for a request.",
+        "Limits",
+    )
     timeout_seconds: float = setting(60.0, "Longest time that a request may wait and be computed.", "Limits")
+    header_timeout_seconds: float = setting(
+        10.0, "Longest time that a client may take to send the headers of a request.", "Limits"
+    )
     body_timeout_seconds: float = setting(30.0, "Longest time that a client may take to send a body.", "Limits")
     drain_seconds: float = setting(
         0.0,
@@ -83,7 +91,7 @@ class ServeConfig:
         check_choice("pooling", self.pooling, ("auto", "whitened", "sif", "mean"))
         for name in ("workers", "batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
             check_at_least(name, getattr(self, name), 1)
-        for name in ("max_text_characters", "max_request_tokens", "stop_timeout_seconds"):
+        for name in ("max_text_characters", "max_request_tokens", "max_connections", "stop_timeout_seconds"):
             check_at_least(name, getattr(self, name), 1)
         for name in self.allowed_hosts:
             if not HOST.fullmatch(name):
@@ -95,6 +103,7 @@ class ServeConfig:
         check_not_negative("batch_wait_ms", self.batch_wait_ms)
         check_not_negative("drain_seconds", self.drain_seconds)
         check_positive("timeout_seconds", self.timeout_seconds)
+        check_positive("header_timeout_seconds", self.header_timeout_seconds)
         check_positive("body_timeout_seconds", self.body_timeout_seconds)
 
     @property

@@ -12,9 +12,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 import uvicorn
@@ -31,6 +33,8 @@ TOKEN_VARIABLE = "ELMOKIT_SERVE_TOKEN"
 MIN_TOKEN = 16
 MAX_TOKEN_FILE = 1 << 16
 BACKLOG = 2048
+ACCEPTED_AT_ONCE = 16  # connections that asyncio accepts before the limit of their number is looked at
+RESERVED_FILES = 128  # besides connections: the model, metrics, the event loop, and connections accepted at once
 LAST_READ_SECONDS = 0.2
 GRACE_SECONDS = 3.0  # for the computation of a batch to end, when the accepted requests have been given up
 KILL_AFTER_SECONDS = GRACE_SECONDS + 2
@@ -73,6 +77,7 @@ def serve(
         if config.workers > 1 and elmo.bilm.device.type != "cpu":
             raise ConfigError("Several workers compute on the CPU only. Leave out --workers, or --device.")
         model = ServedModel(elmo, config, Path(folder))
+        config = replace(config, max_connections=_allow_connections(config.max_connections, report))
         host, port = listener.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         is_listening = partial(report, f"Serving {model.name} at {address} (stop with Ctrl-C)")
@@ -96,16 +101,21 @@ def _run(
 ) -> None:
     """Serve with this process."""
     from elmokit.serve.app import create_app
+    from elmokit.serve.connections import Connection
 
     torch.set_num_threads(threads)
     lifecycle = Lifecycle()
+    connection: Any = partial(
+        Connection, header_seconds=config.header_timeout_seconds, max_connections=config.max_connections
+    )
     settings = uvicorn.Config(
         create_app(model, config, token, lifecycle),
         log_level="warning",
         access_log=False,
         server_header=False,
+        http=connection,
         ws="none",
-        backlog=BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=config.stop_timeout_seconds,
     )
@@ -140,7 +150,12 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept requests."""
+        from elmokit.serve.connections import QuietAccept
+
+        asyncio.get_running_loop().set_exception_handler(QuietAccept())
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # asyncio has set the number that may wait to the number that it accepts at once
         self.is_listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -162,11 +177,49 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the accepted requests and stop."""
+        # Connections that the system has established, but asyncio has not accepted, would be reset.
+        accepted = [connection for listener in sockets or () for connection in _accept_waiting(listener)]
         for server in self.servers:
             server.close()
+        for connection in accepted:
+            await asyncio.get_running_loop().connect_accepted_socket(self._create_connection, connection)
         # uvicorn closes connections without a request at once, but the request of a new one may not have been read yet.
         await asyncio.sleep(LAST_READ_SECONDS)
         await super().shutdown(sockets)
+
+    def _create_connection(self) -> asyncio.Protocol:
+        """Create a connection as uvicorn does, which has no method for it."""
+        create: Any = self.config.http_protocol_class
+        connection: asyncio.Protocol = create(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return connection
+
+
+def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
+    """Accept the connections that wait at this moment."""
+    accepted = []
+    with contextlib.suppress(OSError):  # BlockingIOError when there are no more; others if the system has no more room
+        for _ in range(BACKLOG):
+            accepted.append(listener.accept()[0])
+    return accepted
+
+
+def _allow_connections(n: int, report: Callable[[str], None]) -> int:
+    """Raise the limit of open files as far as connections need it, and return how many connections it allows."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return n
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= n + RESERVED_FILES:
+        return n
+    limit = n + RESERVED_FILES if hard == resource.RLIM_INFINITY else min(n + RESERVED_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit < n + RESERVED_FILES:
+        n = max(1, limit - RESERVED_FILES)
+        report(f"The limit of open files (ulimit -n) is {limit}, so at most {n} connections are open at once.")
+    return n
 
 
 def _end_late_process(server: _Server, is_over: threading.Event) -> None:

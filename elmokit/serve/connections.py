@@ -1,0 +1,133 @@
+"""HTTP connections with limits that uvicorn does not have: the time for headers, and the number of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from elmokit.serve.guard import Receive, Scope, Send
+from elmokit.serve.problems import Problem
+
+logger = logging.getLogger("elmokit.serve")
+LOG_SECONDS = 60.0
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Connection(H11Protocol):
+    """A connection that waits only for a limited time for the headers of a request.
+
+    If there are too many connections, a new one takes the place of the one that has waited longest for a request. So
+    clients that send half of a request, or none, cannot keep others out.
+
+    Always uvicorn's protocol with h11, which limits the size of headers; that with httptools does not.
+
+    Args:
+        header_seconds: Longest time from the first byte of a request, or from the start of the connection, to the end
+            of the headers.
+        max_connections: Most connections.
+        arguments: Those of uvicorn's protocol.
+    """
+
+    def __init__(self, *, header_seconds: float, max_connections: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.header_seconds, self.max_connections = header_seconds, max_connections
+        self.timer: asyncio.TimerHandle | None = None
+        self.last_used = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is being read or answered, apart from headers that are not complete."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """Start to wait for a request."""
+        super().connection_made(transport)
+        self._update_timer()
+        if len(self.connections) <= self.max_connections:
+            return
+        others: list[Any] = [one for one in self.connections if one is not self and not one.transport.is_closing()]
+        if len(others) >= self.max_connections:
+            waiting = [one for one in others if one.is_waiting]
+            if waiting:
+                min(waiting, key=lambda one: one.last_used).transport.abort()
+            else:
+                self.app = _refuse
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        self._update_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn keeps it if the connection was broken
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def shutdown(self) -> None:
+        """Close the connection when the server stops, or after the answer if there is a request."""
+        if self.is_waiting:
+            self._refuse_headers(Problem(503, "The server is stopping. Send the request again.", code="stopping"))
+        else:
+            super().shutdown()
+
+    def _update_timer(self) -> None:
+        """Limit the time until a request begins, from the first time when it does not."""
+        self.last_used = time.monotonic()
+        if not self.is_waiting and self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.is_waiting and self.timer is None:
+            late = Problem(
+                408, f"The headers did not arrive within {self.header_seconds:g} seconds.", code="header_timeout"
+            )
+            self.timer = self.loop.call_later(self.header_seconds, self._refuse_headers, late)
+
+    def _refuse_headers(self, problem: Problem) -> None:
+        """Answer a request whose headers are not complete, if there is one, and close the connection."""
+        if self.transport.get_write_buffer_size():  # the last answer, which the client does not read
+            self.transport.abort()
+            return
+        if self.conn.states == {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE} and self.conn.trailing_data[0]:
+            response = problem.response()
+            headers = [*response.raw_headers, (b"connection", b"close")]
+            for event in (
+                h11.Response(status_code=problem.status, headers=headers),
+                h11.Data(data=bytes(response.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request on a connection for which there is no room."""
+    headers = {"Connection": "close", "Retry-After": "1"}
+    problem = Problem(503, "The server has too many connections.", code="too_many_connections", headers=headers)
+    await problem.response()(scope, receive, send)
+
+
+class QuietAccept:
+    """Handles errors of an event loop; the lack of open files with one line a minute, and the rest as usual.
+
+    asyncio stops accepting connections for a second then, which is right, but logs a stack trace for each attempt.
+    """
+
+    def __init__(self) -> None:
+        self.next_line = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle an error."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in OUT_OF_FILES:
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + LOG_SECONDS
+            logger.warning("Connections wait, because the system refuses to open more (%s).", error.strerror)
