@@ -170,6 +170,48 @@ def test_a_link_instead_of_the_folder_is_not_followed(built: Path) -> None:
         assert compiler.load_library() is None
 
 
+@pytest.mark.slow
+def test_a_directory_that_is_exchanged_while_the_compiler_runs_is_not_used(fresh: Path) -> None:
+    if compiler.load_library() is None:
+        pytest.skip(compiler.why_unavailable())
+    cache, marker = fresh / "cache", fresh / "attacked"
+    attack = f'static void __attribute__((constructor)) attack(void) {{ fclose(fopen("{marker}", "w")); }}'
+    attacker = fresh / "cc"
+    attacker.write_text(f"""#!/bin/sh
+mv "{cache}/kernels" "{cache}/moved" && cp -r "{cache}/moved" "{cache}/kernels"
+printf '#include <stdio.h>\\n%s\\n' '{attack}' >> "$(find "{cache}/kernels" -name lstm_inference.c)"
+exec cc "$@"
+""")
+    attacker.chmod(0o700)
+    code = (
+        "from pathlib import Path; from elmokit.nn.kernels import compiler; "
+        f"compiler.PACKAGED_LIBRARIES = Path({str(fresh / 'package')!r}); "
+        "assert compiler.load_library() is not None, compiler.why_unavailable()"
+    )
+    environment = {**os.environ, "ELMOKIT_CACHE": str(cache), "CC": str(attacker)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert (cache / "kernels").exists()
+    assert not marker.exists()
+    assert len(list((cache / "moved").glob("*.so"))) == 1
+
+
+def test_a_directory_that_is_exchanged_after_the_check_is_not_used(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = compiler._check_owner
+
+    def check_and_exchange(directory: Path, status: os.stat_result) -> None:
+        check(directory, status)
+        if status.st_ino == directory.stat().st_ino and (directory / built.name).exists():
+            directory.rename(directory.with_name("moved"))
+            directory.mkdir(mode=0o777)
+            directory.chmod(0o777)
+
+    monkeypatch.setattr(compiler, "_check_owner", check_and_exchange)
+    with pytest.warns(UserWarning, match="other users can write"):
+        assert compiler.load_library() is None
+
+
 def test_a_changed_library_is_replaced_in_the_same_process(built: Path) -> None:
     content = built.read_bytes()
     for damaged in (content[: len(content) // 2], content[:-1] + b"?", b"", content + b"\0"):

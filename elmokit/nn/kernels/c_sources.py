@@ -38,7 +38,9 @@ def compiler_command() -> list[str]:
     return shlex.split(os.environ.get("CC") or "cc")
 
 
-def compile_sources(output: Path, instructions: InstructionSet, timeout: float | None = None) -> None:
+def compile_sources(
+    output: Path, instructions: InstructionSet, timeout: float | None = None, descriptors: Sequence[int] = ()
+) -> None:
     """Compile all C files into one shared library.
 
     The library links against OpenMP by the name ``libgomp.so.1``. PyTorch has loaded that library before ours is
@@ -48,6 +50,7 @@ def compile_sources(output: Path, instructions: InstructionSet, timeout: float |
         output: The library.
         instructions: The instruction set.
         timeout: The time that the compiler may take, in seconds. None for no limit.
+        descriptors: Open files that the compiler inherits, for an output in ``/proc/self/fd``.
 
     Raises:
         subprocess.CalledProcessError: The compiler rejected a file; ``stderr`` says why.
@@ -66,6 +69,9 @@ def compile_sources(output: Path, instructions: InstructionSet, timeout: float |
             check=True,
             capture_output=True,
             timeout=timeout,
+            pass_fds=descriptors,
+            # Its intermediate files become part of the library too, so they are not left in a directory of others.
+            env={**os.environ, "TMPDIR": directory},
         )
 
 

@@ -11,8 +11,10 @@ places for it:
 Without either, everything still works, on PyTorch's own libraries.
 
 A library is code that runs with the user's rights. So one from the cache is loaded only if nobody but the user and root
-can have written it; one from the package, only if whoever can have written it can also write the package's Python
-files. Both are loaded only if their content has the digest in their name.
+can have written it. The cache directory is opened, checked, and then used through its descriptor only: whoever can
+write to one of its parents could put another directory in its place, for example while the compiler runs. A library
+from the package is loaded only if whoever can have written it can also write the package's Python files. Both are
+loaded only if their content has the digest in their name.
 """
 
 from __future__ import annotations
@@ -140,25 +142,30 @@ def _open_cached(name: str, instructions: InstructionSet) -> NativeLibrary:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-    _check_owner(directory)
-    key = library_key(instructions, compiler_command())
-    for path in directory.glob(f"{key}-*.so"):
-        if (library := _load_verified(path, name, _is_private)) is not None:
-            return library
-        path.unlink(missing_ok=True)
-    path = _compile(directory, key, instructions)
-    if (library := _load_verified(path, name, _is_private)) is None:
-        raise OSError(f"{path} was changed while it was written")
-    return library
+    _check_owner(directory, directory.lstat())  # not `stat`: the target of a link is for whoever made it to choose
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _check_owner(directory, os.fstat(descriptor))
+        opened = Path(f"/proc/self/fd/{descriptor}")
+        key = library_key(instructions, compiler_command())
+        for path in opened.glob(f"{key}-*.so"):
+            if (library := _load_verified(path, name, _is_private)) is not None:
+                return library
+            path.unlink(missing_ok=True)
+        path = _compile(opened, key, instructions, descriptor)
+        if (library := _load_verified(path, name, _is_private)) is None:
+            raise OSError(f"{directory / path.name} was changed while it was written")
+        return library
+    finally:
+        os.close(descriptor)
 
 
-def _check_owner(directory: Path) -> None:
+def _check_owner(directory: Path, status: os.stat_result) -> None:
     """Refuse a directory in which someone else could put a library: loading one runs its code.
 
     Raises:
         UnsafeCacheError: The directory is a link, belongs to another user, or other users can write to it.
     """
-    status = directory.lstat()  # not `stat`: the target of a link is for whoever made the link to choose
     if stat.S_ISLNK(status.st_mode):
         problem = "is a symbolic link"
     elif status.st_uid not in _trusted_users():
@@ -203,11 +210,11 @@ def _load_verified(path: Path, instructions: str, is_safe: Callable[[os.stat_res
     return None
 
 
-def _compile(directory: Path, key: str, instructions: InstructionSet) -> Path:
-    """Compile the library and return its path, ``KEY-DIGEST.so``."""
+def _compile(directory: Path, key: str, instructions: InstructionSet, descriptor: int) -> Path:
+    """Compile the library in a directory, which a descriptor leads to, and return its path, ``KEY-DIGEST.so``."""
     with tempfile.TemporaryDirectory(dir=directory) as build_directory:
         output = Path(build_directory, "kernels.so")
-        compile_sources(output, instructions, BUILD_SECONDS)
+        compile_sources(output, instructions, BUILD_SECONDS, [descriptor])
         output.chmod(0o700)  # whatever the umask is
         path = directory / f"{key}-{digest(output.read_bytes())}.so"
         sync(output)
