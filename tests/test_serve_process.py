@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -216,3 +217,21 @@ def test_connections_at_the_moment_of_sigterm_are_answered_or_refused(model: Pat
         assert read_all(half).startswith(b"HTTP/1.1 503 ")
         _, printed = server.process.communicate(timeout=60)
     assert (server.process.returncode, printed) == (0, "Stopped.\n")
+
+
+@pytest.mark.slow
+def test_an_answer_that_a_client_still_reads_at_sigterm_is_sent_whole(model: Path, connect: Connect) -> None:
+    body = json.dumps({"input": [["a"] * 20_000]}).encode()
+    with serving(model) as server:
+        request = HALF_A_REQUEST.replace(b"embeddings", b"tokens") + b"Content-Type: application/json\r\n"
+        slow = connect(server, request + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answer = slow.recv(1 << 16)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        answer += read_all(slow)
+        _, printed = server.process.communicate(timeout=60)
+    assert (server.process.returncode, printed) == (0, "Stopped.\n")
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert len(content) > 10_000_000
+    assert [one["shape"][1] for one in json.loads(content)["data"]] == [20_000]

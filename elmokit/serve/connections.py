@@ -64,6 +64,11 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._update_timer()
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self.last_used = time.monotonic()
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         super().connection_lost(exc)
@@ -88,13 +93,16 @@ class Connection(H11Protocol):
             late = Problem(
                 408, f"The headers did not arrive within {self.header_seconds:g} seconds.", code="header_timeout"
             )
-            self.timer = self.loop.call_later(self.header_seconds, self._refuse_headers, late)
+            self.timer = self.loop.call_later(self.header_seconds, self._close_late, late)
+
+    def _close_late(self, problem: Problem) -> None:
+        if self.transport.get_write_buffer_size():  # the client does not read the last answer, and may never do
+            self.transport.abort()
+        else:
+            self._refuse_headers(problem)
 
     def _refuse_headers(self, problem: Problem) -> None:
         """Answer a request whose headers are not complete, if there is one, and close the connection."""
-        if self.transport.get_write_buffer_size():  # the last answer, which the client does not read
-            self.transport.abort()
-            return
         if self.conn.states == {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE} and self.conn.trailing_data[0]:
             response = problem.response()
             headers = [*response.raw_headers, (b"connection", b"close")]

@@ -255,7 +255,7 @@ class Endpoints:
         return json_response({"sentences": SENTENCES, "senses": SENSES})
 
     async def healthz(self) -> Response:
-        """Say whether requests are answered: 200, or 503 if for longer than the time limit some wait and none is."""
+        """Say whether requests are answered: 200, or 503 if some wait and none was answered within the time limit."""
         seconds = max(self.waiting.seconds_without_answer, *(batcher.batch_seconds for batcher in self.batchers))
         if seconds > self.config.timeout_seconds:
             return Response(f"no answer for {seconds:.0f} seconds\n", 503, media_type="text/plain")
