@@ -1,181 +1,269 @@
 """Compare elmokit with the encoder that one would pick today: a transformer of the shape of MiniLM.
 
-    python benchmarks/transformer.py TEXT --work FOLDER [--lines 3000] [--seconds 15] [--threads N] [--only small]
+    pip install transformers tokenizers onnx onnxruntime sympy openvino nncf
+    OMP_NUM_THREADS=1 python benchmarks/transformer.py --text lm-wikipedia-test.txt --threads 1
 
-Needs ``pip install transformers``. The transformer is ``BertModel`` with 6 layers, 384 dimensions, 12 heads, an inner
-dimension of 1,536 and random weights. It runs with the settings that are fastest on a CPU: inference mode, PyTorch's
-fused attention ("sdpa"), float32 or bfloat16, and texts of similar length in one batch. elmokit computes ``en-mini``
-and random weights of the sizes ``small`` and ``original`` in float32 and int8, with its defaults. Both return one
-float32 array of the top layer for each text.
+elmokit computes the top layer of ``en-mini`` in int8 and in float32, with the defaults of ``Elmo.embed``. The
+transformer has 6 layers, 384 dimensions, 12 heads, an inner dimension of 1,536 and random weights. It runs in:
 
-Two workloads are made of the first lines of TEXT (one tokenized sentence per line): the sentences themselves, and
-documents of 2,000 tokens. The positions of the transformer are extended to whole documents; "512" cuts them into pieces
-of 512 tokens instead, as models with 512 positions need.
+- PyTorch (``BertModel`` with fused attention), in float32 and bfloat16;
+- ONNX Runtime, in float32; in int8 with dynamic quantization; and in int8 after its own optimizer fused the layers;
+- OpenVINO, in float32 and bfloat16; and in int8, with weights and activations that NNCF quantized.
 
-The comparison favors the transformer: a token is one piece, where real tokenizers make 1.2 to 1.4 pieces of a word, and
-splitting words into pieces is not timed, whereas elmokit's conversion of characters is.
+"static table 256" has no network: it looks the vectors of pieces up, as model2vec does. A library that is not installed
+is named, and its rows are left out.
 
-Every system runs in a process of its own, with batches of several sizes, and its fastest one is shown. It embeds
-batches in random order for some seconds. Memory is the peak of the process.
+Every system starts from lists of words and returns one float32 vector per word. The time of the transformers
+includes a WordPiece tokenizer, trained on the part of the text that is not embedded, and averaging the pieces of
+each word; the time of elmokit includes converting characters. The passes repeat the same text, so elmokit's cache of
+frequent tokens is disabled.
+
+The workloads are made of the first sentences of the text:
+
+- sentences: all of them in one call. A transformer gets batches of similar length, of the size that is fastest for it;
+- document: one document of 2,000 words per call. The transformer reads it in windows of 512 pieces;
+- sentence: one sentence of about 20 words per call.
+
+All systems run in one process with equal numbers of threads and take turns: a round measures each of them once in each
+workload, by whole passes until ``--seconds`` are over. The table shows medians over the rounds, and ratios are
+medians of the ratios within a round. Processor time is the time of all threads.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import random
+import platform
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from transformer_peers import PACKAGES, Embed, Peers, Texts
 
 from elmokit import Elmo
-from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.text.batching import plan_batches
-from elmokit.weights.open import open_model, save_model
 
-TRANSFORMERS = ("transformer float32", "transformer bfloat16", "transformer 512 float32", "transformer 512 bfloat16")
-ELMOS = tuple(f"{size} {precision}" for size in ("en-mini", "small", "original") for precision in ("float32", "int8"))
-DOCUMENT_TOKENS = 2000
-WINDOW = 512
-N_PIECES = 30_522  # the vocabulary of BERT
-# Tokens of a batch. One size does not suit all: an LSTM is faster with many rows, attention needs memory for each.
-BATCH_TOKENS = {"sentences": (1024, 4096), "documents": (4000, 32_000)}
-Texts = list[list[str]]
-Embed = Callable[[Texts], object]
-
-
-def read_texts(text: str, workload: str, n_lines: int) -> Texts:
-    """Return the sentences of a file, or documents made of them."""
-    sentences = [tokens for line in islice(read_lines(text), n_lines) if (tokens := split_tokens(line))]
-    if workload == "sentences":
-        return sentences
-    tokens = [token for sentence in sentences for token in sentence]
-    return [tokens[start : start + DOCUMENT_TOKENS] for start in range(0, len(tokens), DOCUMENT_TOKENS)][:-1]
+OURS = ("en-mini int8", "en-mini float32")
+SYSTEMS = (*OURS, *PACKAGES)
+N_SENTENCES = 600
+DOCUMENT_WORDS = 2000
+N_DOCUMENTS = 3
+SHORT_SENTENCE_WORDS = range(15, 26)
+N_SHORT_SENTENCES = 60
+BATCH_PIECES = (512, 2048, 8192)
+VERSIONS = ("numpy", "torch", *dict.fromkeys(package for packages in PACKAGES.values() for package in packages))
+# What the kernels of these libraries depend on, by the names in Linux's /proc/cpuinfo (x86-64, then Arm).
+CPU_FEATURES = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8"),
+    *("asimddp", "bf16", "i8mm", "sve"),
+)
+Calls = list[Texts]
 
 
-def open_transformer(name: str) -> Embed:
-    """Return a function that embeds a batch with the transformer."""
-    from transformers import BertConfig, BertModel
+class Speed(NamedTuple):
+    """Words per second."""
 
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=N_PIECES,
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-        max_position_embeddings=DOCUMENT_TOKENS + 2,
-        attn_implementation="sdpa",
-    )
-    model = BertModel(config, add_pooling_layer=False).eval()
-    if "bfloat16" in name:
-        model = model.bfloat16()
-
-    @torch.inference_mode()
-    def embed(texts: Texts) -> object:
-        length = max(map(len, texts)) + 2
-        ids = torch.randint(N_PIECES, (len(texts), length))
-        # Without padding, no mask: attention is faster then.
-        mask = None
-        if min(map(len, texts)) + 2 < length:
-            mask = torch.tensor([[1] * (len(text) + 2) + [0] * (length - len(text) - 2) for text in texts])
-        outputs = model(input_ids=ids, attention_mask=mask).last_hidden_state.float().numpy()
-        return [row[1 : len(text) + 1].copy() for row, text in zip(outputs, texts, strict=True)]
-
-    return embed
+    processor: float
+    """By the time of all threads."""
+    wall: float
 
 
-def open_elmo(name: str, work: Path) -> Embed:
-    """Return a function that embeds a batch with elmokit."""
-    size, precision = name.split()
-    elmo = Elmo(open_model(None if size == "en-mini" else work / size))
-    elmo.bilm.precision = precision  # type: ignore[assignment]
-    return lambda texts: elmo.embed(texts, layers="top", batch_tokens=10**9)
+Speeds = Mapping[tuple[str, str], Sequence[Speed]]
+"""The speed in each round, by workload and system."""
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure one system in this process."""
-    torch.set_num_threads(args.threads)
-    texts = read_texts(args.text, args.workload, args.lines)
-    if "512" in args.system:
-        texts = [text[start : start + WINDOW - 2] for text in texts for start in range(0, len(text), WINDOW - 2)]
-    embed = open_transformer(args.system) if args.system in TRANSFORMERS else open_elmo(args.system, args.work)
-    batches = [[texts[row] for row in rows] for rows in plan_batches(list(map(len, texts)), args.batch_tokens)]
-    random.Random(0).shuffle(batches)  # those that are not reached have the same lengths as the others
-    embed([text[:20] for text in batches[0]])
-    n_tokens, started = 0, time.perf_counter()
-    for batch in batches:
-        embed(batch)
-        n_tokens += sum(map(len, batch))
-        if time.perf_counter() - started > args.seconds:
-            break
-    seconds = time.perf_counter() - started
-    return {"tokens": n_tokens, "tokens_per_second": n_tokens / seconds, "peak_mib": peak_memory_mib()}
+def read_sentences(path: Path) -> list[list[str]]:
+    """Read the sentences of a file that have a word."""
+    with path.open(encoding="utf-8") as lines:
+        return [words for line in lines if (words := line.split())]
 
 
-def peak_memory_mib() -> float:
-    """Return the peak memory of this process."""
-    # Not `getrusage`, whose peak includes that of the process that started this one.
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+def make_workloads(sentences: list[list[str]]) -> dict[str, Calls]:
+    """Return the texts of every call of a pass, by workload."""
+    words = [word for sentence in sentences for word in sentence]
+    starts = range(0, len(words) - DOCUMENT_WORDS + 1, DOCUMENT_WORDS)
+    documents = [words[start : start + DOCUMENT_WORDS] for start in starts]
+    short = [sentence for sentence in sentences if len(sentence) in SHORT_SENTENCE_WORDS]
+    return {
+        "sentences": [sentences],
+        "document": [[document] for document in documents[:N_DOCUMENTS]],
+        "sentence": [[sentence] for sentence in short[:N_SHORT_SENTENCES]],
+    }
 
 
-def measure_all(args: argparse.Namespace) -> None:
-    """Measure every system in a process of its own, and print a table."""
-    from elmokit.bilm import PRESETS, BiLM
-    from elmokit.weights.model import PretrainedBiLM
+def open_elmo(name: str) -> Embed:
+    """Return a function that embeds texts with ``en-mini``, in batches of the default size."""
+    precision: Literal["int8", "float32"] = "int8" if name == "en-mini int8" else "float32"
+    elmo = Elmo.from_pretrained(precision=precision, token_cache_mib=0)
+    return lambda texts, batch_pieces: elmo.embed(texts, layers="top")
 
-    for size in ("small", "original"):
-        if not (args.work / size).exists():
-            bilm = BiLM(PRESETS[size])
-            bilm.reset_parameters(0)
-            args.work.mkdir(parents=True, exist_ok=True)
-            save_model(PretrainedBiLM(bilm, "elmokit"), args.work / size)
-    results = []
-    print("| workload | system | batch tokens | tokens/s | peak MiB | tokens embedded |\n|---|---|---|---|---|---|")
-    for workload, batch_sizes in BATCH_TOKENS.items():
-        for system in (*TRANSFORMERS, *ELMOS):
-            if args.only not in system or ("512" in system and workload == "sentences"):
-                continue
-            runs = []
-            for batch_tokens in batch_sizes:
-                command = [sys.executable, __file__, args.text, "--work", args.work, "--workload", workload]
-                command += ["--system", system, "--batch-tokens", batch_tokens, "--seconds", args.seconds]
-                command += ["--lines", args.lines, "--threads", args.threads]
-                printed = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True).stdout
-                run = json.loads(printed.splitlines()[-1])
-                runs.append({"workload": workload, "system": system, "batch_tokens": batch_tokens, **run})
-            results += runs
-            best = max(runs, key=lambda run: run["tokens_per_second"])
-            numbers = [f"{best[name]:,.0f}" for name in ("batch_tokens", "tokens_per_second", "peak_mib", "tokens")]
-            print(f"| {workload} | {system} | {' | '.join(numbers)} |", flush=True)
-    (args.work / "transformer.json").write_text(json.dumps(results, indent=1))
+
+def is_installed(package: str) -> bool:
+    """Check if pip installed a package."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def select_systems(only: str, is_installed: Callable[[str], bool] = is_installed) -> tuple[list[str], list[str]]:
+    """Return the systems to measure, and a line for each package that is missing."""
+    parts = only.split(",")
+    requested = [name for name in SYSTEMS if name in OURS or any(part.lower() in name.lower() for part in parts)]
+    missing = {name: [package for package in PACKAGES.get(name, ()) if not is_installed(package)] for name in requested}
+    notes = []
+    for package in dict.fromkeys(package for packages in missing.values() for package in packages):
+        rows = ", ".join(name for name, packages in missing.items() if package in packages)
+        notes.append(f"{package} is not installed (pip install {package}). Rows left out: {rows}.")
+    return [name for name, packages in missing.items() if not packages], notes
+
+
+def run_calls(embed: Embed, calls: Calls, batch_pieces: int, seconds: float = 0) -> Speed:
+    """Measure whole passes over the calls of a workload, at least one and for at least some seconds."""
+    n_words = sum(len(text) for texts in calls for text in texts)
+    n_passes, started, started_processor = 0, time.perf_counter(), time.process_time()
+    while True:
+        for texts in calls:
+            embed(texts, batch_pieces)
+        n_passes += 1
+        wall = time.perf_counter() - started
+        if wall >= seconds:
+            return Speed(n_passes * n_words / (time.process_time() - started_processor), n_passes * n_words / wall)
+
+
+def fastest_batch_size(embed: Embed, calls: Calls) -> int:
+    """Return the number of pieces per batch with which a system is fastest, after passes that are not counted."""
+    speeds = {}
+    for batch_pieces in BATCH_PIECES:
+        run_calls(embed, calls, batch_pieces)  # libraries prepare themselves for shapes that they have not seen
+        speeds[batch_pieces] = run_calls(embed, calls, batch_pieces).processor
+    return max(speeds, key=lambda batch_pieces: speeds[batch_pieces])
+
+
+def measure(systems: Mapping[str, Embed], workloads: Mapping[str, Calls], n_rounds: int, seconds: float) -> Speeds:
+    """Measure every system in every workload, in turns."""
+    cells = {}
+    for workload, calls in workloads.items():
+        for system, embed in systems.items():
+            print(f"preparing {system}, {workload}", file=sys.stderr)
+            cells[workload, system] = fastest_batch_size(embed, calls)
+    speeds: dict[tuple[str, str], list[Speed]] = {cell: [] for cell in cells}
+    for round_ in range(n_rounds):
+        for (workload, system), batch_pieces in cells.items():
+            speed = run_calls(systems[system], workloads[workload], batch_pieces, seconds)
+            speeds[workload, system].append(speed)
+        print(f"round {round_ + 1} of {n_rounds} is done", file=sys.stderr)
+    return speeds
+
+
+def table_rows(speeds: Speeds) -> list[str]:
+    """Format the medians as a Markdown table."""
+    header = ["workload", "system"]
+    for clock in Speed._fields:
+        header += [f"words/s, {clock} time", *(f"{name} to this, {clock} time" for name in OURS)]
+    header.append("spread")
+    rows = [header, ["---"] * len(header)]
+    for (workload, system), rounds in speeds.items():
+        row = [workload, system]
+        for clock in Speed._fields:
+            row.append(f"{statistics.median(getattr(speed, clock) for speed in rounds):,.0f}")
+            for name in OURS:
+                pairs = zip(speeds[workload, name], rounds, strict=True)
+                row.append(f"{statistics.median(getattr(ours, clock) / getattr(it, clock) for ours, it in pairs):.2f}x")
+        processor = [speed.processor for speed in rounds]
+        rows.append([*row, f"{max(processor) / min(processor) - 1:.0%}"])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def mean_cosines(systems: Mapping[str, Embed], texts: Texts) -> dict[str, float]:
+    """Compare the vectors of each system with those of the same network in float32.
+
+    A cosine far below 1 means that a system computes something else, so its speed is worth nothing.
+    """
+    vectors = {}
+    for name, embed in systems.items():
+        rows = np.concatenate(embed(texts, BATCH_PIECES[0]))
+        vectors[name] = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
+    cosines = {}
+    for name, rows in vectors.items():
+        exact = "en-mini float32" if name in OURS else "PyTorch float32"
+        if name != exact and exact in vectors and rows.shape == vectors[exact].shape:  # the static table is smaller
+            cosines[name] = float((rows * vectors[exact]).sum(axis=1).mean())
+    return cosines
+
+
+def describe_machine(n_threads: int) -> list[str]:
+    """Return lines about the processor, the versions and the code."""
+    file = Path("/proc/cpuinfo")
+    facts = {}
+    for line in file.read_text(errors="replace").splitlines() if file.exists() else []:
+        key, _, value = line.partition(":")
+        facts[key.strip()] = value.strip()
+    features = facts.get("flags", facts.get("Features", "")).split()
+    known = ", ".join(name for name in CPU_FEATURES if name in features) or "unknown"
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.run(describe, capture_output=True, text=True).stdout.strip() or "unknown"
+    versions = ", ".join(f"{package} {version(package)}" for package in VERSIONS if is_installed(package))
+    return [
+        f"Processor: {facts.get('model name') or platform.processor() or 'unknown'} ({known}); threads: {n_threads}",
+        f"Python {platform.python_version()}, {versions}",
+        f"Code: commit {commit}",
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure one system, or all of them."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", help="tokenized text, one sentence per line")
-    parser.add_argument("--work", type=Path, required=True, help="directory for models and results")
-    parser.add_argument("--lines", type=int, default=3000, help="lines of the text to use  [default: 3000]")
-    parser.add_argument("--seconds", type=float, default=15, help="time for each batch size  [default: 15]")
+    parser.add_argument("--text", type=Path, required=True, help="tokenized text, one sentence per line")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads  [default: all cores]")
-    parser.add_argument("--only", default="", help="measure the systems whose name contains this")
-    parser.add_argument("--workload", choices=list(BATCH_TOKENS), help=argparse.SUPPRESS)
-    parser.add_argument("--system", choices=(*TRANSFORMERS, *ELMOS), help=argparse.SUPPRESS)
-    parser.add_argument("--batch-tokens", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements  [default: 5]")
+    parser.add_argument("--seconds", type=float, default=3, help="time for each measurement  [default: 3]")
+    parser.add_argument(
+        "--only", default="", help="measure en-mini and the systems whose name contains one of these, as in onnx,static"
+    )
     args = parser.parse_args(arguments)
-    if args.system:
-        print(json.dumps(measure(args)))
-    else:
-        measure_all(args)
+    sentences = read_sentences(args.text)
+    embedded, rest = sentences[:N_SENTENCES], sentences[N_SENTENCES:]
+    workloads = make_workloads(embedded)
+    if not all(workloads.values()):
+        parser.error(
+            f"{args.text} is too short: its first {N_SENTENCES} lines need {DOCUMENT_WORDS:,} words and a sentence "
+            f"of {SHORT_SENTENCE_WORDS[0]} to {SHORT_SENTENCE_WORDS[-1]} words."
+        )
+    # The tokenizer's threads; it reads both when it is first used.
+    os.environ["RAYON_NUM_THREADS"] = str(args.threads)
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if args.threads > 1 else "false"
+    torch.set_num_threads(args.threads)
+    names, notes = select_systems(args.only)
+    with tempfile.TemporaryDirectory() as folder:
+        peers = Peers(rest or embedded, Path(folder), args.threads)
+        systems = {name: open_elmo(name) if name in OURS else peers.open(name) for name in names}
+        speeds = measure(systems, workloads, args.rounds, args.seconds)
+        cosines = mean_cosines(systems, embedded[:50])
+        print("\n".join(table_rows(speeds)) + "\n")
+        print(
+            '"en-mini int8 to this": how many times as fast en-mini in int8 is. "spread": by how much the fastest round'
+        )
+        print(
+            f"exceeds the slowest one, processor time. Rounds: {args.rounds}, of at least {args.seconds:g} seconds.\n"
+        )
+        print("\n".join([*notes, *describe_machine(args.threads)]))
+        if any(name in PACKAGES for name in names):
+            tokenizer = peers.tokenizer
+            n_pieces = sum(len(pieces.ids) for pieces in tokenizer.split(embedded))
+            pieces_per_word = n_pieces / sum(map(len, embedded))
+            size = tokenizer.tokenizer.get_vocab_size()
+            print(f"WordPiece: {size:,} pieces, {pieces_per_word:.2f} per word; trained on {len(rest):,} sentences")
+        shown = ", ".join(f"{name} {cosine:.5f}" for name, cosine in cosines.items())
+        print(f"Mean cosine with the vectors in float32: {shown}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def test_example_fits_its_sentences(name: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
-def test_benchmark_can_be_imported(path: Path) -> None:
+def test_benchmark_can_be_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(path.parent)  # as Python does when it runs the file
     try:
         runpy.run_path(str(path))
     except ModuleNotFoundError as error:
