@@ -249,21 +249,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         speeds = measure(systems, workloads, args.rounds, args.seconds)
         cosines = mean_cosines(systems, embedded[:50])
         print("\n".join(table_rows(speeds)) + "\n")
-        print(
-            '"en-mini int8 to this": how many times as fast en-mini in int8 is. "spread": by how much the fastest round'
-        )
-        print(
-            f"exceeds the slowest one, processor time. Rounds: {args.rounds}, of at least {args.seconds:g} seconds.\n"
-        )
-        print("\n".join([*notes, *describe_machine(args.threads)]))
+        print('"en-mini int8 to this": how many times as fast en-mini in int8 is. "spread": by how much the fastest')
+        print(f"round exceeds the slowest one. Rounds: {args.rounds}, of at least {args.seconds:g} seconds each.\n")
+        facts = [*notes, *describe_machine(args.threads)]
         if any(name in PACKAGES for name in names):
-            tokenizer = peers.tokenizer
-            n_pieces = sum(len(pieces.ids) for pieces in tokenizer.split(embedded))
-            pieces_per_word = n_pieces / sum(map(len, embedded))
-            size = tokenizer.tokenizer.get_vocab_size()
-            print(f"WordPiece: {size:,} pieces, {pieces_per_word:.2f} per word; trained on {len(rest):,} sentences")
+            n_pieces = sum(len(pieces.ids) for pieces in peers.tokenizer.split(embedded))
+            per_word = n_pieces / sum(map(len, embedded))
+            size = peers.tokenizer.tokenizer.get_vocab_size()
+            trained = f"trained on {len(peers.sentences):,} sentences"
+            facts.append(f"WordPiece: {size:,} pieces, {per_word:.2f} per word; {trained}")
         shown = ", ".join(f"{name} {cosine:.5f}" for name, cosine in cosines.items())
-        print(f"Mean cosine with the vectors in float32: {shown}")
+        facts.append(f"Mean cosine with the vectors in float32: {shown}")
+        print("\n".join(f"- {fact}" for fact in facts))
 
 
 if __name__ == "__main__":
