@@ -198,6 +198,10 @@ class BiLMState(NamedTuple):
         """Repeat a state of one row for ``n_rows`` rows, without copying it."""
         return BiLMState(self.hidden.expand(-1, -1, n_rows, -1), self.cell.expand(-1, -1, n_rows, -1))
 
+    def mean_row(self) -> BiLMState:
+        """Return the mean over rows, a state of one row."""
+        return BiLMState(self.hidden.mean(dim=2, keepdim=True), self.cell.mean(dim=2, keepdim=True))
+
     def first_rows(self, n_rows: int) -> BiLMState:
         """Return the first ``n_rows`` rows; rows that do not exist are zero."""
         missing = max(0, n_rows - self.n_rows)

@@ -19,6 +19,7 @@ from elmokit.weights.model import PretrainedBiLM
 FixedStart = Literal["warm", "zero"]
 """The state that every sentence starts from, whatever was computed before: the model's initial state, or all zeros."""
 N_ROWS = 32  # sentences that are read side by side for the mean state
+STATE_FACT = "warm_state"  # what the model card calls the text that the state was calibrated on
 
 
 def check_fixed_start(start: str) -> None:
@@ -39,6 +40,15 @@ def initial_state(model: PretrainedBiLM) -> BiLMState:
     return model.initial_state or boundary_state(model)
 
 
+def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> BiLMState:
+    """Return the state to read running text from: in each row that stored with the model, or else zero."""
+    zero = model.bilm.zero_state(n_rows)
+    if model.initial_state is None:
+        return zero
+    start = model.initial_state.to(zero.hidden.device, zero.hidden.dtype).repeat_row(n_rows)
+    return BiLMState(start.hidden.contiguous(), start.cell.contiguous())
+
+
 def calibrate_initial_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], text_name: str) -> None:
     """Set the initial state of a model to the mean state after a sentence, and record that in its model card.
 
@@ -51,7 +61,7 @@ def calibrate_initial_state(model: PretrainedBiLM, sentences: Sequence[Sequence[
         TextError: There is no sentence.
     """
     model.initial_state = mean_state(model, sentences)
-    model.card["warm_state"] = f"mean state after a sentence, over {len(sentences):,} sentences of {text_name}"
+    model.card[STATE_FACT] = f"mean state after a sentence, over {len(sentences):,} sentences of {text_name}"
 
 
 @torch.no_grad()
@@ -61,28 +71,30 @@ def boundary_state(model: PretrainedBiLM) -> BiLMState:
     One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of them
     can end far from any state that text leads to.
     """
-    return _states_after([[]], model, n_rows=1)[0]
+    return _states_after([[]], model, model.bilm.zero_state(1))[0]
 
 
 @torch.no_grad()
 def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> BiLMState:
     """Return the mean state after a sentence, with the state carried from sentence to sentence.
 
+    The first sentences are read from the state stored with the model, if there is one, and else from zero. A biLM that
+    has never seen a state of zero may not recover from it, however much text it reads.
+
     Raises:
         TextError: There is no sentence.
     """
     if not sentences:
         raise TextError("The initial state cannot be calibrated: the text has no sentence.")
-    states = _states_after(sentences, model, n_rows=min(N_ROWS, len(sentences)))
-    states = states[len(states) // 5 :]  # the first batches are still affected by the zero state before them
-    hidden, cell = (torch.cat(parts, dim=2).mean(dim=2, keepdim=True) for parts in zip(*states, strict=True))
-    return BiLMState(hidden, cell)
+    states = _states_after(sentences, model, stored_or_zero_state(model, min(N_ROWS, len(sentences))))
+    states = states[len(states) // 5 :]  # the first batches are still affected by the state before them
+    return BiLMState(*(torch.cat(parts, dim=2) for parts in zip(*states, strict=True))).mean_row()
 
 
-def _states_after(sentences: Sequence[Sequence[str]], model: PretrainedBiLM, n_rows: int) -> list[BiLMState]:
-    """Return the state after each batch of ``n_rows`` sentences; an incomplete last batch is left out."""
-    state = model.bilm.eval().zero_state(n_rows)
-    states: list[BiLMState] = []
+def _states_after(sentences: Sequence[Sequence[str]], model: PretrainedBiLM, state: BiLMState) -> list[BiLMState]:
+    """Return the state after each batch of as many sentences as ``state`` has rows. An incomplete batch is left out."""
+    model.bilm.eval()
+    n_rows, states = state.n_rows, []
     for start in range(0, len(sentences) - n_rows + 1, n_rows):
         (_, state), _ = model.contextualize(sentences[start : start + n_rows], state)
         states.append(state)

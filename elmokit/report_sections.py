@@ -30,6 +30,7 @@ from elmokit.scoring.natural_stories import (
     read_large_model,
     read_natural_stories,
 )
+from elmokit.scoring.perplexity import unknown_words_warning
 from elmokit.scoring.reading_times import LARGE_MODEL_NAME, evaluate_reading_times
 from elmokit.scoring.similarity import evaluate_similarity, read_scored_pairs
 from elmokit.text.tokenize import treebank_tokenizer
@@ -114,7 +115,9 @@ def _perplexity(run: ReportRun, files: Files) -> Section:
         "state. The mean is geometric. Compare perplexities only between models with the same vocabulary; bits per "
         "character include the spelling of unknown words."
     )
-    return Section("Perplexity", _join(Table(head, rows).to_markdown(), note), headlines, facts)
+    warnings = (unknown_words_warning(found["unknown_ratio"]) for found in facts.values())
+    told = [f"{name}: {warning}" for name, warning in zip(facts, warnings, strict=True) if warning]
+    return Section("Perplexity", _join(Table(head, rows).to_markdown(), note, *told), headlines, facts)
 
 
 def _score_text(

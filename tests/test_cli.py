@@ -155,6 +155,16 @@ def test_perplexity_says_every_mean_and_the_unknown(shell) -> None:  # type: ign
     assert values["arithmetic_mean"] == pytest.approx((values["forward"] + values["backward"]) / 2)
 
 
+def test_perplexity_warns_of_a_text_with_many_unknown_words(shell) -> None:  # type: ignore[no-untyped-def]
+    warning = "of the words are not in the model's vocabulary"
+    assert warning not in shell("evaluate", "perplexity", "text.txt", "--model", "model").err
+    Path("other.txt").write_text("le chat dort .\n")
+    for options in ((), ("--json",), ("--as-bilm-tf", "1")):
+        ran = shell("evaluate", "perplexity", "other.txt", "--model", "model", *options)
+        assert f"75.0% {warning}" in ran.err
+    assert "unknown words       75.00% of the tokens\n" in ran.out
+
+
 def test_perplexity_of_a_run_and_of_several_texts(shell) -> None:  # type: ignore[no-untyped-def]
     Path("run").mkdir()
     Path("model").rename("run/model")

@@ -89,14 +89,17 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
         )
     )
     last = ran.out.splitlines()[-4:]
-    assert last[0] == f"Held-out perplexity (forward / backward): {before} before, {after} after."
-    assert last[1] == f"Old text, sentence by sentence: {old_before} before, {old_after} after."
+    # The words a, zebra and yak of the new text are unknown to the model.
+    assert last[0] == f"Held-out perplexity (forward / backward): {before} before, {after} after (42.1% unknown words)."
+    assert last[1] == f"Old text: {old_before} before, {old_after} after (0.0% unknown words)."
     assert last[2] == f"The model, the best one (of step {tuned.card['n_steps']}), is in run/model."
     # One measure: the evaluation in the log is the one that is shown as the result.
-    assert f"held-out perplexity {after}\n" in ran.out
+    assert f"held-out perplexity {after} (42.1% unknown words)\n" in ran.out
     assert ran.out.count("Held-out perplexity") == 1
-    facts = json.loads(shell("evaluate", "perplexity", "held.txt", "--model", "run", "--state", "zero", "--json").out)
-    assert facts["perplexity"]["forward"] == pytest.approx(found["held-out"]["after"][0], rel=1e-4)
+    for model, when in (("model", "before"), ("run", "after")):
+        for text, name in (("held.txt", "held-out"), ("old.txt", "old text")):
+            facts = json.loads(shell("evaluate", "perplexity", text, "--model", model, "--json").out)
+            assert list(facts["perplexity"].values())[:2] == pytest.approx(found[name][when], rel=1e-4)
     card = tuned.card
     assert card["initial"] == {"source": "model", "card": {"note": "random"}}
     assert card["train"]["learning_rate"] == 0.02
@@ -324,7 +327,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_like_a_straight_
     assert perplexities("killed") == perplexities("straight")
     cards = [open_model(run).card for run in ("killed", "straight")]
     assert cards[0]["held_out_perplexity_before"] == cards[1]["held_out_perplexity_before"]
-    assert "Old text, sentence by sentence: " in ran.out
+    assert "Old text: " in ran.out
 
 
 def _no_words(folder: Path) -> None:

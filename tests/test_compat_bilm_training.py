@@ -25,7 +25,7 @@ from elmokit.compat.bilm import (
 )
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.training import results
+from elmokit.training import evaluation
 from elmokit.training.interruption import TrainingInterrupted
 from elmokit.training.run import SETTINGS, RunSettings
 from elmokit.weights.folder import load_folder
@@ -37,7 +37,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # bilm-tf's name, and not a
 
 @pytest.fixture(autouse=True)
 def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "CALIBRATION_SENTENCES", 2)
+    monkeypatch.setattr(evaluation, "CALIBRATION_SENTENCES", 2)
 
 
 @pytest.fixture

@@ -111,12 +111,12 @@ def test_a_new_softmax_over_more_words_begins_near_the_old_perplexity() -> None:
     counts = {word: sum(sentence.count(word) for sentence in text) for sentence in text for word in sentence}
     carried = with_softmax_over(model, NEW, counts, len(text))
     fresh = with_softmax_over(dataclasses.replace(model, softmax=None, vocabulary=None), NEW, counts, len(text))
-    found = compare_models(model, carried, {"text": text})["text"]
+    found = compare_models(model, carried, text)[0]
     assert len(found["before"]) == len(found["after"]) == 2
     # The unknown words are told apart now, which costs at most the entropy of their shares.
     for before, after in zip(found["before"], found["after"], strict=True):
         assert before * 0.95 < after < before * 2
-    assert compare_models(model, fresh, {"text": text})["text"]["after"][0] < len(NEW) * 3
+    assert compare_models(model, fresh, text)[0]["after"][0] < len(NEW) * 3
 
 
 def test_without_a_softmax_words_begin_with_their_frequency() -> None:
@@ -200,7 +200,7 @@ def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path
     save_folder(carried, tmp_path / "ours")
     again = load_folder(tmp_path / "ours")
     assert again.lexicon == model.lexicon
-    assert compare_models(carried, again, {"text": [["das", "Haus"]]})["text"]["after"][0] > 1
+    assert compare_models(carried, again, [["das", "Haus"]])[0]["after"][0] > 1
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "adaptive"])

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from elmokit.errors import TrainingError
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training import api, results
+from elmokit.training import api, evaluation
 from elmokit.training.optimizer_transfer import read_optimizer_state, transfer_optimizer_state
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.softmax_transfer import with_softmax_over
@@ -40,7 +40,7 @@ CELL_PARTS = {"W_0": "rnn/lstm_cell/kernel", "B": "rnn/lstm_cell/bias", "W_P_0":
 
 @pytest.fixture(autouse=True)
 def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "CALIBRATION_SENTENCES", 2)
+    monkeypatch.setattr(evaluation, "CALIBRATION_SENTENCES", 2)
 
 
 @pytest.fixture

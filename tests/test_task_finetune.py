@@ -24,7 +24,7 @@ SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran
 
 def test_a_task_is_trained_on_a_biLM_that_read_its_text_first(task_shell: Shell) -> None:
     save_folder(random_model(), Path("bilm"))
-    write_config(elmo={"model": "bilm", "finetune": {"epochs": 2}}, train={"epochs": 2})
+    write_config(elmo={"model": "bilm", "finetune": {"epochs": 10, "learning_rate": 1e-2}}, train={"epochs": 2})
     ran = task_shell("train", "config.toml", "--run", "run")
     assert ran.code == 0, ran.err
     tuned = load_folder(Path("run/bilm"))

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit import Elmo, finetune, resume, train
+from elmokit import Elmo, LanguageModel, distill, finetune, resume, train
 from elmokit.errors import ConfigError, FormatError, OutputError, TrainingError
+from elmokit.initial_state import calibrate_initial_state
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.distributed import World
 from elmokit.training.reports import (
@@ -26,6 +27,7 @@ from elmokit.training.reports import (
 )
 from elmokit.training.run import RunSettings
 from elmokit.training.run_folder import MetricsLog
+from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
@@ -74,6 +76,72 @@ def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
     result.model.card["held_out_perplexity"] = 1.5  # as in a damaged file
     with pytest.raises(FormatError, match=r"The model card in run/model is damaged \(Expected `array`"):
         print(result)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "characters": {},
+    "words": {"input": "words", "softmax": "tied"},
+    "forward only": {"bidirectional": False},
+    "adaptive softmax": {"softmax": "adaptive", "cutoffs": (4,)},
+    "averaged weights": {"ema_decay": 0.9},
+    "sampled": {"n_samples": 4, "precision": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: str, corpus: Path) -> None:
+    Path("dev.txt").write_text("the dog sat on the mat .\nthe cat ran .\nthe dog sat .\n")
+    lines: list[TrainingProgress] = []
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingProgress) and content.held_out is not None:
+            lines.append(content)
+
+    result = train(corpus, held_out="dev.txt", out="run", report=report, **(SETTINGS | KINDS[kind]))
+    found = LanguageModel.from_pretrained("run").perplexity("dev.txt")
+    assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
+    last = checkpoints(Path("run"))[-1] / ("average" if kind == "averaged weights" else "model")
+    of_checkpoint = LanguageModel.from_pretrained(last).perplexity("dev.txt")
+    assert result.perplexity.per_direction == pytest.approx(of_checkpoint.per_direction, rel=1e-5)
+    assert tuple(result.best_perplexity) in [line.held_out for line in lines]
+    assert {line.held_out_unknown_ratio for line in lines} == {found.unknown_ratio}
+    assert f"({found.unknown_ratio:.1%} unknown words)" in str(lines[0])
+    assert f"({found.unknown_ratio:.1%} unknown words)" in str(result)
+
+
+def test_a_distilled_model_has_the_perplexity_that_was_printed(corpus: Path) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
+    result = distill(random_model(), corpus, held_out=corpus, out="run", report=lambda _: None, **settings)
+    found = LanguageModel.from_pretrained("run").perplexity("corpus.txt")
+    assert result.best_perplexity == pytest.approx(found.per_direction, rel=1e-5)
+
+
+def test_finetuning_begins_with_the_perplexity_of_the_model_as_it_was_given(corpus: Path) -> None:
+    model = random_model()
+    calibrate_initial_state(model, [["the", "cat"]], "a cat")
+    harmful = {"learning_rate": 3.0, "warmup_ratio": 0.0, "batch_size": 2, "window_length": 5, "tokens": 20}
+    result = finetune(model, corpus, held_out=corpus, out="run", report=lambda _: None, **harmful)
+    found = LanguageModel(model).perplexity("corpus.txt")
+    assert result.perplexity_before == pytest.approx(found.per_direction, rel=1e-5)
+    assert result.best_step == 0  # the given model is kept, with its own state
+    assert result.model.card["warm_state"] == model.card["warm_state"]
+    for ours, given in zip(result.model.initial_state or (), model.initial_state or (), strict=True):
+        assert torch.equal(ours, given)
+
+
+def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> None:
+    Path("other.txt").write_text("le chat dort .\n" * 3)
+    told: list[str] = []
+
+    def report(content: TrainingReport) -> None:
+        if isinstance(content, TrainingNotice):
+            told.append(content.message)
+
+    train(corpus, held_out=corpus, out="run", report=report, **SETTINGS)
+    assert not any("vocabulary" in message for message in told)
+    train(corpus, held_out="other.txt", out="other", report=report, **SETTINGS)
+    (warning,) = (message for message in told if "vocabulary" in message)
+    assert warning.startswith("Held-out text: 75.0% of the words are not in the model's vocabulary")
 
 
 @pytest.mark.slow
@@ -144,14 +212,14 @@ def test_a_resumed_run_reports_what_remains(corpus: Path) -> None:
 
 @pytest.mark.slow
 def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus: Path) -> None:
-    settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300}
+    settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300, "patience": 0}
     del settings["preset"], settings["max_words"]
     model = random_model()
     result = finetune(model, corpus, held_out=corpus, out="run", old_text=corpus, report=lambda _: None, **settings)
     assert set(result.before_and_after) == {"held-out", "old text"}
     for values in result.before_and_after.values():
         assert all(after < before for before, after in zip(values["before"], values["after"], strict=True))
-    assert "Old text, sentence by sentence: " in str(result)
+    assert "Old text: " in str(result)
     again = finetune("run", corpus, held_out=corpus, out="again", report=lambda _: None, **settings)
     assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
 

@@ -90,6 +90,7 @@ def perplexity(
     """
     from elmokit.io.text_files import find_text_files
     from elmokit.scoring.language_model import LanguageModel
+    from elmokit.scoring.perplexity import unknown_words_warning
     from elmokit.weights.listing import DEFAULT_MODEL
 
     if batch_tokens < 1:
@@ -127,6 +128,8 @@ def perplexity(
         echo_json(facts | result.to_dict())
     else:
         click.echo(result.table(), err=str(per_token) == STDIN)
+    if warning := unknown_words_warning(result.unknown_ratio):
+        click.echo(warning, err=True)
 
 
 @contextlib.contextmanager

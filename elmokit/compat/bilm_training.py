@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -24,6 +25,7 @@ from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.io.text_files import TextPaths, read_sentences
 from elmokit.scoring.language_model import LanguageModel
+from elmokit.scoring.perplexity import unknown_words_warning
 from elmokit.text.vocabulary import read_words
 from elmokit.training import api
 from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
@@ -187,9 +189,12 @@ def test(
     model = LanguageModel(_open(ckpt_file, data))
     if device is not None:
         model.to(device)
-    perplexity = model.bilm_tf_perplexity(data.files, batch_size).mean
+    result = model.bilm_tf_perplexity(data.files, batch_size)
+    perplexity = result.mean
     # With bilm-tf's spelling, because scripts search its output for this line.
     print(f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(perplexity)}")
+    if warning := unknown_words_warning(result.unknown_ratio):
+        print(warning, file=sys.stderr)
     return perplexity
 
 

@@ -40,6 +40,8 @@ class BilmTfPerplexity:
     """Predictions of the text that bilm-tf does not count, per direction."""
     batch_size: int
     """bilm-tf's batch size."""
+    unknown_ratio: float
+    """Fraction of the text's tokens that are not in the vocabulary and count as ``<UNK>``."""
     backward_only: bool = False
     """The model has one direction, the backward one."""
 
@@ -59,6 +61,7 @@ class BilmTfPerplexity:
             "as_bilm_tf": self.batch_size,
             "n_predictions": self.n_predictions,
             "n_lost": self.n_lost,
+            "unknown_ratio": self.unknown_ratio,
             "perplexity": {**by_direction(self.per_direction, self.backward_only), "as_bilm_tf": self.mean},
         }
 
@@ -72,6 +75,7 @@ class BilmTfPerplexity:
                 f"as bilm-tf reports it with batch size {self.batch_size}: {self.mean:.5f}",
                 *(f"{name:<19} {value:.5f}" for name, value in named.items()),
                 f"predictions         {self.n_predictions:,} of {n_all:,} per direction{lost}",
+                f"unknown words       {self.unknown_ratio:.2%} of the tokens",
             ]
         )
 
@@ -103,14 +107,15 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
     """
     if batch_size < 1:
         raise ConfigError(f"bilm-tf's batch size is {batch_size}; it must be at least 1.")
-    softmax_and_vocabulary(model)
-    n_text = n_sentences = 0
+    _, vocabulary = softmax_and_vocabulary(model)
+    n_text = n_sentences = n_unknown = 0
 
     def counted() -> Iterator[Sequence[str]]:
-        nonlocal n_text, n_sentences
+        nonlocal n_text, n_sentences, n_unknown
         for sentence in sentences:
             n_text += len(sentence) + 1
             n_sentences += 1
+            n_unknown += vocabulary.count_unknown(sentence)
             yield sentence
 
     source = counted()
@@ -124,8 +129,9 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
         )
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())
+    n_lost, unknown_ratio = n_text - n_predictions, n_unknown / max(1, n_text - n_sentences)
     return BilmTfPerplexity(
-        mean_nats, n_predictions, n_text - n_predictions, batch_size, model.bilm.config.backward_only
+        mean_nats, n_predictions, n_lost, batch_size, unknown_ratio, model.bilm.config.backward_only
     )
 
 

@@ -26,6 +26,9 @@ from elmokit.text.characters import UNKNOWN
 from elmokit.token_cache import TokenCache
 from elmokit.weights.model import PretrainedBiLM
 
+MANY_UNKNOWN = 0.2
+"""A perplexity is questionable if more than this fraction of the words is unknown."""
+
 
 @dataclass(frozen=True)
 class Perplexity:
@@ -193,6 +196,23 @@ def spelling_of(model: PretrainedBiLM) -> Spelling:
     _, vocabulary = softmax_and_vocabulary(model)
     specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
     return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
+
+
+def unknown_words_warning(unknown_ratio: float) -> str | None:
+    """Return a warning if more than a fifth of the words of a text are unknown.
+
+    To predict ``<UNK>`` again and again is easy, so that such a perplexity can be low although the model knows nothing
+    about the text.
+
+    Args:
+        unknown_ratio: The fraction of the tokens that are not in the vocabulary.
+    """
+    if unknown_ratio <= MANY_UNKNOWN:
+        return None
+    return (
+        f"{unknown_ratio:.1%} of the words are not in the model's vocabulary and count as <UNK>, which is easy to "
+        "predict: the perplexity says little about how well the model knows this text."
+    )
 
 
 def exp_or_inf(nats: float) -> float:

@@ -78,6 +78,10 @@ class Vocabulary:
             )
         return ids
 
+    def count_unknown(self, tokens: Iterable[str]) -> int:
+        """Return how many of the tokens are not in the list, or are ``<UNK>``."""
+        return sum(self.ids.get(token, self.unknown_id) == self.unknown_id for token in tokens)
+
     @classmethod
     def from_counts(
         cls, counts: Mapping[str, int] | WordCounts, max_words: int | None = None, min_count: int = 1

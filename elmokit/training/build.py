@@ -6,6 +6,7 @@ import torch
 
 from elmokit.bilm import BiLM
 from elmokit.errors import TrainingError
+from elmokit.initial_state import stored_or_zero_state
 from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.windows import WindowStream
@@ -68,10 +69,10 @@ def build_state(
         check_predictions(config, teacher, corpus.vocabulary)
         reader = Teacher(teacher, model, device)
         losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
-        teacher_state = teacher.bilm.zero_state(config.batch_size)
+        teacher_state = stored_or_zero_state(teacher, config.batch_size)
     _freeze(config, losses)
     optimizer = config_optimizer(config, losses, world)
-    lstm_state = model.bilm.zero_state(config.batch_size)
+    lstm_state = stored_or_zero_state(model, config.batch_size)
     average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
     stream = window_stream(config, corpus, encode, world)
     return TrainingState(model, losses, optimizer, lstm_state, stream, average, teacher_state)

@@ -34,6 +34,12 @@ class TrainingCorpus:
     """In all shards, sentence boundaries not counted."""
 
     @property
+    def held_out_unknown_ratio(self) -> float:
+        """Fraction of the held-out tokens that are not in the vocabulary."""
+        n_unknown, n_tokens = sum(map(self.vocabulary.count_unknown, self.held_out)), sum(map(len, self.held_out))
+        return n_unknown / max(1, n_tokens)
+
+    @property
     def n_predictions(self) -> int:
         """Predictions of one epoch per direction: a sentence of n tokens has n + 1."""
         return self.n_tokens + self.n_sentences

@@ -179,10 +179,9 @@ def create_finetuning(
         report(TrainingNotice(change))
     dropout = config.model.dropout
     sizes = dataclasses.replace(initial.bilm.config, dropout=dropout)
-    # The fixed initial state was calibrated for the old weights; the best model gets a new one at the end. An alignment
-    # was learned for them, too, and there is no dictionary here to learn another one from.
     initial = with_dropout(initial, dropout)
-    initial = dataclasses.replace(initial, initial_state=None, alignment=None, precision=None)
+    # An alignment was learned for the old weights, and there is no dictionary here to learn another one from.
+    initial = dataclasses.replace(initial, alignment=None, precision=None)
     config = dataclasses.replace(config, model=sizes)
     create_run(run, config, corpus, dataclasses.asdict(counts), n_processes, initial, old_sentences, optimizer)
 

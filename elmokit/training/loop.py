@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -25,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elmokit.bilm import BiLMState
 from elmokit.errors import TrainingError, is_out_of_memory
+from elmokit.initial_state import STATE_FACT
 from elmokit.io.atomic import recover_interrupted
-from elmokit.scoring.perplexity import Perplexity, perplexity
+from elmokit.scoring.perplexity import Perplexity, unknown_words_warning
 from elmokit.text.windows import Window
 from elmokit.training.build import build_state, new_model, window_stream
 from elmokit.training.checkpoint import restore_optimizer
@@ -34,6 +34,7 @@ from elmokit.training.config import LENGTHS, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.distillation import window_encoder
 from elmokit.training.distributed import World
+from elmokit.training.evaluation import HeldOutEvaluation
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
 from elmokit.training.plan import count_evaluations, model_sizes, seconds_per_step, training_plan
@@ -55,8 +56,6 @@ from elmokit.weights.folder import is_folder, read_card, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
 
-EVALUATION_SAMPLE = 256  # sentences whose evaluation is timed
-HELD_OUT_ROWS = 64  # the batch size of evaluations, which are stateful: each row reads its part of the text in order
 LONG_TRAINING = 600  # seconds
 LOW_ADAGRAD_RATE = 0.05
 MANY_EPOCHS = 100
@@ -170,6 +169,9 @@ class _TrainingLoop:
                 find_unused_parameters=config.softmax.kind == "adaptive" or config.distillation is not None,
             )
         self.evaluates_first = initial is not None and not found
+        self.evaluation = HeldOutEvaluation(corpus)
+        self.evaluated: PretrainedBiLM | None = None
+        """In the main process: the model as it was last evaluated, with its initial state."""
         self.before = None if self.evaluates_first else _perplexity_before(run)
         """The held-out perplexity before a fine-tuning: forward, backward."""
         self.seconds_per_evaluation = 0.0
@@ -201,7 +203,9 @@ class _TrainingLoop:
             self.report(model_sizes(config, self.state.losses))
             # Every process measures, but the number of the main process counts: all must agree on the length.
             seconds = world.broadcast(self._seconds_per_step())
-            self.seconds_per_evaluation = world.on_main_process(self._estimate_evaluation)
+            self.seconds_per_evaluation = world.on_main_process(
+                lambda: self.evaluation.estimate_seconds(self.state.evaluated_model, self.state.lstm_state)
+            )
             self.total = self._length_in_predictions(seconds)
             if 0 < counters.n_predictions < self.total and earlier_total:
                 before, after = (
@@ -218,8 +222,8 @@ class _TrainingLoop:
                 "patience or set it to 0."
             )
         elif (n_left := self.total - counters.n_predictions) > 0:
-            # A fine-tuning evaluates before the first step, and compares the two models at the end.
-            n_extra = 1 + 2 if self.evaluates_first else 0
+            # A fine-tuning evaluates before the first step.
+            n_extra = int(self.evaluates_first)
             evaluation = self.seconds_per_evaluation
             plan = training_plan(config, n_left, world.size, seconds, counters.n_steps, evaluation, n_extra)
             self.report(plan)
@@ -253,6 +257,11 @@ class _TrainingLoop:
                 f"The length of {config.tokens:,} predictions is {epochs:,.0f} epochs over this text. Check tokens (in "
                 "bilm-tf's options.json: n_train_tokens), or give epochs."
             )
+        if warning := unknown_words_warning(self.corpus.held_out_unknown_ratio):
+            self._notice(
+                f"Held-out text: {warning} Train with words of this domain: max_words (--max-words) or vocabulary "
+                "(--vocabulary)."
+            )
         if config.n_samples > n_words:
             self._notice(
                 f"n_samples is {config.n_samples:,}, but the vocabulary has only {n_words:,} words: all are used."
@@ -268,15 +277,6 @@ class _TrainingLoop:
         with contextlib.closing(window_stream(self.config, self.corpus, self.encode, self.world)) as stream:
             is_new, states = not self.state.optimizer.state, list(self.state.lstm_states.values())
             return seconds_per_step(self.config, self.state.losses, next(stream), states, is_new)
-
-    def _estimate_evaluation(self) -> float:
-        """Estimate the time of an evaluation in the main process, from its first sentences."""
-        held_out = self.corpus.held_out
-        sample = held_out[:EVALUATION_SAMPLE]
-        self._perplexity(sample[:1])  # the first call prepares the weights for the kernels
-        started = time.perf_counter()
-        self._perplexity(sample)
-        return (time.perf_counter() - started) * sum(map(len, held_out)) / max(1, sum(map(len, sample)))
 
     def _n_evaluations_left(self) -> int:
         config, counters = self.config, self.state.counters
@@ -324,6 +324,7 @@ class _TrainingLoop:
                     gradient_norm=gradient_norm,
                     losses=self._mean_losses(),
                     held_out=result.per_direction if evaluates and result is not None else None,
+                    held_out_unknown_ratio=result.unknown_ratio if evaluates and result is not None else None,
                 )
                 if self.world.is_main_process:
                     self.log.append(asdict(progress))
@@ -334,7 +335,7 @@ class _TrainingLoop:
             stops = self.world.any(stop.is_made, state.device)
             if is_last or stops or self._stopped_early() or counters.n_steps % config.save_every == 0:
                 with meter.paused():
-                    save_checkpoint(state, self.run, self.world)
+                    save_checkpoint(state, self.run, self.world, self._calibrated)
             if stops:
                 raise TrainingInterrupted(f"Stopped after step {counters.n_steps:,}, and saved a checkpoint.")
         # A run that was complete when it was resumed takes no step and has no result yet.
@@ -399,14 +400,14 @@ class _TrainingLoop:
 
     def _evaluate_and_keep_best(self, card: dict[str, Any]) -> Perplexity:
         """Evaluate on the held-out text, and save the model if it is the best so far."""
-        state, counters = self.state, self.state.counters
+        counters = self.state.counters
         result = self._evaluate()
         if self.evaluates_first and not counters.n_steps:
             self.before = result.per_direction
         counters.n_worse += 1
         if result.mean < counters.best_perplexity:
             counters.best_perplexity, counters.n_worse = result.mean, 0
-            if self.world.is_main_process:
+            if (model := self.evaluated) is not None:
                 results = {
                     "n_steps": counters.n_steps,
                     "n_predictions": counters.n_predictions,
@@ -415,20 +416,25 @@ class _TrainingLoop:
                 }
                 if self.before is not None:
                     results["held_out_perplexity_before"] = list(self.before)
-                best = dataclasses.replace(state.evaluated_model, card={**card, **results})
+                of_state = {name: fact for name, fact in model.card.items() if name == STATE_FACT}
+                best = dataclasses.replace(model, card={**card, **of_state, **results})
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
                 save_folder(best, self.run / RUN_MODEL, overwrite=True)
         return result
 
     def _evaluate(self) -> Perplexity:
         """Compute the held-out perplexity in the main process, for all processes."""
-        result: Perplexity = self.world.on_main_process(lambda: self._perplexity(self.corpus.held_out))
-        return result
+        return self.world.on_main_process(self._evaluate_here)
 
-    def _perplexity(self, sentences: Sequence[Sequence[str]]) -> Perplexity:
-        # The same start as in training, where each row continues its text.
-        n_rows = min(HELD_OUT_ROWS, len(sentences))
-        return perplexity(self.state.evaluated_model, sentences, "stateful", n_rows=n_rows)
+    def _evaluate_here(self) -> Perplexity:
+        model = self.state.evaluated_model
+        # Before the first step of a fine-tuning, as it was given: with its own initial state.
+        is_given = self.evaluates_first and not self.state.counters.n_steps
+        self.evaluated = model if is_given else self._calibrated(model)
+        return self.evaluation.perplexity(self.evaluated)
+
+    def _calibrated(self, model: PretrainedBiLM) -> PretrainedBiLM:
+        return self.evaluation.calibrated(model, self.state.lstm_state)
 
 
 def _ignore(report: TrainingReport) -> None:

@@ -110,7 +110,9 @@ class TrainingProgress:
     """Mean training loss in nats since the last line (that of the sampled softmax, if one is used): forward,
     backward."""
     held_out: tuple[float, ...] | None = None
-    """Held-out perplexity, if it was just evaluated (full softmax, stateful): forward, backward."""
+    """Held-out perplexity, if it was just evaluated, as by ``elmokit evaluate perplexity``: forward, backward."""
+    held_out_unknown_ratio: float | None = None
+    """With ``held_out``: fraction of the held-out tokens that are not in the vocabulary."""
 
     def __str__(self) -> str:
         losses = " / ".join(f"{loss:.3f}" for loss in self.losses)
@@ -120,6 +122,8 @@ class TrainingProgress:
         )
         if self.held_out:
             line += f"  held-out perplexity {format_perplexities(self.held_out)}"
+            if self.held_out_unknown_ratio is not None:
+                line += f" ({format_unknown_ratio(self.held_out_unknown_ratio)})"
         return line
 
 
@@ -155,6 +159,11 @@ class TrainingDisplay:
 def format_perplexities(perplexities: Sequence[float]) -> str:
     """Return the perplexities of both directions as text, such as ``96.31 / 94.80``."""
     return " / ".join(f"{value:.2f}" for value in perplexities)
+
+
+def format_unknown_ratio(unknown_ratio: float) -> str:
+    """Return the share of unknown words as text, such as ``13.9% unknown words``."""
+    return f"{unknown_ratio:.1%} unknown words"
 
 
 def _format_count(count: int) -> str:

@@ -5,31 +5,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from elmokit.errors import FormatError, LockedError, TrainingError
-from elmokit.initial_state import calibrate_initial_state
 from elmokit.io.figures import can_draw
 from elmokit.io.text_files import read_sentences
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.training.config import TrainingConfig
-from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.curves import draw_curves
-from elmokit.training.reports import format_perplexities
+from elmokit.training.reports import format_perplexities, format_unknown_ratio
 from elmokit.training.run import INITIAL, OLD_TEXT
 from elmokit.training.run_folder import run_lock
 from elmokit.weights.folder import is_folder, load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import RUN_MODEL
 
-OLD_TEXT_NAME = "old text"
-CALIBRATION_SENTENCES = 1000
-CALIBRATION_TOKENS = 200  # of each sentence at most: some texts have a document per line
-CALIBRATION_SHARDS = 16
+HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
 
 @dataclass(frozen=True)
@@ -43,6 +37,8 @@ class BestModelFacts:
     """After fine-tuning: that of the model that it started from."""
     perplexity: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """After fine-tuning: for each text, the perplexities before and after."""
+    old_text_unknown_ratio: float = 0.0
+    """After fine-tuning with an old text: fraction of its tokens that are not in the vocabulary."""
 
 
 def best_model_facts(card: Mapping[str, Any], run: Path) -> BestModelFacts:
@@ -64,7 +60,7 @@ class TrainingResult:
     run: Path
     """The run directory. ``Elmo.from_pretrained(run)`` opens its best model."""
     perplexity: Perplexity
-    """Perplexity on the held-out text at the end of the training (full softmax, stateful)."""
+    """Perplexity on the held-out text at the end of the training, from the model's fixed initial state."""
     best_model: PretrainedBiLM | None = field(repr=False)
     curves: tuple[Path, ...] = ()
     """The figures of loss and perplexity, if matplotlib is installed."""
@@ -105,8 +101,8 @@ class TrainingResult:
     def before_and_after(self) -> Mapping[str, Mapping[str, Sequence[float]]]:
         """After fine-tuning: perplexities ``before`` and ``after`` on ``held-out`` and ``old text``, else empty.
 
-        These are computed sentence by sentence from a zero state, so they differ from ``perplexity_before`` and
-        ``best_perplexity``, which read the text as training does, each sentence after the one before.
+        All are computed as by ``elmokit evaluate perplexity``, in float32. Those on ``held-out`` are
+        ``perplexity_before`` and ``best_perplexity``.
         """
         return self._facts.perplexity
 
@@ -115,17 +111,22 @@ class TrainingResult:
         return best_model_facts(self.model.card, self.run)
 
     def __str__(self) -> str:
-        end = format_perplexities(self.perplexity.per_direction)
+        end, unknown = (
+            format_perplexities(self.perplexity.per_direction),
+            format_unknown_ratio(self.perplexity.unknown_ratio),
+        )
         if self.best_model is None:
-            return f"Held-out perplexity {end} at the end."
+            return f"Held-out perplexity {end} at the end ({unknown})."
         best, step = format_perplexities(self.best_perplexity), f"step {self.best_step:,}"
         if (before := self.perplexity_before) is not None:
             # One pair for one model. That of the last step is in the log.
             directions = " / ".join(self.model.bilm.config.direction_names)
-            lines = [f"Held-out perplexity ({directions}): {format_perplexities(before)} before, {best} after."]
+            lines = [
+                f"Held-out perplexity ({directions}): {format_perplexities(before)} before, {best} after ({unknown})."
+            ]
             if (old := self.before_and_after.get(OLD_TEXT_NAME)) is not None:
                 values = " before, ".join(format_perplexities(old[when]) for when in ("before", "after"))
-                lines.append(f"Old text, sentence by sentence: {values} after.")
+                lines.append(f"Old text: {values} after ({format_unknown_ratio(self._facts.old_text_unknown_ratio)}).")
             if self.best_step:
                 lines.append(f"The model, the best one (of {step}), is in {self.run / RUN_MODEL}.")
             else:
@@ -135,7 +136,7 @@ class TrainingResult:
                 )
         else:
             lines = [
-                f"Held-out perplexity {end} at the end.",
+                f"Held-out perplexity {end} at the end ({unknown}).",
                 f"The best model, {best} at {step}, is in {self.run / RUN_MODEL}.",
             ]
         if self.curves:
@@ -145,11 +146,11 @@ class TrainingResult:
         return "\n".join(lines)
 
 
-def finish_run(run: Path, config: TrainingConfig, corpus: TrainingCorpus, end: Perplexity) -> TrainingResult:
-    """Draw the curves of a finished run, complete its best model, and return the result.
+def finish_run(run: Path, config: TrainingConfig, end: Perplexity) -> TrainingResult:
+    """Draw the curves of a finished run, and return the result.
 
-    The best model gets a fixed initial state, calibrated on the training text, and after fine-tuning the perplexities
-    before and after. If another process has resumed the run in the meantime, nothing is written.
+    After fine-tuning, the model card of the best model gets the perplexities before and after. If another process has
+    resumed the run in the meantime, nothing is written.
     """
     curves: tuple[Path, ...] = ()
     best: PretrainedBiLM | None = None
@@ -160,42 +161,31 @@ def finish_run(run: Path, config: TrainingConfig, corpus: TrainingCorpus, end: P
             curves = draw_curves(run, "sampled loss" if config.n_samples else loss, names)
         if is_folder(run / RUN_MODEL):
             best = load_folder(run / RUN_MODEL)
-            calibrate_initial_state(best, _calibration_sentences(corpus.shards), "the training text")
             if (run / INITIAL).exists():
-                best.card["perplexity"] = _before_and_after(run, best, corpus.held_out)
-            save_folder(best, run / RUN_MODEL, overwrite=True)
+                best.card |= _before_and_after(run, best)
+                save_folder(best, run / RUN_MODEL, overwrite=True)
     if best is None and is_folder(run / RUN_MODEL):
         best = load_folder(run / RUN_MODEL)
     return TrainingResult(run, end, best, curves)
 
 
 def compare_models(
-    before: PretrainedBiLM, after: PretrainedBiLM, texts: Mapping[str, Sequence[Sequence[str]]]
-) -> dict[str, dict[str, list[float]]]:
-    """Compute the perplexity of each text by both models (full softmax, every sentence alone, from a zero state).
-
-    Sentences start from zeros and not from the models' initial states, because only the trained model may have a
-    calibrated one, and the comparison should show what the training changed.
+    before: PretrainedBiLM, after: PretrainedBiLM, sentences: Sequence[Sequence[str]]
+) -> tuple[dict[str, list[float]], float]:
+    """Compute the perplexity of a text by two models with the same words, each from its own initial state.
 
     Returns:
-        By the name of the text, then ``before`` and ``after``: forward, backward.
+        By ``before`` and ``after``: forward, backward. Then the fraction of unknown tokens.
     """
-    models = {"before": before, "after": after}
-    return {
-        name: {when: list(perplexity(model, sentences, "zero").per_direction) for when, model in models.items()}
-        for name, sentences in texts.items()
-    }
+    found = {"before": perplexity(before, sentences), "after": perplexity(after, sentences)}
+    return {when: list(each.per_direction) for when, each in found.items()}, found["after"].unknown_ratio
 
 
-def _before_and_after(run: Path, best: PretrainedBiLM, held_out: Sequence[Sequence[str]]) -> dict[str, object]:
-    texts = {"held-out": held_out}
-    if (run / OLD_TEXT).exists():
-        texts[OLD_TEXT_NAME] = list(read_sentences(run / OLD_TEXT))
-    return dict(compare_models(load_folder(run / INITIAL), best, texts))
-
-
-def _calibration_sentences(shards: Sequence[Path]) -> list[list[str]]:
-    """Read the first sentences of some files of the training text."""
-    chosen = shards[:: -(-len(shards) // CALIBRATION_SHARDS)]
-    n_each = -(-CALIBRATION_SENTENCES // len(chosen))
-    return [tokens[:CALIBRATION_TOKENS] for shard in chosen for tokens in islice(read_sentences(shard), n_each)]
+def _before_and_after(run: Path, best: PretrainedBiLM) -> dict[str, object]:
+    """Return what the model card of a fine-tuned model says about both models."""
+    facts = best_model_facts(best.card, run)
+    held_out = {"before": list(facts.held_out_perplexity_before or ()), "after": list(facts.held_out_perplexity)}
+    if not (run / OLD_TEXT).exists():
+        return {"perplexity": {HELD_OUT_NAME: held_out}}
+    old, unknown_ratio = compare_models(load_folder(run / INITIAL), best, list(read_sentences(run / OLD_TEXT)))
+    return {"perplexity": {HELD_OUT_NAME: held_out, OLD_TEXT_NAME: old}, "old_text_unknown_ratio": unknown_ratio}

@@ -9,6 +9,7 @@ holds the rows of all of them, in the order of ranks.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,8 +103,17 @@ def checkpoint_path(run: Path, n_steps: int) -> Path:
     return run / CHECKPOINTS / f"step-{n_steps:08d}"
 
 
-def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
-    """Write ``checkpoints/step-N`` and remove all but the newest two. Every process must call this."""
+def save_checkpoint(
+    state: TrainingState, run: Path, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]
+) -> None:
+    """Write ``checkpoints/step-N`` and remove all but the newest two. Every process must call this.
+
+    Args:
+        state: What to save.
+        run: The run directory.
+        world: The processes that train together.
+        calibrated: Returns a model with the fixed initial state of its weights, so that the models open like any other.
+    """
     counters = state.counters
     gathered = world.gather(
         (
@@ -128,9 +138,9 @@ def save_checkpoint(state: TrainingState, run: Path, world: World) -> None:
     progress = {"counters": vars(counters), "loss_sums": loss_sums, "positions": positions}
     slots = optimizer_tensors(state.optimizer, state.trained_parameters())
     with write_checkpoint(path, progress, {"optimizer": slots, "state": tensors}) as folder:
-        save_folder(state.model, folder / "model")
+        save_folder(calibrated(state.model), folder / "model")
         if state.average is not None:
-            save_folder(state.average.model, folder / "average")
+            save_folder(calibrated(state.average.model), folder / "average")
     # After the new one is complete, so that there is always one to resume from.
     for old in checkpoints(run)[:-N_KEPT]:
         shutil.rmtree(old)

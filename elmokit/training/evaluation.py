@@ -1,0 +1,79 @@
+"""Evaluate a biLM during its training, as ``elmokit evaluate perplexity`` evaluates it afterwards.
+
+Every sentence is read from the model's fixed initial state, the mean state after a sentence. It belongs to the weights,
+so it is calibrated before each evaluation and saved with the model.
+
+The calibration continues from the LSTM state of the training, not from zero. A training passes its state on without an
+end, and a model may learn to rely on cells that are always at their limit. From a state of zero, such cells can end at
+another value and stay there: the perplexity of a small model was then 32,000 instead of 88, after any amount of text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+from elmokit.bilm import BiLMState
+from elmokit.initial_state import calibrate_initial_state
+from elmokit.io.text_files import read_sentences
+from elmokit.scoring.perplexity import Perplexity, perplexity
+from elmokit.training.corpus import TrainingCorpus
+from elmokit.weights.model import PretrainedBiLM
+
+CALIBRATION_SENTENCES = 64  # more sentences change the perplexity by 0.1 % at most, and cost time in every evaluation
+CALIBRATION_POOL = 1000  # sentences at the start of the files, among which they are chosen at equal distances
+CALIBRATION_TOKENS = 200  # of each sentence at most: some texts have a document per line
+CALIBRATION_SHARDS = 16
+EVALUATION_SAMPLE = 256  # sentences whose evaluation is timed
+
+
+class HeldOutEvaluation:
+    """Calibrates models on the training text of a corpus, and evaluates them on its held-out text."""
+
+    def __init__(self, corpus: TrainingCorpus) -> None:
+        self._corpus = corpus
+
+    def calibrated(self, model: PretrainedBiLM, lstm_state: BiLMState) -> PretrainedBiLM:
+        """Return the model with the fixed initial state of its present weights. The network is shared, not copied.
+
+        Args:
+            model: The model that is trained, or its averaged weights.
+            lstm_state: The LSTM state of the training, of any number of rows.
+        """
+        model = dataclasses.replace(model, initial_state=lstm_state.mean_row(), card=dict(model.card))
+        calibrate_initial_state(model, self._calibration_sentences, "the training text")
+        return model
+
+    def perplexity(self, model: PretrainedBiLM) -> Perplexity:
+        """Compute the perplexity of a model with its initial state on the held-out text."""
+        return perplexity(model, self._corpus.held_out)
+
+    def estimate_seconds(self, model: PretrainedBiLM, lstm_state: BiLMState) -> float:
+        """Estimate the time of an evaluation, from its first sentences."""
+        held_out = self._corpus.held_out
+        sample = held_out[:EVALUATION_SAMPLE]
+        model = self.calibrated(model, lstm_state)  # the first call reads the sentences and prepares the weights
+        perplexity(model, sample[:1])
+        started = time.perf_counter()
+        self.calibrated(model, lstm_state)
+        calibrated = time.perf_counter()
+        perplexity(model, sample)
+        scale = sum(map(len, held_out)) / max(1, sum(map(len, sample)))
+        return calibrated - started + (time.perf_counter() - calibrated) * scale
+
+    @cached_property
+    def _calibration_sentences(self) -> list[list[str]]:
+        return _calibration_sentences(self._corpus.shards)
+
+
+def _calibration_sentences(shards: Sequence[Path]) -> list[list[str]]:
+    """Choose sentences among the first ones of some files of the training text."""
+    chosen = shards[:: -(-len(shards) // CALIBRATION_SHARDS)]
+    n_each = -(-CALIBRATION_POOL // len(chosen))
+    pool = [tokens[:CALIBRATION_TOKENS] for shard in chosen for tokens in islice(read_sentences(shard), n_each)]
+    n_chosen = min(CALIBRATION_SENTENCES, len(pool))
+    return [pool[number * len(pool) // n_chosen] for number in range(n_chosen)]
