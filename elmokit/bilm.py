@@ -198,6 +198,15 @@ class BiLMState(NamedTuple):
         """Repeat a state of one row for ``n_rows`` rows, without copying it."""
         return BiLMState(self.hidden.expand(-1, -1, n_rows, -1), self.cell.expand(-1, -1, n_rows, -1))
 
+    def with_zero_rows(self, rows: Tensor) -> BiLMState:
+        """Return this state with some rows set to zero.
+
+        Args:
+            rows: ``(directions, batch)``, bool: the rows of each direction.
+        """
+        where = rows[:, None, :, None]
+        return BiLMState(self.hidden.masked_fill(where, 0), self.cell.masked_fill(where, 0))
+
     def mean_row(self) -> BiLMState:
         """Return the mean over rows, a state of one row."""
         return BiLMState(self.hidden.mean(dim=2, keepdim=True), self.cell.mean(dim=2, keepdim=True))

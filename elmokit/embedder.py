@@ -65,8 +65,10 @@ class Elmo(nn.Module):
 
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.
-        start: The LSTM state that each sentence starts from. "warm": a fixed initial state. "zero": all zeros.
-            "stateful": the state of the same batch row after the previous batch, as in bilm-tf and AllenNLP.
+        start: The LSTM state that each sentence starts from. "warm": a fixed initial state. "zero": all zeros,
+            from which some models never recover, because training passes the state on (see ``reset_state`` of
+            :func:`elmokit.train`). "stateful": the state of the same batch row after the previous batch, as in bilm-tf
+            and AllenNLP; the first batch starts from zeros.
         n_mixes: Number of scalar mixes that ``forward`` returns, for example one for the input and one for the output
             of a task's network.
         layer_norm: Normalize the layers before mixing, over all returned vectors of the batch, as in bilm-tf.

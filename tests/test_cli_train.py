@@ -55,7 +55,7 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
     assert ran.code == 0, ran.err
     model = open_model("run/model")
     assert model.card["warm_state"] == "mean state after a sentence, over 64 sentences of the training text"
-    # Of the 40 and 500 first lines of both files, every eighth or ninth; the first line of a shard is cut to 200 tokens.
+    # The first 40 and 500 lines of both files; the long one is cut to 200 tokens.
     sentences = [line.split() for line in TEXT.splitlines()] * 20
     sentences.append(["the", "cat", "sat", "."] * 50)
     sentences += [["the", "dog", "ran", "."]] * 499

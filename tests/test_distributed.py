@@ -64,6 +64,7 @@ class SideBySide:
                 np.concatenate([window.tokens for window in windows]),
                 np.concatenate(inputs, axis=1),
                 np.concatenate([window.targets for window in windows], axis=1),
+                np.concatenate([window.begins for window in windows], axis=1),
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -311,6 +313,29 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
         assert parameter.grad is not None
         stepped = parameter - config.learning_rate * parameter.grad / (1 + parameter.grad**2).sqrt()
         torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_rows_start_from_zero_at_sentences_if_that_is_asked_for(
+    reset: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[torch.Tensor] = []
+    forward = WindowLosses.forward
+
+    def recorded(self: WindowLosses, *arguments: torch.Tensor) -> Any:
+        starts.append(arguments[4].abs().amax(dim=(1, 3)))  # of the cell: (directions, batch)
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(WindowLosses, "forward", recorded)
+    run_training(tmp_path, dataclasses.replace(CONFIG, reset_state=reset))
+    encode = load_folder(tmp_path / "model").encode
+    with contextlib.closing(WindowStream([tmp_path / "text.txt"], VOCABULARY, encode, 4, 5)) as stream:
+        begins = torch.from_numpy(np.stack([next(stream).begins for _ in range(6)]))
+    states = torch.stack(starts[-6:])
+    assert begins[0].all()
+    assert not begins[1:].all(), "some rows are within a sentence"
+    assert (states[1:][~begins[1:]] > 0).all()
+    assert (states[begins] == 0).all() == reset
 
 
 def test_frozen_layers_keep_their_weights_and_the_others_learn(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ class LanguageModel:
 
     Args:
         model: A model with its softmax and vocabulary, from ``open_model``.
-        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero"; or a state
-            of one batch row.
+        start: Initial LSTM state of each sentence: "warm", the model's fixed initial state; "zero", from which
+            the perplexity of some models is many times too high; or a state of one batch row.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow

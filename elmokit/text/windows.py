@@ -43,6 +43,7 @@ class Window:
     tokens: NDArray[np.int64]  # (distinct, chars) char ids, or (distinct,) word ids; 0 means no token
     inputs: NDArray[np.int64]  # (directions, batch, window_length): rows of ``tokens``
     targets: NDArray[np.int64]  # (directions, batch, window_length): word ids of the vocabulary
+    begins: NDArray[np.bool_]  # (directions, batch): whether the first position of the row begins a sentence
 
 
 class _TokenTable:
@@ -288,8 +289,14 @@ class WindowStream:
         order = np.argsort(first)
         rank_of = np.empty_like(order)
         rank_of[order] = np.arange(len(order))
+        vocabulary = self._table.vocabulary
+        # In the table, words of the vocabulary have their word ids.
+        first_tokens = [vocabulary.end_id if backward else vocabulary.begin_id for backward in self.read_backward]
         return Window(
-            self._table.rows(distinct[order]), rank_of[index].reshape(inputs.shape), self._table.word_ids(targets)
+            self._table.rows(distinct[order]),
+            rank_of[index].reshape(inputs.shape),
+            self._table.word_ids(targets),
+            inputs[:, :, 0] == np.array(first_tokens)[:, None],
         )
 
     @property

@@ -84,6 +84,12 @@ class TrainingConfig:
     gradient_accumulation_steps: int = setting(
         1, "Number of windows whose gradients are averaged for one optimizer step.", "Batches"
     )
+    reset_state: bool = setting(
+        False,
+        "Set the LSTM state of a row to zero before each window that begins with a sentence, so that the model also "
+        "learns to start from zero.",
+        "Batches",
+    )
     shuffle: bool = setting(True, "Shuffle files and sentences.", "Batches")
     same_order: bool = setting(
         True,

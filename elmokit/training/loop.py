@@ -377,6 +377,9 @@ class _TrainingLoop:
         """Compute and back-propagate the loss of one window; return the loss of each direction in nats."""
         config, state = self.config, self.state
         tensors = [torch.from_numpy(array).to(state.device) for array in (window.tokens, window.inputs, window.targets)]
+        if config.reset_state:
+            begins = torch.from_numpy(window.begins).to(state.device)
+            state.lstm_state = state.lstm_state.with_zero_rows(begins)
         with step_autocast(config, state.device):
             losses, *ends = self.step_losses(*tensors, *chain.from_iterable(state.lstm_states.values()))
         # bilm-tf multiplies the loss by the window's length. Only clipping and Adagrad's initial sums are affected.
