@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from elmokit.bilm import BiLMState
+from elmokit.bilm import BiLMState, stack_states
 from elmokit.errors import ConfigError, TextError
 from elmokit.weights.model import PretrainedBiLM
 
@@ -71,7 +71,8 @@ def boundary_state(model: PretrainedBiLM) -> BiLMState:
     One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of them
     can end far from any state that text leads to.
     """
-    return _states_after([[]], model, model.bilm.zero_state(1))[0]
+    (_, state), _ = model.contextualize([[]], model.bilm.eval().zero_state(1))
+    return state
 
 
 @torch.no_grad()
@@ -86,16 +87,24 @@ def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> BiL
     """
     if not sentences:
         raise TextError("The initial state cannot be calibrated: the text has no sentence.")
-    states = _states_after(sentences, model, stored_or_zero_state(model, min(N_ROWS, len(sentences))))
+    n_rows = min(N_ROWS, len(sentences))
+    state, states = stored_or_zero_state(model, n_rows), []
+    for start in range(0, len(sentences) - n_rows + 1, n_rows):
+        state = _state_after(model, sentences[start : start + n_rows], state)
+        states.append(state)
     states = states[len(states) // 5 :]  # the first batches are still affected by the state before them
     return BiLMState(*(torch.cat(parts, dim=2) for parts in zip(*states, strict=True))).mean_row()
 
 
-def _states_after(sentences: Sequence[Sequence[str]], model: PretrainedBiLM, state: BiLMState) -> list[BiLMState]:
-    """Return the state after each batch of as many sentences as ``state`` has rows. An incomplete batch is left out."""
-    model.bilm.eval()
-    n_rows, states = state.n_rows, []
-    for start in range(0, len(sentences) - n_rows + 1, n_rows):
-        (_, state), _ = model.contextualize(sentences[start : start + n_rows], state)
-        states.append(state)
-    return states
+def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState) -> BiLMState:
+    """Return the state after a batch of sentences, in which training goes on to the next sentences."""
+    bilm = model.bilm.eval()
+    vectors, batch = model.token_vectors(sentences)
+    mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)
+    states = []
+    for direction, backward in enumerate(bilm.config.read_backward):
+        # The last boundary is predicted, but never read. A model may not know what to do with it as an input.
+        inputs = vectors[:, 1:] if backward else vectors[:, :-1]
+        _, after = bilm.run_direction(direction, inputs, state.of_direction(direction), mask, reverse=backward)
+        states.append(after)
+    return stack_states(states)

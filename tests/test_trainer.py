@@ -315,6 +315,25 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
         torch.testing.assert_close(trained[name.split(".", 1)[1]], stepped.detach(), atol=1e-6, rtol=1e-5)
 
 
+def test_a_fine_tuning_goes_on_from_the_initial_state_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_training(tmp_path / "first")
+    initial = load_folder(tmp_path / "first" / "model")
+    assert initial.initial_state is not None
+    expected = initial.initial_state.repeat_row(4).cell.clone()
+    starts: list[torch.Tensor] = []
+    forward = WindowLosses.forward
+
+    def recorded(self: WindowLosses, *arguments: torch.Tensor) -> Any:
+        starts.append(arguments[4].clone())
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(WindowLosses, "forward", recorded)
+    run_training(tmp_path / "second", initial=initial)
+    assert torch.equal(starts[0], expected)
+
+
 @pytest.mark.parametrize("reset", [False, True])
 def test_rows_start_from_zero_at_sentences_if_that_is_asked_for(
     reset: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
