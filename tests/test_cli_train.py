@@ -54,12 +54,12 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
     ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "100")
     assert ran.code == 0, ran.err
     model = open_model("run/model")
-    assert model.card["warm_state"] == "mean state after a sentence, over 64 sentences of the training text"
+    assert model.card["warm_state"] == "mean state after a sentence, over 32 sentences of the training text"
     # The first 40 and 500 lines of both files; the long one is cut to 200 tokens.
     sentences = [line.split() for line in TEXT.splitlines()] * 20
     sentences.append(["the", "cat", "sat", "."] * 50)
     sentences += [["the", "dog", "ran", "."]] * 499
-    chosen = [sentences[number * len(sentences) // 64] for number in range(64)]
+    chosen = [sentences[number * len(sentences) // 32] for number in range(32)]
     (checkpoint,) = Path("run/checkpoints").iterdir()
     end = load_file(checkpoint / "state.safetensors")  # the calibration starts from the LSTM state of the training
     model.initial_state = BiLMState(end["hidden"], end["cell"]).mean_row()
