@@ -97,7 +97,7 @@ def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> BiL
 
 
 def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState) -> BiLMState:
-    """Return the state after a batch of sentences, in which training goes on to the next sentences."""
+    """Return the state after a batch of sentences, from which training continues with the next ones."""
     bilm = model.bilm.eval()
     vectors, batch = model.token_vectors(sentences)
     mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)

@@ -115,9 +115,12 @@ def _perplexity(run: ReportRun, files: Files) -> Section:
         "state. The mean is geometric. Compare perplexities only between models with the same vocabulary; bits per "
         "character include the spelling of unknown words."
     )
-    warnings = (unknown_words_warning(found["unknown_ratio"]) for found in facts.values())
-    told = [f"{name}: {warning}" for name, warning in zip(facts, warnings, strict=True) if warning]
-    return Section("Perplexity", _join(Table(head, rows).to_markdown(), note, *told), headlines, facts)
+    warnings = [
+        f"{name}: {warning}"
+        for name, found in facts.items()
+        if (warning := unknown_words_warning(found["unknown_ratio"])) is not None
+    ]
+    return Section("Perplexity", _join(Table(head, rows).to_markdown(), note, *warnings), headlines, facts)
 
 
 def _score_text(

@@ -142,6 +142,10 @@ def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> 
     train(corpus, held_out="other.txt", out="other", report=report, **SETTINGS)
     (warning,) = (message for message in told if "vocabulary" in message)
     assert warning.startswith("Held-out text: 75.0% of the words are not in the model's vocabulary")
+    told.clear()
+    settings = {"tokens": 20, "batch_size": 2, "window_length": 5}
+    finetune(random_model(), corpus, held_out=corpus, old_text="other.txt", out="tuned", report=report, **settings)
+    assert any(message.startswith("Old text: 75.0% of the words") for message in told)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import msgspec
 from elmokit.errors import FormatError, LockedError, TrainingError
 from elmokit.io.figures import can_draw
 from elmokit.io.text_files import read_sentences
-from elmokit.scoring.perplexity import Perplexity, perplexity
+from elmokit.scoring.perplexity import Perplexity, perplexity, unknown_words_warning
 from elmokit.training.config import TrainingConfig
 from elmokit.training.curves import draw_curves
 from elmokit.training.reports import format_perplexities, format_unknown_ratio
@@ -111,10 +111,8 @@ class TrainingResult:
         return best_model_facts(self.model.card, self.run)
 
     def __str__(self) -> str:
-        end, unknown = (
-            format_perplexities(self.perplexity.per_direction),
-            format_unknown_ratio(self.perplexity.unknown_ratio),
-        )
+        end = format_perplexities(self.perplexity.per_direction)
+        unknown = format_unknown_ratio(self.perplexity.unknown_ratio)
         if self.best_model is None:
             return f"Held-out perplexity {end} at the end ({unknown})."
         best, step = format_perplexities(self.best_perplexity), f"step {self.best_step:,}"
@@ -162,7 +160,7 @@ def finish_run(run: Path, config: TrainingConfig, end: Perplexity) -> TrainingRe
         if is_folder(run / RUN_MODEL):
             best = load_folder(run / RUN_MODEL)
             if (run / INITIAL).exists():
-                best.card |= _before_and_after(run, best)
+                best.card |= _before_and_after(run, best, report)
                 save_folder(best, run / RUN_MODEL, overwrite=True)
     if best is None and is_folder(run / RUN_MODEL):
         best = load_folder(run / RUN_MODEL)
@@ -181,11 +179,13 @@ def compare_models(
     return {when: list(each.per_direction) for when, each in found.items()}, found["after"].unknown_ratio
 
 
-def _before_and_after(run: Path, best: PretrainedBiLM) -> dict[str, object]:
+def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback) -> dict[str, object]:
     """Return what the model card of a fine-tuned model says about both models."""
     facts = best_model_facts(best.card, run)
     held_out = {"before": list(facts.held_out_perplexity_before or ()), "after": list(facts.held_out_perplexity)}
     if not (run / OLD_TEXT).exists():
         return {"perplexity": {HELD_OUT_NAME: held_out}}
     old, unknown_ratio = compare_models(load_folder(run / INITIAL), best, list(read_sentences(run / OLD_TEXT)))
+    if warning := unknown_words_warning(unknown_ratio):
+        report(TrainingNotice(f"Old text: {warning}"))
     return {"perplexity": {HELD_OUT_NAME: held_out, OLD_TEXT_NAME: old}, "old_text_unknown_ratio": unknown_ratio}
