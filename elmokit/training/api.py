@@ -350,4 +350,4 @@ def _run_to_end(
         board.close()
     if not world.is_main_process:
         return TrainingResult(run, end, None, is_main_process=False)
-    return finish_run(run, config, end)
+    return finish_run(run, config, end, report)

@@ -16,7 +16,7 @@ from elmokit.io.text_files import read_sentences
 from elmokit.scoring.perplexity import Perplexity, perplexity, unknown_words_warning
 from elmokit.training.config import TrainingConfig
 from elmokit.training.curves import draw_curves
-from elmokit.training.reports import format_perplexities, format_unknown_ratio
+from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
 from elmokit.training.run import INITIAL, OLD_TEXT
 from elmokit.training.run_folder import run_lock
 from elmokit.weights.folder import is_folder, load_folder, save_folder
@@ -144,7 +144,7 @@ class TrainingResult:
         return "\n".join(lines)
 
 
-def finish_run(run: Path, config: TrainingConfig, end: Perplexity) -> TrainingResult:
+def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
     """Draw the curves of a finished run, and return the result.
 
     After fine-tuning, the model card of the best model gets the perplexities before and after. If another process has
