@@ -18,8 +18,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# What every Linux system with glibc has, and OpenMP, which PyTorch brings.
-LIBRARIES = {"libc.so.6", "libm.so.6", "libgomp.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+# What every Linux system with glibc has.
+LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 OLDEST_GLIBC = 17  # the oldest version 2.x that manylinux has a tag for
 NEWEST_GLIBC = 28  # what the wheels of PyTorch need
 
@@ -36,7 +36,7 @@ class KernelsHook(BuildHookInterface):
         self.output = tempfile.TemporaryDirectory()
         libraries = compile_libraries(Path(self.output.name))
         for path in libraries:
-            build_data["force_include"][str(path)] = f"elmokit/nn/kernels/{path.parent.name}/{path.name}"
+            build_data["force_include"][str(path)] = f"elmokit/engine/{path.parent.name}/{path.name}"
         build_data["pure_python"] = False
         # No Python ABI, because the libraries are loaded with ctypes.
         build_data["tag"] = f"py3-none-manylinux_2_{required_glibc(libraries)}_{target_machine()}"
@@ -49,8 +49,8 @@ class KernelsHook(BuildHookInterface):
 
 def compile_libraries(output: Path) -> list[Path]:
     """Compile a library for each instruction set of the compiler's target, and return the files."""
-    from elmokit.nn.kernels.c_sources import PACKAGED, compile_sources, digest, packaged_prefix
-    from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS
+    from elmokit.engine.c_sources import PACKAGED, compile_sources, digest, packaged_prefix
+    from elmokit.engine.instruction_sets import INSTRUCTION_SETS
 
     machine = target_machine()
     directory = output / PACKAGED
@@ -73,7 +73,7 @@ def compile_libraries(output: Path) -> list[Path]:
 
 def target_machine() -> str:
     """Return the kind of processor that the compiler compiles for, such as ``x86_64``."""
-    from elmokit.nn.kernels.c_sources import compiler_command
+    from elmokit.engine.c_sources import compiler_command
 
     printed = subprocess.run([*compiler_command(), "-dumpmachine"], check=True, capture_output=True, text=True).stdout
     machine, _, system = printed.strip().partition("-")

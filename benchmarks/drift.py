@@ -21,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import BiLM
+from elmokit.engine.config import PRESETS
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.kernels import backends
 from elmokit.probes.tagged import TaggedSentence, read_conllu

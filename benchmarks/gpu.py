@@ -40,7 +40,8 @@ import torch
 
 import elmokit
 from elmokit import Elmo, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import BiLM
+from elmokit.engine.config import PRESETS
 from elmokit.io.atomic import atomic_write
 from elmokit.io.part_results import PartResults
 from elmokit.io.tables import Table

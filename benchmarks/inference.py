@@ -16,7 +16,8 @@ Each round times every backend once, AllenNLP last; the table shows medians over
 sides: converting characters to ids, running the network from a zero state, and making one array per sentence. No token
 is cached between batches. The column "in matrix products" is the time of the bare matrix products of the LSTMs, the
 highway layers and the projection, on the same shapes, as a fraction of the total time. It is empty for the kernels in
-lower precision, whose products would take longer alone than inside the layer; see ``elmokit bench`` for these.
+lower precision, whose products would take longer alone than inside the layer; see ``elmokit bench`` for these. Where
+products are small, the calls from Python cost as much as the rest of the network, and the fraction can exceed 100 %.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ import torch
 from torch import nn
 
 from elmokit import Elmo, open_model, save_model
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import BiLM
+from elmokit.engine.config import PRESETS
+from elmokit.engine.engine import Matrix
 from elmokit.io.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.kernels import backends, torch_products
-from elmokit.nn.kernels.lstm_inference import MAX_CHUNK_ROWS
-from elmokit.nn.kernels.native import MAX_CHUNK_ROWS as NATIVE_MAX_CHUNK_ROWS
-from elmokit.nn.kernels.packed_linear import pack_linear
+from elmokit.nn.kernels.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
+from elmokit.speed import CHUNK_ROWS
 from elmokit.text.batching import pad_batch
 from elmokit.weights.model import PretrainedBiLM
 
@@ -52,6 +54,7 @@ REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat
 PEER = "AllenNLP"
 N_BATCHES = {1: 16, 16: 8, 64: 4}
 Sentences = list[list[str]]
+Product = Callable[[torch.Tensor], object]
 
 
 def read_sentences(source: str, n_lines: int) -> Sentences:
@@ -82,26 +85,24 @@ def embed_batches(elmo: Elmo, batches: list[Sentences]) -> None:
 def bare_products(elmo: Elmo, batches: list[Sentences], backend: backends.Backend) -> Callable[[], None]:
     """Return a function that runs the matrix products of embedding the batches, and nothing else."""
     products: list[Callable[[], object]] = []
+    library = backends.native_library()
 
-    def product(weight: torch.Tensor) -> torch_products.Product:
-        if backend in ("native", "reference"):
-            name: backends.Backend = "native" if backend == "native" else "torch"
-            return pack_linear(name, weight, weight.new_zeros(len(weight)))
-        return torch_products.pack(backend, weight)
+    def product(weight: torch.Tensor) -> Product:
+        if backend in backends.NATIVE and library is not None:
+            matrix = Matrix(weight.detach().numpy(), "float32", library)
+            return lambda rows: matrix(rows.numpy(), torch.get_num_threads())
+        return torch_products.pack("torch", weight)
 
-    layers: list[tuple[torch_products.Product, torch_products.Product, torch_products.Product, ProjectedLSTM]] = []
+    layers: list[tuple[Product, Product, Product, ProjectedLSTM]] = []
     for stack in elmo.bilm.directions:
         for layer in cast(LSTMStack, stack).layers:
             assert isinstance(layer, ProjectedLSTM)
             assert layer.projection is not None
             from_input, from_state = layer.weight.split([layer.input_dim, layer.projection_dim], dim=1)
             layers.append((*(product(w.contiguous()) for w in (from_input, from_state, layer.projection)), layer))
-    exact = backends.select_backend(torch.device("cpu"), "reference" if backend == "reference" else "float32")
     linears = [module for module in elmo.bilm.token_layer.modules() if isinstance(module, nn.Linear)]
-    token_products = [
-        (pack_linear("torch" if exact == "reference" else exact, linear.weight, linear.bias), linear.in_features)
-        for linear in linears
-    ]
+    token_products = [(product(linear.weight), linear.in_features) for linear in linears]
+    max_rows = CHUNK_ROWS if backend in backends.NATIVE else TORCH_CHUNK_ROWS
     for batch in batches:
         padded = pad_batch(batch)
         n_words, lengths = len(padded.words), padded.mask.sum(axis=1)
@@ -109,7 +110,6 @@ def bare_products(elmo: Elmo, batches: list[Sentences], backend: backends.Backen
         for packed, width in token_products:
             products.append(partial(packed, torch.randn(n_words, width)))
         for from_input, from_state, project, layer in layers:
-            max_rows = NATIVE_MAX_CHUNK_ROWS if backend == "native" else MAX_CHUNK_ROWS
             chunk = max(1, min(max_rows, sum(steps)))
             wide = torch.randn(chunk, layer.input_dim)
             for first in range(0, sum(steps), chunk):

@@ -20,44 +20,35 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import torch
+import numpy as np
 
-from elmokit.bilm import PRESETS, BiLM
-from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.kernels import compiler
-from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS, available_sets
-from elmokit.nn.kernels.lstm_inference import LayerWeights, NativeLayer, pack_native_layer, run_native_layer
-from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
-from elmokit.nn.kernels.token_layer import pack_token_layer, run_token_layer, token_layer_precision
+from elmokit.bilm import BiLM
+from elmokit.engine import compiler
+from elmokit.engine.config import PRESETS
+from elmokit.engine.engine import LSTM, TokenLayer, choose_kernels
+from elmokit.engine.instruction_sets import INSTRUCTION_SETS, available_sets
+from elmokit.engine.library import Library
+from elmokit.engine.precision import NAMES, Precision
+from elmokit.engine.state import Floats, State
 from elmokit.text.characters import encode_tokens
 
-N_LAYERS = 4
-CLIP = 3.0
 SIZES = "mini,small,medium,original"  # `en-mini` has the size mini
 
 
-def random_layers(size: str) -> list[LayerWeights]:
-    """Return random weights of the LSTM layers of a preset."""
-    torch.manual_seed(0)
-    hidden, projected = PRESETS[size].hidden_dim, PRESETS[size].projection_dim
-    return [
-        LayerWeights(
-            torch.randn(4 * hidden, 2 * projected) / 20,
-            torch.randn(4 * hidden) / 10,
-            torch.randn(projected, hidden) / 20,
-            *(CLIP, CLIP),
-        )
-        for _ in range(N_LAYERS)
-    ]
+def random_weights(size: str) -> dict[str, Floats]:
+    """Return random weights of a preset's sizes, by the names that the engine knows them by."""
+    bilm = BiLM(PRESETS[size])
+    bilm.reset_parameters(seed=0)
+    return {name: tensor.numpy() for name, tensor in bilm.state_dict().items()}
 
 
-def seconds(layers: list[NativeLayer], dim: int, n_rows: int, n_steps: int) -> float:
+def lstm_seconds(lstm: LSTM, n_rows: int, n_steps: int) -> float:
     """Measure the processor's time of running all layers once."""
-    inputs, batch_sizes = torch.randn(n_steps * n_rows, dim) / 2, torch.full((n_steps,), n_rows)
-    states = [(torch.zeros(n_rows, dim), torch.zeros(n_rows, layer.hidden_dim)) for layer in layers]
+    words = np.arange(n_rows * n_steps)
+    vectors = np.random.default_rng(0).standard_normal((len(words), lstm.config.projection_dim), np.float32) / 2
+    lengths, start = np.full(n_rows, n_steps), State.zero(lstm.config, n_rows)
     started = time.thread_time()
-    for layer, (hidden, cell) in zip(layers, states, strict=True):
-        run_native_layer(layer, batch_sizes, inputs, hidden, cell)
+    lstm.layers(vectors, words, lengths, start, [lstm.config.n_layers])
     return time.thread_time() - started
 
 
@@ -74,23 +65,26 @@ def fastest(runs: dict[Precision, Callable[[], float]], n_rounds: int) -> dict[P
 def print_row(head: str, best: dict[Precision, float], shown: dict[Precision, str]) -> list[str]:
     """Print a row of the table, from the time in each precision and how it is shown; return what was slower."""
     ratios = {each: best["float32"] / best[each] for each in best}
-    cells = [f"{shown[each]} ({ratios[each]:.2f}x)" if each in best else "float32" for each in PRECISIONS]
+    cells = [f"{shown[each]} ({ratios[each]:.2f}x)" if each in best else "float32" for each in NAMES]
     print(f"| {head} | {' | '.join(cells)} |", flush=True)
     return [f"{head} | {each} ({ratio:.2f}x)" for each, ratio in ratios.items() if ratio < 1]
 
 
-def measure_lstms(size: str, rows: list[int], libraries: dict[str, NativeLibrary], n_rounds: int) -> list[str]:
+def measure_lstms(size: str, rows: list[int], libraries: dict[str, Library], n_rounds: int) -> list[str]:
     """Print the speed of the LSTM layers; return what was slower than float32."""
-    weights, dim = random_layers(size), PRESETS[size].projection_dim
+    config, arrays = PRESETS[size], random_weights(size)
+    n_weights = 8 * config.hidden_dim * config.projection_dim
     slower = []
     for name, library in libraries.items():
-        packed = {each: [pack_native_layer(library, each, layer, dim) for layer in weights] for each in PRECISIONS}
+        packed = {
+            each: LSTM(config, arrays, each, library)
+            for each in NAMES
+            if each == "float32" or choose_kernels(library, each, n_weights).lstm != "float32"
+        }
         for n_rows in rows:
             n_steps = 20 if n_rows == 1 else max(6, 64 // n_rows)  # so that a run is long enough to be measured
             runs: dict[Precision, Callable[[], float]] = {
-                each: partial(seconds, layers, dim, n_rows, n_steps)
-                for each, layers in packed.items()
-                if each == "float32" or layers[0].precision != "float32"
+                each: partial(lstm_seconds, lstm, n_rows, n_steps) for each, lstm in packed.items()
             }
             best = fastest(runs, n_rounds)
             shown = {each: f"{n_rows * n_steps / best[each]:,.0f}" for each in best}
@@ -98,37 +92,29 @@ def measure_lstms(size: str, rows: list[int], libraries: dict[str, NativeLibrary
     return slower
 
 
-def measure_token_layer(size: str, counts: list[int], libraries: dict[str, NativeLibrary], n_rounds: int) -> list[str]:
+def measure_token_layer(size: str, counts: list[int], libraries: dict[str, Library], n_rounds: int) -> list[str]:
     """Print the speed of the char CNN; return what was slower than float32."""
-    bilm = BiLM(PRESETS[size])
-    bilm.reset_parameters(seed=0)
-    assert isinstance(bilm.token_layer, CharCNN)
-    weights = bilm.token_layer.weights()
+    config, arrays = PRESETS[size], random_weights(size)
+    assert config.char_cnn is not None
     rng = random.Random(0)
     # Text has words of about seven letters, in batches of distinct tokens.
     words = ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(2, 12))) for _ in range(max(counts))]
+    ids = encode_tokens(words, config.char_cnn.max_chars)
 
-    def run(library: NativeLibrary, precision: Precision, n_tokens: int) -> Callable[[], float]:
-        layer = pack_token_layer(library, token_layer_precision(library, precision), weights)
-        assert layer is not None
-        ids = torch.from_numpy(encode_tokens(words[:n_tokens], 50))
-
-        def timed() -> float:
-            started = time.thread_time()
-            run_token_layer(library, layer, ids)
-            return time.thread_time() - started
-
-        return timed
+    def run(layer: TokenLayer, n_tokens: int) -> float:
+        started = time.thread_time()
+        layer(ids[:n_tokens])
+        return time.thread_time() - started
 
     slower = []
     for name, library in libraries.items():
+        packed = {
+            each: TokenLayer(config, arrays, each, library)
+            for each in NAMES
+            if each == "float32" or choose_kernels(library, each, 0).token_layer != "float32"
+        }
         for n_tokens in counts:
-            runs = {
-                each: run(library, each, n_tokens)
-                for each in PRECISIONS
-                if each == "float32" or token_layer_precision(library, each) != "float32"
-            }
-            best = fastest(runs, n_rounds)
+            best = fastest({each: partial(run, layer, n_tokens) for each, layer in packed.items()}, n_rounds)
             shown = {each: f"{1e6 * best[each] / n_tokens:,.1f}" for each in best}
             slower += print_row(f"{size} | {n_tokens} | {name}", best, shown)
     return slower
@@ -145,14 +131,13 @@ def main() -> None:
     parser.add_argument("--instructions", help="instruction sets, separated by commas  [default: all available]")
     parser.add_argument("--rounds", type=int, default=5, help="number of measurements  [default: 5]")
     args = parser.parse_args()
-    torch.set_num_threads(1)
     names = args.instructions.split(",") if args.instructions else available_sets()
     libraries = {name: compiler.build(name, INSTRUCTION_SETS[name]) for name in names}
     tables = (("rows", args.rows, measure_lstms), ("distinct tokens", args.tokens, measure_token_layer))
     for what, counts, measure in tables:
         if counts == "0":
             continue
-        columns = ["size", what, "instructions", *PRECISIONS]
+        columns = ["size", what, "instructions", *NAMES]
         print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
         slower = []
         for size in args.sizes.split(","):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import elmokit
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import RECIPES, TrainingConfig

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS
 from elmokit.io.text_files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.windows import WindowStream

@@ -134,6 +134,40 @@ def draw_shapes() -> None:
     diagram.save("shapes")
 
 
+def draw_engine() -> None:
+    """Draw the way of a sentence through the engine, and where PyTorch takes its place."""
+    title = "A sentence becomes vectors in the engine, or in PyTorch, whose modules hold the weights"
+    diagram = Diagram(760, 384, title)
+    tokens, lstm, width = 205, 410, 165  # the left edges of the two parts, and their width
+    rows = (
+        (60, BLUE, "engine: C functions on packed weights", "token layer", "LSTM layers", "→ and ←"),
+        (256, ORANGE, "PyTorch modules: the weights", "CharCNN", "LSTMStack", "→ and ←"),
+    )
+    for y, color, name, first, second, under in rows:
+        diagram.box(185, y, 410, 104, color)
+        diagram.text(390, y + 22, name, color)
+        for x, part, note in ((tokens, first, "each distinct token once"), (lstm, second, under)):
+            diagram.box(x, y + 34, width, 56, color, PALE)
+            diagram.text(x + width / 2, y + 57, part)
+            diagram.text(x + width / 2, y + 77, note, GRAY, style='font-size="11"')
+        diagram.arrow(tokens + width, y + 62, lstm - 2, y + 62, color)
+        diagram.arrow(150, 210, 183, y + 52, color)
+        diagram.arrow(595, y + 52, 628, 210, color)
+    diagram.box(20, 182, 130, 56, INK, PALE)
+    diagram.text(85, 205, "sentence")
+    diagram.text(85, 225, "word and char ids", GRAY, style='font-size="11"')
+    diagram.box(630, 182, 110, 56, INK, PALE)
+    diagram.text(685, 205, "vectors")
+    diagram.text(685, 225, "of all layers", GRAY, style='font-size="11"')
+    diagram.text(390, 40, "on a CPU, without gradients", GRAY)
+    for x in (tokens + 30, lstm + width - 30):
+        diagram.arrow(x, 256, x, 166, GRAY)
+    diagram.text(390, 215, "packed once,", GRAY)
+    diagram.text(390, 233, "and again after a change", GRAY)
+    diagram.text(390, 378, "with gradients, on a GPU, or without C functions", GRAY)
+    diagram.save("engine")
+
+
 def draw_layers() -> None:
     """Plot what a linear probe and a nearest sense read from each layer (``results/probes.md``)."""
     scores = [
@@ -232,6 +266,7 @@ def _save(figure: Figure, name: str) -> None:
 if __name__ == "__main__":
     draw_architecture()
     draw_shapes()
+    draw_engine()
     draw_layers()
     draw_training()
     draw_speed()

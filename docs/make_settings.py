@@ -11,8 +11,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from elmokit.bilm import PRESETS
 from elmokit.config import describe_type, to_toml
+from elmokit.engine.config import PRESETS
 from elmokit.tasks.config import TaskDataConfig
 from elmokit.tasks.table import TASKS
 from elmokit.training.config import FINETUNING, RECIPES, TrainingConfig

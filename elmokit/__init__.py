@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from elmokit.alignment import AlignmentResult, align
-    from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMOutput, BiLMState, CharCNNConfig
+    from elmokit.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.corpus.embed import embed_file
     from elmokit.embedder import Elmo, ElmoOutput
+    from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
     from elmokit.errors import ElmoError
     from elmokit.nn.scalar_mix import ScalarMix
     from elmokit.nn.sentence_pooling import SentencePooling
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "PRESETS": "elmokit.bilm",
+    "PRESETS": "elmokit.engine.config",
     "AlignmentResult": "elmokit.alignment",
     "BiLM": "elmokit.bilm",
-    "BiLMConfig": "elmokit.bilm",
+    "BiLMConfig": "elmokit.engine.config",
     "BiLMOutput": "elmokit.bilm",
     "BiLMState": "elmokit.bilm",
-    "CharCNNConfig": "elmokit.bilm",
+    "CharCNNConfig": "elmokit.engine.config",
     "Elmo": "elmokit.embedder",
     "ElmoError": "elmokit.errors",
     "ElmoOutput": "elmokit.embedder",

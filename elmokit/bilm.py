@@ -7,163 +7,20 @@ direction. This module does no file I/O and works on ids only: sentence boundari
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_at_most, setting
-from elmokit.errors import ConfigError
-from elmokit.nn.char_cnn import Activation, CharCNN, WordCharLayer, WordEmbedding
-from elmokit.nn.kernels.backends import check_precision
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.engine import LSTM
+from elmokit.engine.precision import Precision, check_precision
+from elmokit.nn.char_cnn import CharCNN, WordCharLayer, WordEmbedding
+from elmokit.nn.kernels.backends import NATIVE, Backend
 from elmokit.nn.kernels.computation import Computation, LayerKernel, computation_of
-from elmokit.nn.kernels.native import Precision
-from elmokit.nn.lstm import LSTMStack, LSTMState
-
-MIN_CHARS = 3  # a token's begin and end marks, and one character between them
-# Upper bounds, so that a damaged configuration file is an error message and not an attempt to allocate terabytes.
-MAX_CHARS, MAX_ROWS = 10_000, 1_000_000_000
-
-
-@dataclass(frozen=True)
-class CharCNNConfig:
-    """Sizes of the char CNN. The defaults are those of the original English ELMo."""
-
-    filters: tuple[tuple[int, int], ...] = setting(
-        ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
-        "Width in characters and number of filters of each convolution.",
-    )
-    char_dim: int = setting(16, "Size of a character's vector.")
-    n_highway: int = setting(2, "Number of highway layers.")
-    activation: Activation = setting("relu", "Activation function after the convolutions.")
-    max_chars: int = setting(50, "Characters (UTF-8 bytes) per token, including its begin and end marks.")
-    n_chars: int = setting(261, "Number of distinct characters.")
-
-    def __post_init__(self) -> None:
-        if not self.filters or any(len(spec) != 2 or min(spec) < 1 for spec in self.filters):
-            raise ConfigError(f"filters is {list(self.filters)}. Give pairs (width, count), both at least 1.")
-        widest = max(width for width, _ in self.filters)
-        if self.max_chars < max(widest, MIN_CHARS):
-            raise ConfigError(
-                f"max_chars is {self.max_chars}, but the widest filter spans {widest} characters and a token needs "
-                f"{MIN_CHARS}. Raise max_chars to at least {max(widest, MIN_CHARS)}, or drop the wider filters."
-            )
-        if self.activation not in ("relu", "tanh"):
-            raise ConfigError(f"activation is {self.activation!r}. Use 'relu' or 'tanh'.")
-        check_at_least("char_dim", self.char_dim, 1, MAX_UNITS)
-        check_at_least("n_chars", self.n_chars, 1, MAX_ROWS)
-        check_at_least("n_highway", self.n_highway, 0, MAX_LAYERS)
-        check_at_least("max_chars", self.max_chars, MIN_CHARS, MAX_CHARS)
-        check_at_most("The number of all filters", self.n_features, MAX_UNITS)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features: the filters of all convolutions."""
-        return sum(count for _, count in self.filters)
-
-
-@dataclass(frozen=True)
-class WordFeaturesConfig:
-    """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs."""
-
-    n_words: int = setting(MISSING, "Number of words.")
-    word_dim: int = setting(100, "Size of a word's vector.")
-
-    def __post_init__(self) -> None:
-        for name, most in (("n_words", MAX_ROWS), ("word_dim", MAX_UNITS)):
-            check_at_least(name, getattr(self, name), 1, most)
-
-
-@dataclass(frozen=True)
-class BiLMConfig:
-    """The architecture of a biLM. The defaults are those of the original English ELMo.
-
-    A model reads tokens in one of three ways: as characters (``char_cnn``), as word ids (``n_words``), or as a word id
-    together with characters (``word_features``, and ``char_cnn`` unless it is None).
-    """
-
-    char_cnn: CharCNNConfig | None = setting(
-        CharCNNConfig(), "Sizes of the char CNN; false for a model that reads no characters."
-    )
-    n_words: int | None = setting(None, "Size of the vocabulary of a model that reads word ids.")
-    word_features: WordFeaturesConfig | None = setting(
-        None, "Sizes of a word table that is used next to the characters."
-    )
-    projection_dim: int = setting(512, "Size of the outputs of each direction.")
-    hidden_dim: int = setting(4096, "Size of the LSTM cells. If it equals projection_dim, there is no projection.")
-    n_layers: int = setting(2, "LSTM layers per direction.")
-    cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; set to `false` to disable.")
-    projection_clip: float | None = setting(
-        3.0, "Bound on the magnitude of the projected outputs; set to `false` to disable."
-    )
-    skip_connections: bool = setting(True, "Add the input of a layer to its output, from the second layer on.")
-    bidirectional: bool = setting(
-        True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
-    )
-    backward_only: bool = setting(
-        False,
-        "Train the backward direction alone, which reads each sentence from its end. In a file, also set bidirectional "
-        "to false.",
-    )
-    dropout: float = setting(
-        0.1, "Dropout probability in training, on the inputs of LSTM layers and on the top output."
-    )
-
-    def __post_init__(self) -> None:
-        if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
-            raise ConfigError(
-                "A model reads either characters or word ids. Give char_cnn, word_features or both; or set char_cnn to "
-                "none and give n_words."
-            )
-        check_at_least("n_words", self.n_words, 1, MAX_ROWS)
-        check_at_least("projection_dim", self.projection_dim, 1)
-        check_at_least("hidden_dim", self.hidden_dim, 1, MAX_UNITS)
-        check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
-        if self.projection_dim > self.hidden_dim:
-            raise ConfigError(
-                f"projection_dim is {self.projection_dim}, more than hidden_dim, which is {self.hidden_dim}. "
-                f"Lower projection_dim to at most {self.hidden_dim}."
-            )
-        for name in ("cell_clip", "projection_clip"):
-            clip = getattr(self, name)
-            if clip is not None and not clip > 0:
-                raise ConfigError(f"{name} is {clip}. Give a number above 0, or none for no bound.")
-        if self.backward_only and self.bidirectional:
-            raise ConfigError("backward_only is for a model of one direction: set bidirectional to false, too.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}. Give a probability of at least 0 and below 1.")
-
-    @property
-    def n_directions(self) -> int:
-        """2 for a bidirectional model, else 1."""
-        return 2 if self.bidirectional else 1
-
-    @property
-    def read_backward(self) -> tuple[bool, ...]:
-        """For each direction, whether it reads sentences from their end."""
-        return (False, True) if self.bidirectional else (self.backward_only,)
-
-    @property
-    def direction_names(self) -> list[Literal["forward", "backward"]]:
-        """The names of the directions, in the order of every result that has a value for each."""
-        return ["backward" if backward else "forward" for backward in self.read_backward]
-
-    @property
-    def output_dim(self) -> int:
-        """Size of each layer's vectors: the outputs of all directions, concatenated."""
-        return self.n_directions * self.projection_dim
-
-
-_SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 128), (6, 128))
-PRESETS: dict[str, BiLMConfig] = {
-    "tiny": BiLMConfig(CharCNNConfig(((1, 8), (2, 16), (3, 32)), 8, 1), projection_dim=32, hidden_dim=64),
-    "mini": BiLMConfig(CharCNNConfig(_SMALL_FILTERS, n_highway=1), projection_dim=128, hidden_dim=512),
-    "small": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=128, hidden_dim=1024),
-    "medium": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=256, hidden_dim=2048),
-    "original": BiLMConfig(),
-}
-"""Architectures by name: small, medium and original as published, mini as in this package, tiny for experiments."""
+from elmokit.nn.kernels.packed_lstm import run_lstm
+from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.lstm import LSTMStack, LSTMState, pack_stacks, stack_layers, unstack_layers
 
 
 class BiLMState(NamedTuple):
@@ -271,6 +128,7 @@ class BiLM(nn.Module):
             )
             for _ in range(config.n_directions)
         )
+        self._packed: PackedWeights[LSTM] = PackedWeights()
         self.precision = precision
 
     @property
@@ -379,24 +237,22 @@ class BiLM(nn.Module):
 
     def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
+        read_backward = self.config.read_backward
+        lstm = self._packed_lstm(vectors, state, mask)
+        if lstm is not None:
+            directions = range(self.config.n_directions)
+            layers, after = run_lstm(lstm, vectors, state, mask, directions, read_backward)
+            return BiLMOutput(layers, BiLMState(*after))
         vectors = vectors * mask[..., None]
-        config, size = self.config, vectors.shape[-1]
-        layers = None
-        if not torch.is_grad_enabled():  # autograd does not track what the LSTMs write into a tensor
-            layers = vectors.new_zeros(config.n_layers + 1, *vectors.shape[:2], config.n_directions * size)
-        every_layer = [[vectors] * config.n_directions]
+        every_layer = [[vectors] * len(read_backward)]
         per_direction: list[list[Tensor]] = []
         new_states: list[list[LSTMState]] = []
-        for index, reverse in enumerate(config.read_backward):
-            into = None if layers is None else list(layers[1:, ..., index * size : (index + 1) * size])
-            outputs, states = self.run_direction(index, vectors, state.of_direction(index), mask, reverse, into)
+        for index, reverse in enumerate(read_backward):
+            outputs, states = self.directions[index](vectors, state.of_direction(index), mask, reverse)
             per_direction.append(outputs)
             new_states.append(states)
-        if layers is None:
-            every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
-            layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
-        else:
-            torch.cat(every_layer[0], dim=-1, out=layers[0])
+        every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
+        layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
         return BiLMOutput(layers, stack_states(new_states))
 
     def run_direction(
@@ -406,7 +262,6 @@ class BiLM(nn.Module):
         states: list[LSTMState],
         mask: Tensor | None = None,
         reverse: bool = False,
-        into: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run the LSTM layers of one direction.
 
@@ -418,13 +273,31 @@ class BiLM(nn.Module):
             states: The state of each layer before the first step.
             mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
             reverse: Read from the last position to the first.
-            into: As in ``LSTMStack.forward``.
 
         Returns:
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
-        outputs, new_states = self.directions[direction](vectors, states, mask, reverse, into)
+        stack = self.directions[direction]
+        assert isinstance(stack, LSTMStack)
+        # The packed layers of both directions: those of one alone would take as much memory again.
+        if (backend := stack.select_backend(vectors, states, mask)) in NATIVE:
+            lstm = self._pack(backend)
+            layers, after = run_lstm(lstm, vectors, stack_layers(states), mask, [direction], [reverse])
+            return list(layers[1:]), unstack_layers(after)
+        outputs, new_states = stack(vectors, states, mask, reverse)
         return outputs, new_states
+
+    def _packed_lstm(self, vectors: Tensor, state: BiLMState, mask: Tensor) -> LSTM | None:
+        """Return the packed layers of all directions if the engine computes this call."""
+        stacks = [stack for stack in self.directions if isinstance(stack, LSTMStack)]
+        backends = {
+            stack.select_backend(vectors, state.of_direction(number), mask) for number, stack in enumerate(stacks)
+        }
+        (backend, *others) = backends
+        return None if others or backend not in NATIVE else self._pack(backend)
+
+    def _pack(self, backend: Backend) -> LSTM:
+        return pack_stacks([stack for stack in self.directions if isinstance(stack, LSTMStack)], backend, self._packed)
 
 
 def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.bilm import BiLMState
+from elmokit.engine.precision import Precision, check_precision
 from elmokit.errors import ConfigError
 from elmokit.initial_state import initial_state
 from elmokit.long_text import read_in_chunks
 from elmokit.nn.devices import parse_device
-from elmokit.nn.kernels.backends import check_precision, requested_backend
-from elmokit.nn.kernels.native import Precision
+from elmokit.nn.kernels.backends import requested_backend
 from elmokit.nn.layer_selection import Layers, LayerSelection, select_layers, within_boundaries
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
 from elmokit.text.batching import check_sentence, check_sentences, is_long, make_batch, map_in_batches, read_ahead

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elmokit.config import to_dict
-from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS, VARIABLE, available_sets
+from elmokit.engine.instruction_sets import INSTRUCTION_SETS, VARIABLE, available_sets
 from elmokit.nn.softmax import softmax_precision
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import CachedModel

@@ -28,21 +28,23 @@ from torch import nn
 
 from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
+from elmokit.engine import compiler
+from elmokit.engine.engine import Matrix
+from elmokit.engine.instruction_sets import available_sets
+from elmokit.engine.precision import NAMES, PRECISIONS, Precision
 from elmokit.io.progress import ProgressCallback
-from elmokit.nn.kernels import backends, compiler, torch_products
-from elmokit.nn.kernels.instruction_sets import available_sets
-from elmokit.nn.kernels.native import MAX_CHUNK_ROWS, PRECISIONS, Precision
+from elmokit.nn.kernels import backends
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
 from elmokit.weights.model import PretrainedBiLM
 
-REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", *PRECISIONS)
+REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", *NAMES)
 N_ROWS = (1, 16, 64)
 SENTENCE_TOKENS = 20
 N_BOUNDARIES = 2  # positions of the network that are not tokens
 MEASURE_SECONDS = 0.7
+CHUNK_ROWS = 256  # rows whose input products are computed together, as in lstm.c
 # Of products on the way to a model: of a chunk, of a step, and of a size that libraries are tuned for.
-PRODUCT_SHAPES = ((MAX_CHUNK_ROWS, 512, 2048), (64, 512, 4096), (512, 1024, 1024))
-WEIGHT_BYTES: dict[Precision, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
+PRODUCT_SHAPES = ((CHUNK_ROWS, 512, 2048), (64, 512, 4096), (512, 1024, 1024))
 
 
 class Speed(NamedTuple):
@@ -113,7 +115,7 @@ def measure_speed(
     n_weights = sum(map(sum, _layer_weights(elmo.bilm)))
     for precision in PRECISIONS:
         operations[precision] = _product_rate(precision, seconds)
-        reading[precision] = _reading_rate(n_weights * WEIGHT_BYTES[precision], seconds)
+        reading[precision] = _reading_rate(n_weights * PRECISIONS[precision].bytes_per_weight, seconds)
         advance()
     speeds: list[Speed] = []
     for request in REQUESTS:
@@ -138,7 +140,7 @@ def describe_machine() -> dict[str, Any]:
     used = None if library is None else library.instructions
     return {
         "processor": processor_name(),
-        "threads": torch.get_num_threads(),
+        "threads": backends.n_threads(),
         "torch": torch.__version__,
         "instruction_sets": available_sets(),
         "used": used,
@@ -219,10 +221,12 @@ def _ceiling_seconds(
 ) -> float:
     """Return the time that the products of a batch would take at the given rates."""
     n_rows, n_steps = len(batch), SENTENCE_TOKENS + N_BOUNDARIES
-    n_chunks = -(-n_rows * n_steps // max(MAX_CHUNK_ROWS, n_rows))
+    n_chunks = -(-n_rows * n_steps // max(CHUNK_ROWS, n_rows))
 
     def product_seconds(n_weights: int, rows: int, n_reads: int) -> float:
-        return max(2 * n_weights * rows / operations, n_weights * WEIGHT_BYTES[precision] * n_reads / reading)
+        return max(
+            2 * n_weights * rows / operations, n_weights * PRECISIONS[precision].bytes_per_weight * n_reads / reading
+        )
 
     total = 0.0
     for from_input, from_state in _layer_weights(elmo.bilm):
@@ -243,11 +247,8 @@ def _product_rate(precision: Precision, seconds: float) -> float:
         inputs, weight = torch.randn(rows, n_inputs), torch.randn(n_outputs, n_inputs)
         products: list[Callable[[], object]] = []
         if backend in backends.NATIVE and library is not None:
-            bias = torch.zeros(n_outputs + library.wide)
-            panels = library.pack(weight, precision)
-            products.append(partial(library.product, inputs, panels, bias, n_outputs, precision))
-        elif backend != "torch":
-            products.append(partial(torch_products.pack(backend, weight), inputs))
+            packed = Matrix(weight.numpy(), precision, library)
+            products.append(partial(packed, inputs.numpy(), backends.n_threads()))
         if precision != "int8":  # PyTorch's operator @ multiplies no integers
             dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
             products.append(partial(torch.matmul, inputs.to(dtype), weight.to(dtype).t()))

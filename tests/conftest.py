@@ -13,9 +13,10 @@ import pytest
 import torch
 from hypothesis import settings
 
-from elmokit.bilm import PRESETS, BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.library import Library
 from elmokit.nn.alignment import LayerAlignment
-from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.probes import linear
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
@@ -154,6 +155,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture(params=instruction_sets.one_per_set())
-def library(request: pytest.FixtureRequest) -> NativeLibrary:
+def library(request: pytest.FixtureRequest) -> Library:
     """The C functions, built for each instruction set in turn; sets that this processor lacks are skipped."""
     return instruction_sets.build(request.param)

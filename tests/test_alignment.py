@@ -14,7 +14,7 @@ from torch import Tensor
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, align, describe, finetune, open_model, save_model
 from elmokit.alignment import AlignmentResult, read_dictionary
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, TextError
 from elmokit.fingerprint import fingerprint
 from elmokit.nn.alignment import LayerAlignment

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.bilm import BiLMConfig
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, TextError
 from elmokit.scoring import bilm_tf as as_bilm_tf
 from elmokit.scoring.bilm_tf import bilm_tf_perplexity, read_like_bilm_tf

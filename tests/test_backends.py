@@ -9,48 +9,43 @@ import pytest
 import torch
 
 from elmokit import Elmo
-from elmokit.bilm import PRESETS, BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine import compiler
+from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.engine import choose_kernels
 from elmokit.errors import ConfigError
-from elmokit.nn.kernels import backends, compiler, torch_products
+from elmokit.nn.kernels import backends
 from elmokit.nn.kernels.computation import LayerKernel
 from tests.conftest import random_model
+from tests.helpers.instruction_sets import choose_kernels_as_if
 
 CPU = torch.device("cpu")
 
 
-def make_available(monkeypatch: pytest.MonkeyPatch, *available: str) -> None:
-    monkeypatch.setattr(compiler, "load_library", lambda: object() if "native" in available else None)
-    monkeypatch.setattr(torch_products, "works", lambda backend: backend in available)
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "load_library", lambda: None)
 
 
 def test_an_unavailable_backend_is_replaced_by_one_at_least_as_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("torch-fbgemm-int8", "torch-onednn-bfloat16", "torch-fbgemm-float16", "native", "torch-onednn", "torch")
-    make_available(monkeypatch, *names)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "load_library", object)
+        assert {request: backends.select_backend(CPU, request) for request in backends.ON_CPU} == {
+            "reference": "reference",
+            "float32": "native",
+            "bfloat16": "native-bfloat16",
+            "int8": "native-int8",
+        }
+    without_library(monkeypatch)
     assert {request: backends.select_backend(CPU, request) for request in backends.ON_CPU} == {
         "reference": "reference",
-        "float32": "native",
-        "bfloat16": "native-bfloat16",
-        "int8": "native-int8",
+        "float32": "torch",
+        "bfloat16": "torch",
+        "int8": "torch",
     }
-    make_available(monkeypatch, *(name for name in names if name != "native"))
-    assert backends.select_backend(CPU, "bfloat16") == "torch-onednn-bfloat16"
-    assert backends.select_backend(CPU, "int8") == "torch-fbgemm-int8"
-    make_available(monkeypatch, "torch-fbgemm-float16", "torch-onednn")
-    assert backends.select_backend(CPU, "int8") == backends.select_backend(CPU, "bfloat16") == "torch-fbgemm-float16"
-    assert backends.select_backend(CPU, "float32") == "torch-onednn"
-    make_available(monkeypatch)
-    assert backends.select_backend(CPU, "int8") == backends.select_backend(CPU, "float32") == "reference"
 
 
 def test_float32_never_selects_a_lower_precision() -> None:
-    lower = {
-        "native-bfloat16",
-        "native-int8",
-        "torch-fbgemm-int8",
-        "torch-fbgemm-float16",
-        "torch-onednn-bfloat16",
-        "torch-bfloat16",
-    }
+    lower = {"native-bfloat16", "native-int8", "torch-bfloat16"}
     assert not lower & {*backends.ON_CPU["float32"], *backends.ON_GPU["float32"]}
 
 
@@ -78,9 +73,9 @@ def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pyte
 def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() -> None:
     bilm = BiLM(PRESETS["tiny"], precision="bfloat16")
     assert bilm.precision == "bfloat16"
-    with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use 'float32', 'bfloat16', 'int8' or None"):
+    with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use one of float32, bfloat16, int8"):
         bilm.precision = "float16"  # type: ignore[assignment]
-    if not any(backends.is_available(backend) for backend in ("native-int8", "torch-fbgemm-int8")):
+    if not backends.is_available("native-int8"):
         pytest.skip("this machine has no int8 products")
     elmo = Elmo(random_model(scale=1.0))
     (exact,) = elmo.embed([["the", "cat"]])
@@ -96,7 +91,8 @@ def test_a_model_reports_what_computes_its_layers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv(backends.VARIABLE, raising=False)
     bilm = BiLM(PRESETS["tiny"], precision="int8")
     if (library := compiler.load_library()) is not None:
-        precision = "float32" if library.widens("int8") else "int8"  # the layers of tiny are small
+        n_weights = bilm.directions[0].layers[0].weight.numel()  # few: some kernels compute them in float32
+        precision = choose_kernels(library, "int8", n_weights).lstm
         kernel = LayerKernel("native" if precision == "float32" else "native-int8", precision, library.instructions)
         assert bilm.kernels() == [kernel] * 4
         bilm.precision = None
@@ -106,8 +102,8 @@ def test_a_model_reports_what_computes_its_layers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(backends.VARIABLE, "bfloat16")
     assert bilm.double().kernels() == [LayerKernel("reference", "float32", None)] * 4
     bilm.float()
-    make_available(monkeypatch, "torch-fbgemm-float16")
-    assert bilm.kernels() == [LayerKernel("torch-fbgemm-float16", "bfloat16", None)] * 4
+    without_library(monkeypatch)
+    assert bilm.kernels() == [LayerKernel("torch", "float32", None)] * 4
 
 
 def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +111,7 @@ def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.M
     bilm = BiLM(PRESETS["tiny"], precision="int8")
     if (library := compiler.load_library()) is not None:
         with monkeypatch.context() as patch:
-            patch.setattr(library, "widens", lambda precision: precision == "bfloat16")
+            choose_kernels_as_if(patch, "bfloat16")
             assert str(bilm.computation()) == f"int8 (native-int8, {library.instructions}, cpu)"
             bilm.precision = "bfloat16"  # the layers of tiny are too small for it
             assert bilm.computation().settings() == {
@@ -127,22 +123,23 @@ def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.M
     monkeypatch.setenv(backends.VARIABLE, "reference")
     assert bilm.computation().kernels == ("reference",) * 5
     assert (bilm.computation().instructions or "").startswith("PyTorch's ")
-    make_available(monkeypatch, "torch-fbgemm-float16", "torch-onednn")
+    without_library(monkeypatch)
     monkeypatch.setenv(backends.VARIABLE, "bfloat16")
-    # Without the C functions, the token layer is computed in float32.
-    assert bilm.computation().kernels == ("torch-onednn", *["torch-fbgemm-float16"] * 4)
+    # Without the C functions, everything is computed in float32.
+    assert bilm.computation().kernels == ("torch",) * 5
+    assert bilm.computation().precision == "float32"
     words = BiLM(BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6, n_layers=1))
     assert words.computation().kernels[0] == "reference"
 
 
 def test_the_table_of_backends_names_the_selected_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_available(monkeypatch, "torch-onednn")
+    without_library(monkeypatch)
     monkeypatch.setattr(compiler, "why_unavailable", lambda: "no compiler")
     lines = backends.describe_backends().splitlines()
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[1:-1]}
     assert rows["reference"] == "yes reference"
     assert rows["native"] == rows["native-bfloat16"] == rows["native-int8"] == "no"
-    assert rows["torch-onednn"] == "yes float32, bfloat16, int8"
+    assert rows["torch"] == "yes float32, bfloat16, int8"
     assert lines[-1] == "native is unavailable: no compiler"
 
 
@@ -165,14 +162,15 @@ print(len([name for name in sys.modules if name.startswith("elmokit")]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 25
+    assert int(done.stdout) < 30
 
 
 @pytest.mark.slow
 def test_building_a_model_without_memory_imports_no_compiler_stack_of_pytorch() -> None:
     code = """
 import sys, torch
-from elmokit.bilm import PRESETS, BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import PRESETS, BiLMConfig
 with torch.device("meta"):
     BiLM(PRESETS["tiny"])
 print([name for name in ("sympy", "torch._dynamo", "torch.distributed.fsdp") if name in sys.modules])

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError
 from elmokit.fingerprint import fingerprint
 from elmokit.scoring.language_model import LanguageModel

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMState, CharCNNConfig
+from elmokit.bilm import BiLM, BiLMState
+from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError
 from elmokit.weights import bilm_tf
 from elmokit.weights.table import to_theirs

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.weights import bilm_tf
 from elmokit.weights.bilm_tf import placeholders

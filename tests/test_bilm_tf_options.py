@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from elmokit.engine import compiler
+from elmokit.engine.library import Library
 from elmokit.nn.char_convolution import pooled_convolutions
-from elmokit.nn.kernels import compiler
-from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.kernels.native_training import convolve, convolve_backward, pack_filters
 from tests.helpers.rounding import DEVIATIONS, Rounded, assert_rounded
 
 
 @pytest.fixture(scope="module")
-def library() -> NativeLibrary:
+def library() -> Library:
     found = compiler.load_library()
     if found is None:
         pytest.skip(compiler.why_unavailable())
@@ -43,7 +43,7 @@ def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor
     seed=st.integers(0, 1000),
 )
 def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
-    n_tokens: int, n_chars: int, width: int, dim: int, n_filters: int, n_threads: int, seed: int, library: NativeLibrary
+    n_tokens: int, n_chars: int, width: int, dim: int, n_filters: int, n_threads: int, seed: int, library: Library
 ) -> None:
     torch.manual_seed(seed)
     width = min(width, n_chars)
@@ -79,7 +79,7 @@ def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
     assert (every.amax(dim=1) - won.value <= 2 * DEVIATIONS * won.error).all()
 
 
-def test_the_maximum_keeps_nan(library: NativeLibrary) -> None:
+def test_the_maximum_keeps_nan(library: Library) -> None:
     characters = torch.randn(3, 20, 4)
     characters[1, 7] = float("nan")
     filters = pack_filters(library, torch.randn(5, 12), torch.zeros(5))
@@ -87,7 +87,7 @@ def test_the_maximum_keeps_nan(library: NativeLibrary) -> None:
     assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
 
 
-def test_native_and_reference_convolutions_are_equal(library: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_and_reference_convolutions_are_equal(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     embedding = nn.Embedding(30, 6, padding_idx=0)
     layers = nn.ModuleList([nn.Conv1d(6, 5, 1), nn.Conv1d(6, 20, 3), nn.Conv1d(6, 3, 7)])
@@ -119,7 +119,7 @@ def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
     return nn.Embedding(9, 4), [nn.Conv1d(4, 5, 2), nn.Conv1d(4, 3, 3)], torch.randint(1, 9, (6, 8))
 
 
-def test_a_gradient_of_a_gradient_is_an_error(library: NativeLibrary) -> None:
+def test_a_gradient_of_a_gradient_is_an_error(library: Library) -> None:
     embedding, layers, ids = layers_and_ids()
     pooled = pooled_convolutions(ids, embedding, layers)
     (gradient,) = torch.autograd.grad(pooled.square().sum(), embedding.weight, create_graph=True)

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit import SentenceEmbedder
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import WORDS, random_model

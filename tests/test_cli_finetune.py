@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS, BiLMConfig
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model, save_model

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import nn
 
-from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.compat.bilm import (
     Batcher,
     BidirectionalLanguageModel,
@@ -27,6 +26,7 @@ from elmokit.compat.bilm import (
     dump_token_embeddings,
     weight_layers,
 )
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.weights import bilm_tf
 from tests.conftest import fixture_sentences, random_model

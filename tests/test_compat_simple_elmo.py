@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
 from elmokit.weights import bilm_tf

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.bilm import PRESETS
 from elmokit.compat import tfhub as hub
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import save_model

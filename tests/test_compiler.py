@@ -8,15 +8,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
-from elmokit.nn.kernels import c_sources, compiler, instruction_sets
-from elmokit.nn.kernels.instruction_sets import InstructionSet
-from elmokit.nn.kernels.packed_linear import PackedLinear
+from elmokit.engine import c_sources, compiler, instruction_sets
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.engine import LSTM, Matrix
+from elmokit.engine.instruction_sets import InstructionSet
+from elmokit.engine.state import State
+from elmokit.nn.kernels import backends
+from elmokit.nn.lstm import LSTMStack, LSTMState
+from tests.helpers.rounding import Rounded, assert_rounded
 
 
 @pytest.fixture(scope="module")
@@ -78,34 +83,47 @@ def forget_library() -> None:
 @settings(max_examples=25)
 @given(rows=st.integers(1, 210), n_in=st.integers(1, 600), n_out=st.integers(1, 150))
 def test_the_product_is_the_product(rows: int, n_in: int, n_out: int) -> None:
-    if compiler.load_library() is None:
+    library = compiler.load_library()
+    if library is None:
         pytest.skip(compiler.why_unavailable())
     torch.manual_seed(n_in)
-    linear = PackedLinear(n_in, n_out)
-    inputs = torch.randn(rows, n_in)
-    with torch.no_grad():
-        torch.testing.assert_close(linear(inputs), F.linear(inputs, linear.weight, linear.bias), atol=1e-5, rtol=0)
+    inputs, weight = torch.randn(rows, n_in), torch.randn(n_out, n_in)
+    found = torch.from_numpy(Matrix(weight.numpy(), "float32", library)(inputs.numpy()))
+    assert_rounded(found, Rounded.exact(inputs).product(Rounded.exact(weight)))
 
 
 def test_the_activations_are_good_to_a_few_units_in_the_last_place() -> None:
     library = compiler.load_library()
     if library is None:
         pytest.skip(compiler.why_unavailable())
-    x = torch.cat([torch.linspace(-30, 30, 40_000), torch.logspace(-30, 1, 4_000), torch.tensor([0.0, 1e4, -1e4])])
-    wide, zero = 60 * torch.ones_like(x), torch.zeros_like(x)
-    # i and o open, f shut: the cell becomes tanh(g). With o at x and the cell at its bound, sigmoid(x) shows.
-    cell, squashed = zero[None].clone(), zero[None].clone()
-    library.inference_step(
-        torch.cat([wide, x, -wide, wide])[None], torch.zeros(1, 4 * len(x)), cell, squashed, float("inf")
-    )
-    expected = torch.tanh(x.double())
-    assert ((cell[0] - expected).abs() / expected.abs().clamp(min=1e-30)).max() < 4e-7
-    library.inference_step(
-        torch.cat([wide, wide, -wide, x])[None], torch.zeros(1, 4 * len(x)), cell, squashed, float("inf")
-    )
-    expected = torch.sigmoid(x.double()) * torch.tanh(torch.ones((), dtype=torch.float64))
-    shown = expected > 1e-37
-    assert ((squashed[0] - expected).abs() / expected)[shown].max() < 4e-7
+    points = [np.linspace(-30, 30, 40_000), np.logspace(-30, 1, 4_000), -np.logspace(-30, 1, 4_000), [0.0, 1e4, -1e4]]
+    x = np.concatenate(points).astype(np.float32)
+    wide = np.full_like(x, 60)
+
+    def cells(*gates: np.ndarray) -> np.ndarray:
+        """Return the cells after a step from a state of zeros, whose gate sums are the bias: i, g, f, o."""
+        config = BiLMConfig(
+            None, n_words=1, projection_dim=1, hidden_dim=len(x), n_layers=1, cell_clip=None, bidirectional=False
+        )
+        arrays = {
+            "weight": np.zeros((4 * len(x), 2)),
+            "bias": np.concatenate(gates),
+            "projection": np.zeros((1, len(x))),
+        }
+        lstm = LSTM(config, {f"directions.0.layers.0.{name}": a for name, a in arrays.items()}, "float32", library)
+        one = np.zeros(1, np.int64)
+        start = State.zero(config, 1)
+        _, state = lstm.layers(np.zeros((1, 1), np.float32), one, one + 1, start, [], returns_state=True)
+        assert state is not None
+        return state.cell.reshape(-1)
+
+    # The forget gate is shut. With i open, the cell becomes tanh(g); with tanh(g) at 1, it becomes sigmoid(i).
+    for found, expected in (
+        (cells(wide, x, -wide, wide), np.tanh(x.astype(np.float64))),
+        (cells(x, wide, -wide, wide), torch.from_numpy(x).double().sigmoid().numpy()),
+    ):
+        shown = (abs(expected) > 1e-37) | (expected == 0)
+        assert (abs(found - expected) / abs(expected).clip(min=1e-30))[shown].max() < 4e-7
 
 
 def test_the_library_is_compiled_once_and_then_found(built: Path) -> None:
@@ -179,12 +197,12 @@ def test_a_directory_that_is_exchanged_while_the_compiler_runs_is_not_used(fresh
     attacker = fresh / "cc"
     attacker.write_text(f"""#!/bin/sh
 mv "{cache}/kernels" "{cache}/moved" && cp -r "{cache}/moved" "{cache}/kernels"
-printf '#include <stdio.h>\\n%s\\n' '{attack}' >> "$(find "{cache}/kernels" -name lstm_inference.c)"
+printf '#include <stdio.h>\\n%s\\n' '{attack}' >> "$(find "{cache}/kernels" -name lstm.c)"
 exec cc "$@"
 """)
     attacker.chmod(0o700)
     code = (
-        "from pathlib import Path; from elmokit.nn.kernels import compiler; "
+        "from pathlib import Path; from elmokit.engine import compiler; "
         f"compiler.PACKAGED_LIBRARIES = Path({str(fresh / 'package')!r}); "
         "assert compiler.load_library() is not None, compiler.why_unavailable()"
     )
@@ -228,7 +246,7 @@ def test_a_truncated_library_does_not_kill_the_process(compiled: Path, tmp_path:
     copy = shutil.copytree(compiled.parent, tmp_path / "kernels") / compiled.name
     with copy.open("r+b") as file:  # a loaded ELF file that is too short for its segments ends in SIGBUS
         file.truncate(5000)
-    code = "from elmokit.nn.kernels import compiler; assert compiler.load_library() is not None"
+    code = "from elmokit.engine import compiler; assert compiler.load_library() is not None"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "ELMOKIT_CACHE": str(tmp_path)})
     assert copy.stat().st_size == compiled.stat().st_size
 
@@ -248,9 +266,14 @@ def test_without_a_compiler_the_layers_still_work(command: str, fresh: Path, mon
     monkeypatch.setenv("CC", command)
     assert compiler.load_library() is None
     assert compiler.why_unavailable()
-    linear, inputs = PackedLinear(5, 3), torch.randn(4, 5)
+    torch.manual_seed(0)
+    stack = LSTMStack(2, 6, 3, 3.0, 3.0, skip_connections=True, dropout=0.0).eval()
+    stack.reset_parameters()
+    inputs, states = torch.randn(4, 5, 3), [LSTMState(torch.zeros(4, 3), torch.zeros(4, 6))] * 2
     with torch.no_grad():
-        torch.testing.assert_close(linear(inputs), F.linear(inputs, linear.weight, linear.bias))
+        outputs, _ = stack(inputs, states)
+        monkeypatch.setenv(backends.VARIABLE, "reference")
+        torch.testing.assert_close(outputs, stack(inputs, states)[0])
 
 
 def test_the_library_of_the_package_needs_neither_compiler_nor_cache(packaged: Path) -> None:
@@ -299,8 +322,8 @@ def test_a_library_of_the_package_is_loaded_if_the_rest_is_as_writable(
 
 def test_the_sources_can_be_compiled_where_no_other_package_is_installed() -> None:
     # The build hook of the wheel imports this module in an environment without PyTorch.
-    code = "import elmokit.nn.kernels.c_sources as c; assert 'lstm_inference.c' in c.source_files()"
-    root = Path(c_sources.__file__).parents[3]
+    code = "import elmokit.engine.c_sources as c; assert 'lstm.c' in c.source_files()"
+    root = Path(c_sources.__file__).parents[2]
     subprocess.run([sys.executable, "-S", "-c", code], check=True, cwd=root, env={"PYTHONPATH": str(root)})
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.config import from_dict, read_json, read_toml, to_dict
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import BiLMConfig
 from elmokit.corpus.embed import _settings, embed_file
 from elmokit.corpus.layout import DatasetNames
 from elmokit.corpus.writer import ResumableWriter, partial_folder
 from elmokit.embedder import Elmo, Start
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.io import resumable
 from elmokit.io.text_files import split_tokens
@@ -28,6 +28,7 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import CachedModel
 from tests.conftest import random_model
+from tests.helpers.instruction_sets import choose_kernels_as_if
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\nthe cat sat .\n"
 
@@ -203,7 +204,7 @@ def test_a_run_is_resumed_only_by_what_computed_its_beginning(
             patch.setattr(library, "instructions", "portable")
             expected = f"instructions '{own}', but this run has instructions 'portable'. Set ELMOKIT_INSTRUCTIONS={own}"
         else:
-            patch.setattr(library, "widens", lambda precision: False)  # then even small layers are rounded
+            choose_kernels_as_if(patch)  # then even small layers are rounded
             patch.setenv(backends.VARIABLE, "int8")
             expected = "precision 'float32', but this run has precision 'int8'. Resume in float32 (--precision float32"
         with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):

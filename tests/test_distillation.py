@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import elmokit
-from elmokit.bilm import PRESETS, BiLMConfig, BiLMState
+from elmokit.bilm import BiLMState
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.text.windows import WindowStream
 from elmokit.training.checkpoint import read_tensors

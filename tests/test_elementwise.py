@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from elmokit import Elmo
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.nn.elementwise import BLOCK, apply_by_row
 from tests.conftest import random_model
 

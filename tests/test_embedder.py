@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
 from elmokit.nn.layer_selection import Layers

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.bilm import PRESETS, BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config

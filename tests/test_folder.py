@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from elmokit.bilm import BiLMConfig
 from elmokit.embedder import Elmo
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.initial_state import boundary_state
 from elmokit.scoring.language_model import LanguageModel

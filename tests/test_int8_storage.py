@@ -62,7 +62,7 @@ def test_loaded_weights_are_sums_of_two_bfloat16_numbers(model: PretrainedBiLM, 
 def test_the_integers_are_those_of_the_int8_kernels() -> None:
     rows = to_int8({"weight": torch.randn(50, 40, generator=torch.manual_seed(0))}, "warm")
     loaded = rows["weight"].float() * rows["weight.scale"].float()[:, None]
-    scales = loaded.abs().amax(dim=1, keepdim=True) / 127  # as `NativeLibrary.pack` computes them
+    scales = loaded.abs().amax(dim=1, keepdim=True) / 127  # as `pack_panel` of `matrix.c` computes them
     assert torch.equal((loaded / scales).round().to(torch.int8), rows["weight"])
 
 

@@ -12,6 +12,7 @@ ROWS = [
     {"errors"},
     {"io"},
     {"config"},
+    {"engine"},
     {"nn", "text"},
     {"bilm", "token_cache"},
     {"weights", "long_text"},

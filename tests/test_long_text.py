@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit import Elmo, embedder
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, TextError
 from elmokit.long_text import read_in_chunks
 from elmokit.nn.layer_selection import Layers

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.nn.kernels.packed_linear import PackedLinear
 from elmokit.nn.lstm import FORGET_OFFSET, LSTMStack, LSTMState, ProjectedLSTM
 
 
@@ -122,12 +121,6 @@ def test_sizes_that_do_not_fit_are_an_error_with_every_backend(dim: int, state_d
     states = [LSTMState(torch.zeros(rows, state_dim), torch.zeros(rows, 6))] * 2
     with torch.no_grad(), pytest.raises(RuntimeError):
         stack(torch.randn(2, 7, dim), states)
-
-
-def test_a_packed_product_of_another_size_is_an_error() -> None:
-    linear = PackedLinear(4, 3)
-    with torch.no_grad(), pytest.raises(RuntimeError):
-        linear(torch.randn(2, 5))
 
 
 def test_weights_elsewhere_than_the_inputs_are_an_error() -> None:

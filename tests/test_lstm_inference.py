@@ -9,22 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.kernels import backends, compiler, lstm_inference, native
+from elmokit.nn.kernels import backends, lstm_inference
 from elmokit.nn.kernels.backends import Backend
 from elmokit.nn.kernels.lstm_inference import inference_step, packed_order
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from tests.helpers import rounding
 from tests.helpers.rounding import Digits, Rounded, assert_rounded
 
-EXACT: tuple[Backend, ...] = ("native", "torch-onednn", "torch")
-LOWER: dict[Backend, Digits] = {
-    "native-bfloat16": "bfloat16",
-    "native-int8": "int8",
-    "torch-fbgemm-float16": "float16",
-    "torch-onednn-bfloat16": "bfloat16",
-    "torch-bfloat16": "bfloat16",
-    "torch-fbgemm-int8": "int8",
-}
+EXACT: tuple[Backend, ...] = ("native", "torch")
+LOWER: dict[Backend, Digits] = {"native-bfloat16": "bfloat16", "native-int8": "int8", "torch-bfloat16": "bfloat16"}
 CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
 
 
@@ -96,7 +89,6 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
         states = random_states(n_layers, n_rows, projection + extra, projection)
         inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-            patch.setattr(native, "MAX_CHUNK_ROWS", at_once)
             patch.setattr(lstm_inference, "MAX_CHUNK_ROWS", at_once)
             fast, fast_states = stack(inputs, states, mask, reverse)
             patch.setenv(backends.VARIABLE, "reference")
@@ -113,11 +105,15 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("backend", EXACT)
-def test_a_long_batch_equals_the_reference(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+# With 9 rows, the C functions compute the input products of several steps together, 256 tokens at a time.
+@pytest.mark.parametrize(("n_rows", "dim"), [(40, 24), (9, 96)])
+def test_a_long_batch_equals_the_reference(
+    backend: Backend, n_rows: int, dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(monkeypatch, backend)
     torch.manual_seed(0)
-    stack, states = random_stack(2, 96, 24, (3.0, 3.0)), random_states(2, 40, 96, 24)
-    inputs, lengths = torch.randn(40, 70, 24), torch.randint(0, 71, (40,))
+    stack, states = random_stack(2, 4 * dim, dim, (3.0, 3.0)), random_states(2, n_rows, 4 * dim, dim)
+    inputs, lengths = torch.randn(n_rows, 70, dim), torch.randint(0, 71, (n_rows,))
     mask = torch.arange(70) < lengths[:, None]
     with torch.no_grad():
         fast, fast_states = stack(inputs, states, mask, True)
@@ -127,11 +123,9 @@ def test_a_long_batch_equals_the_reference(backend: Backend, monkeypatch: pytest
     torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["native", "native-bfloat16", "native-int8", "torch-fbgemm-int8"])
+@pytest.mark.parametrize("backend", ["native", "native-bfloat16", "native-int8"])
 def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
-    if compiler.load_library() is None:  # only our own elementwise functions promise the same bits at every position
-        pytest.skip(compiler.why_unavailable())
     torch.manual_seed(0)
     stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
     inputs = torch.randn(9, 5, 40) * torch.arange(1, 10).view(-1, 1, 1)
@@ -185,10 +179,7 @@ def test_packed_order_visits_each_real_token_once_in_the_order_of_its_row(
 
 @settings(max_examples=25)
 @given(n_rows=st.integers(1, 5), hidden=st.integers(1, 40), clip=CLIPS, seed=st.integers(0, 1000))
-def test_the_native_step_equals_the_torch_step(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
-    functions = compiler.load_library()
-    if functions is None:
-        pytest.skip(compiler.why_unavailable())
+def test_a_step_equals_the_formulas(n_rows: int, hidden: int, clip: float | None, seed: int) -> None:
     torch.manual_seed(seed)
     first, second, cell = (
         8 * torch.randn(n_rows, 4 * hidden),
@@ -199,11 +190,10 @@ def test_the_native_step_equals_the_torch_step(n_rows: int, hidden: int, clip: f
     i, g, f, o = (gates.rearranged(lambda tensor, k=k: tensor.chunk(4, dim=1)[k]) for k in range(4))
     exact_cell = (f.sigmoid() * Rounded.exact(cell) + i.sigmoid() * g.tanh()).clip(clip)
     bound = float("inf") if clip is None else clip
-    for function in (functions.inference_step, inference_step):
-        new_cell, squashed = cell.clone(), torch.empty_like(cell)
-        function(first, second, new_cell, squashed, bound)
-        assert_rounded(new_cell, exact_cell)
-        assert_rounded(squashed, o.sigmoid() * exact_cell.tanh())
+    new_cell, squashed = cell.clone(), torch.empty_like(cell)
+    inference_step(first, second, new_cell, squashed, bound)
+    assert_rounded(new_cell, exact_cell)
+    assert_rounded(squashed, o.sigmoid() * exact_cell.tanh())
 
 
 def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,10 +206,14 @@ def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.Mon
         with torch.no_grad():
             return of(inputs, states)[0][0]
 
-    backend = backends.select_backend(torch.device("cpu"), "float32")
     before = outputs(stack)
-    packed = layer.packed(backend)
-    assert layer.packed(backend) is packed
+    backend = backends.select_backend(torch.device("cpu"), "float32")
+    if backend in backends.NATIVE:
+        packed = stack._packed.value
+        assert packed is not None
+        outputs(stack)
+        assert stack._packed.value is packed
+    assert layer.packed("torch") is layer.packed("torch")
     copied = copy.deepcopy(stack)
     with torch.no_grad():
         layer.bias.add_(1.0)

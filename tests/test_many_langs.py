@@ -15,9 +15,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from elmokit.bilm import BiLM, BiLMConfig, WordFeaturesConfig
+from elmokit.bilm import BiLM
 from elmokit.cli.main import elmokit
 from elmokit.embedder import Elmo
+from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.weights import many_langs
 from elmokit.weights.many_langs_config import read_settings, stock_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.errors import TextError
 from elmokit.io.part_results import PartResults
 from elmokit.scoring.minimal_pairs import (

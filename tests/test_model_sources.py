@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.bilm import PRESETS, BiLM
+from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.weights import published
 from elmokit.weights.fetch import local_path

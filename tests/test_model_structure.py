@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo
-from elmokit.bilm import PRESETS
 from elmokit.config import from_dict, to_dict
+from elmokit.engine.config import PRESETS
 from elmokit.errors import FormatError
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
 from elmokit.scoring.perplexity import Perplexity, exp_or_inf, perplexity, spelling_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.errors import FormatError, ModelNotFoundError, OutputError
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf

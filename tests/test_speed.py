@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from elmokit import speed
-from elmokit.nn.kernels import backends, compiler
-from elmokit.nn.kernels.native import PRECISIONS
+from elmokit.engine import compiler
+from elmokit.engine.precision import PRECISIONS
+from elmokit.nn.kernels import backends
 from elmokit.speed import SpeedReport, measure_speed
 from elmokit.weights.open import save_model
 from tests.conftest import random_model
+from tests.helpers.instruction_sets import choose_kernels_as_if
 from tests.helpers.shell import command_runner
 
 
@@ -40,10 +42,9 @@ def test_the_backend_is_the_one_that_is_selected(report: SpeedReport) -> None:
 
 
 def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = compiler.load_library()
-    if library is None:
+    if compiler.load_library() is None:
         pytest.skip(compiler.why_unavailable())
-    monkeypatch.setattr(type(library), "widens", lambda _, precision: precision == "bfloat16")
+    choose_kernels_as_if(monkeypatch, "bfloat16")
     monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
     report = measure_speed(random_model(), n_rows=(1,), seconds=0.001)
     assert report.speed("bfloat16", 1).computed_in == ("float32",)

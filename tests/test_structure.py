@@ -39,4 +39,4 @@ def test_importing_elmo_loads_the_network_and_not_the_readers_of_formats() -> No
     loaded = ran.stdout.split()
     assert "elmokit.embedder" in loaded
     assert "elmokit.weights.open" not in loaded
-    assert len(loaded) < 37
+    assert len(loaded) < 42

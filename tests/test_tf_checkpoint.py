@@ -14,9 +14,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.cli.main import elmokit
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.text_files import split_tokens
 from elmokit.scoring.perplexity import perplexity

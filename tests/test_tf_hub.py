@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS
 from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM

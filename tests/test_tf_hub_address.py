@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS
 from elmokit.compat import tfhub as hub
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.weights import published
 from elmokit.weights.open import open_model

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from elmokit.engine.library import Library
 from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.dropout import dropout
 from elmokit.nn.kernels import backends
-from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.kernels.native_training import softmax_loss, window_backward, window_forward
-from elmokit.nn.kernels.packed_linear import PackedLinear
+from elmokit.nn.kernels.tile_layers import TileLinear
 from elmokit.nn.lstm import LSTMState, ProjectedLSTM
 from elmokit.nn.sampled_softmax import draw_sample, sampled_softmax_loss
 from elmokit.nn.softmax import FullSoftmax
@@ -27,7 +27,7 @@ NEAR, NEAR_GRADIENT = 0.005, 0.02
 
 
 @pytest.fixture(params=["amx", "avx512-bf16", pytest.param("emulated", marks=pytest.mark.slow)])
-def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> NativeLibrary:
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
     library = build(request.param)
     monkeypatch.setattr(backends, "native_library", lambda: library)
     return library
@@ -77,7 +77,7 @@ def test_a_window_equals_float32_within_the_rounding_of_products(
         torch.testing.assert_close(ours, theirs.detach(), atol=0.01, rtol=0)
 
 
-def test_a_window_with_two_threads_has_the_bits_of_one(tiles: NativeLibrary) -> None:
+def test_a_window_with_two_threads_has_the_bits_of_one(tiles: Library) -> None:
     layer, inputs, state = window(40, 3, (30, 70, 33), (3.0, 3.0))
     weights = (layer.weight, layer.bias, layer.projection)
     arguments = [tensor.detach().contiguous() for tensor in (inputs, *weights, *state)]
@@ -117,7 +117,7 @@ def test_a_linear_layer_equals_float32_within_the_rounding_of_products(
     n_rows: int, n_inputs: int, n_outputs: int
 ) -> None:
     torch.manual_seed(0)
-    layer = PackedLinear(n_inputs, n_outputs)
+    layer = TileLinear(n_inputs, n_outputs)
     inputs = torch.randn(n_rows, n_inputs, requires_grad=True)
     check(lambda: layer(inputs), [inputs, layer.weight, layer.bias])
 
@@ -184,7 +184,7 @@ def test_a_full_softmax_equals_float32_within_the_rounding_of_products(n_rows: i
     check(lambda: softmax(hidden, word_ids), [hidden, softmax.weight, softmax.bias], 1e-3)
 
 
-def test_positions_of_a_softmax_in_chunks_sum_to_the_same_gradient(tiles: NativeLibrary) -> None:
+def test_positions_of_a_softmax_in_chunks_sum_to_the_same_gradient(tiles: Library) -> None:
     # So many words that the probabilities of only two blocks of 32 positions are kept at a time.
     softmax, hidden, word_ids = softmax_and_rows(100, 2, 200_000)
     own = (hidden * softmax.weight[word_ids]).sum(dim=1)
@@ -207,7 +207,7 @@ def softmax_and_rows(n_rows: int, dim: int, n_words: int) -> tuple[FullSoftmax, 
     return softmax, torch.randn(n_rows, dim, requires_grad=True), torch.randint(0, n_words, (n_rows,))
 
 
-def test_tiles_are_used_only_where_bfloat16_is_requested(tiles: NativeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_are_used_only_where_bfloat16_is_requested(tiles: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.zeros(1)
     assert backends.tile_library_for(tensor) is None
     with torch.autocast("cpu", torch.bfloat16):

@@ -11,20 +11,29 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elmokit.nn.char_cnn import Activation, CharCNN
-from elmokit.nn.kernels import backends, native, token_layer
-from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
-from elmokit.nn.kernels.token_layer import pack_token_layer, run_token_layer, token_layer_precision
+from elmokit.engine.config import Activation
+from elmokit.engine.engine import choose_kernels
+from elmokit.engine.library import Library
+from elmokit.engine.precision import PRECISIONS, Precision
+from elmokit.nn.char_cnn import CharCNN, pack_char_cnn
+from elmokit.nn.kernels import backends
 from tests.helpers import rounding
+from tests.helpers.instruction_sets import rounds_inputs
 from tests.helpers.rounding import assert_rounded
 
 N_CHARS = 30
+MAX_TABLE = 2**25
+"""Numbers of the tables of all characters, above which ``token_layer.c`` makes those of each call's characters."""
 
 
 def random_char_cnn(
-    filters: list[tuple[int, int]], activation: Activation = "relu", n_highway: int = 2, output_dim: int = 9
+    filters: list[tuple[int, int]],
+    activation: Activation = "relu",
+    n_highway: int = 2,
+    output_dim: int = 9,
+    n_chars: int = N_CHARS,
 ) -> CharCNN:
-    cnn = CharCNN(N_CHARS, 5, filters, activation, n_highway, output_dim)
+    cnn = CharCNN(n_chars, 5, filters, activation, n_highway, output_dim)
     cnn.reset_parameters(torch.Generator().manual_seed(0))
     for parameter in cnn.parameters():
         if parameter.ndim == 1:
@@ -41,11 +50,10 @@ def random_ids(n_tokens: int, n_chars: int = 20) -> torch.Tensor:
     return ids
 
 
-@torch.no_grad()
-def compute(library: NativeLibrary, cnn: CharCNN, ids: torch.Tensor, precision: Precision) -> torch.Tensor:
-    layer = pack_token_layer(library, precision, cnn.weights())
+def compute(library: Library, cnn: CharCNN, ids: torch.Tensor, precision: Precision, threads: int = 1) -> torch.Tensor:
+    layer = pack_char_cnn(library, precision, cnn.weights())
     assert layer is not None
-    return run_token_layer(library, layer, ids)
+    return torch.from_numpy(layer(ids.numpy(), threads))
 
 
 @torch.no_grad()
@@ -57,37 +65,35 @@ def reference(cnn: CharCNN, ids: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_vectors_equal_those_of_pytorch(library: NativeLibrary, precision: Precision) -> None:
+def test_vectors_equal_those_of_pytorch(library: Library, precision: Precision) -> None:
     @settings(max_examples=25)
     @given(
         filters=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 80)), min_size=1, max_size=5),
         activation=st.sampled_from(["relu", "tanh"]),
         n_highway=st.integers(0, 2),
         is_projected=st.booleans(),
-        n_tokens=st.integers(1, 40),
-        at_once=st.sampled_from([7, 192]),
+        n_tokens=st.one_of(st.integers(1, 40), st.just(200)),  # 192 are computed at once
         has_tables=st.booleans(),
         seed=st.integers(0, 1000),
     )
-    @example([(1, 80)] * 3, "tanh", 1, False, 6, 7, False, 225)  # 1.9e-6 from PyTorch's, with emulated instructions
+    @example([(1, 80)] * 3, "tanh", 1, False, 6, False, 225)  # 1.9e-6 from PyTorch's, with emulated instructions
     def check(
         filters: list[tuple[int, int]],
         activation: Activation,
         n_highway: int,
         is_projected: bool,
         n_tokens: int,
-        at_once: int,
         has_tables: bool,
         seed: int,
     ) -> None:
         torch.manual_seed(seed)
         n_features = sum(count for _, count in filters)
-        cnn = random_char_cnn(filters, activation, n_highway, 9 if is_projected else n_features)
+        per_character = sum(width * count for width, count in filters)
+        # With few filters, there would have to be too many characters.
+        n_chars = N_CHARS if has_tables or per_character < 300 else MAX_TABLE // per_character + 1
+        cnn = random_char_cnn(filters, activation, n_highway, 9 if is_projected else n_features, n_chars)
         ids = random_ids(n_tokens)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(native, "MAX_TOKENS_AT_ONCE", at_once)
-            patch.setattr(token_layer, "MAX_TABLE", 2**25 if has_tables else 0)
-            vectors = compute(library, cnn, ids, precision)
+        vectors = compute(library, cnn, ids, precision)
         assert_rounded(vectors, rounding.char_cnn(cnn, ids, precision))
         assert_rounded(reference(cnn, ids), rounding.char_cnn(cnn, ids))
 
@@ -95,7 +101,7 @@ def test_vectors_equal_those_of_pytorch(library: NativeLibrary, precision: Preci
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_bits_of_a_token_do_not_depend_on_the_others(library: NativeLibrary, precision: Precision) -> None:
+def test_the_bits_of_a_token_do_not_depend_on_the_others(library: Library, precision: Precision) -> None:
     torch.manual_seed(0)
     cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)]), random_ids(250)
     together = compute(library, cnn, ids, precision)
@@ -105,30 +111,46 @@ def test_the_bits_of_a_token_do_not_depend_on_the_others(library: NativeLibrary,
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_threads_do_not_change_a_bit(library: NativeLibrary, precision: Precision) -> None:
+def test_threads_do_not_change_a_bit(library: Library, precision: Precision) -> None:
     torch.manual_seed(0)
     cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)]), random_ids(50)
-    before, results = torch.get_num_threads(), []
-    try:
-        for n_threads in (1, 3):
-            torch.set_num_threads(n_threads)
-            results.append(compute(library, cnn, ids, precision))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(*results)
-
-
-def test_tables_of_a_batch_give_the_same_bits_as_those_of_all_characters(
-    library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)]), random_ids(50)
-    with_all = compute(library, cnn, ids, "float32")
-    monkeypatch.setattr(token_layer, "MAX_TABLE", 0)
-    assert torch.equal(compute(library, cnn, ids, "float32"), with_all)
+    alone = compute(library, cnn, ids, precision)
+    for threads in (2, 3, 64):  # the last are more than tokens
+        assert torch.equal(compute(library, cnn, ids, precision, threads), alone)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_nan_stays_in_the_tokens_that_have_it(library: NativeLibrary, precision: Precision) -> None:
+def test_threads_that_share_the_columns_of_large_matrices_do_not_change_a_bit(
+    library: Library, precision: Precision
+) -> None:
+    # Above 4 MiB of packed weights, threads share columns; below, each has tokens of its own.
+    n_filters = {"float32": 520, "bfloat16": 800, "int8": 1100}[precision]
+    torch.manual_seed(0)
+    cnn, ids = random_char_cnn([(1, n_filters), (3, 200)]), random_ids(20)
+    layer = pack_char_cnn(library, precision, cnn.weights())
+    assert layer is not None
+    alone = layer(ids.numpy())
+    for threads in (2, 3):
+        assert (layer(ids.numpy(), threads) == alone).all()
+        assert (layer(ids[-1:].numpy(), threads) == alone[-1:]).all()
+
+
+def test_tables_of_a_batch_give_the_same_bits_as_those_of_all_characters(library: Library) -> None:
+    filters = [(1, 3), (2, 40), (5, 70)]
+    few, many = random_char_cnn(filters), random_char_cnn(filters, n_chars=MAX_TABLE // 400)
+    state = few.state_dict()
+    table = torch.randn(MAX_TABLE // 400 + 1, 5)
+    table[: N_CHARS + 1] = few.char_embedding.weight.detach()
+    many.load_state_dict({**state, "char_embedding.weight": table})
+    ids = random_ids(250)
+    for threads in (1, 3):
+        assert torch.equal(
+            compute(library, many, ids, "float32", threads), compute(library, few, ids, "float32", threads)
+        )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_stays_in_the_tokens_that_have_it(library: Library, precision: Precision) -> None:
     cnn = random_char_cnn([(2, 40), (3, 8)], n_highway=1)
     ids = torch.randint(0, N_CHARS - 1, (30, 12))
     ids[:, 6:] = N_CHARS
@@ -140,31 +162,31 @@ def test_nan_stays_in_the_tokens_that_have_it(library: NativeLibrary, precision:
     assert not is_nan[[row for row in range(30) if row != 4]].any()
 
 
-def test_weights_that_are_widened_are_not_used(library: NativeLibrary) -> None:
+def test_weights_that_are_widened_are_not_used(library: Library) -> None:
     for precision in PRECISIONS:
-        expected = "float32" if library.widens(precision) else precision
-        assert token_layer_precision(library, precision) == expected
+        expected = precision if rounds_inputs(library, precision) else "float32"
+        assert choose_kernels(library, precision, 4_000_000).token_layer == expected
 
 
 # What follows does not depend on the instruction set.
 
 
 @pytest.fixture
-def best_library() -> NativeLibrary:
+def best_library() -> Library:
     found = backends.native_library()
     if found is None:
         pytest.skip("there is no C compiler")
     return found
 
 
-def test_the_char_cnn_computes_in_its_precision(best_library: NativeLibrary) -> None:
+def test_the_char_cnn_computes_in_its_precision(best_library: Library) -> None:
     torch.manual_seed(0)
     cnn, ids = random_char_cnn([(1, 3), (2, 40)]), random_ids(20)
     for precision in PRECISIONS:
         cnn.precision = precision
         with torch.no_grad():
             vectors = cnn(ids)
-        expected = compute(best_library, cnn, ids, token_layer_precision(best_library, precision))
+        expected = compute(best_library, cnn, ids, precision)
         assert torch.equal(vectors, expected)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS, BiLM, BiLMConfig, BiLMState
+from elmokit.bilm import BiLM, BiLMState
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, LockedError, TextError, TrainingError
 from elmokit.io.lock import file_lock
 from elmokit.nn.softmax import FullSoftmax

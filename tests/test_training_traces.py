@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import BiLMConfig
 from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus

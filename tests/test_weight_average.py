@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from elmokit.bilm import PRESETS
+from elmokit.engine.config import PRESETS
 from elmokit.nn.char_cnn import WordEmbedding
 from elmokit.nn.softmax import TiedSoftmax
 from elmokit.training.weight_average import WeightAverage

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.embedder import Elmo
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.nn.cached_char_cnn import CachedCharCNN
 from elmokit.text.vocabulary import read_words

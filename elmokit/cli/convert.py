@@ -12,7 +12,7 @@ from elmokit.cli.options import GroupedCommand, OutputPath
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from elmokit.nn.kernels.native import Precision
+    from elmokit.engine.precision import Precision
     from elmokit.weights.folder import Storage
 
 

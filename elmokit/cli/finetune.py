@@ -28,7 +28,7 @@ class FinetuneCommand(SettingsCommand):
     @staticmethod
     def setting_options() -> list[click.Option]:
         """Return the options, with the defaults of fine-tuning."""
-        from elmokit.bilm import BiLMConfig
+        from elmokit.engine.config import BiLMConfig
         from elmokit.training.config import FINETUNING, TrainingConfig
         from elmokit.training.settings import DATA_SETTINGS, ContinuationConfig, DataConfig
 

@@ -29,7 +29,7 @@ class TrainCommand(SettingsCommand):
     @staticmethod
     def setting_options() -> list[click.Option]:
         """Return the options, with the defaults of training."""
-        from elmokit.bilm import BiLMConfig
+        from elmokit.engine.config import BiLMConfig
         from elmokit.nn.softmax_config import SoftmaxConfig
         from elmokit.training.config import TrainingConfig
         from elmokit.training.corpus import MAX_WORDS

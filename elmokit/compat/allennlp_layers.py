@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.bilm import BiLM
+from elmokit.engine.engine import TokenLayer
 from elmokit.errors import ConfigError
 from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.kernels.packed_linear import PackedLinear
 from elmokit.nn.kernels.packed_weights import PackedWeights
-from elmokit.nn.kernels.token_layer import PackedTokenLayer
+from elmokit.nn.kernels.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 from elmokit.weights.allennlp import char_cnn_of, encoder_to_allennlp
 from elmokit.weights.model import PretrainedBiLM
@@ -189,7 +189,7 @@ class _Highway(nn.Module):
 
     def __init__(self, dim: int, n_layers: int) -> None:
         super().__init__()
-        self._layers = nn.ModuleList(PackedLinear(dim, 2 * dim) for _ in range(n_layers))
+        self._layers = nn.ModuleList(TileLinear(dim, 2 * dim) for _ in range(n_layers))
 
     def forward(self, inputs: Tensor) -> Tensor:
         for layer in self._layers:
@@ -201,7 +201,7 @@ class _Highway(nn.Module):
     def matrices(self) -> list[tuple[Tensor, Tensor]]:
         """Return the weights as ``TokenLayerWeights`` holds them: with the gate of the transformed branch."""
         # The gates add to 1, and 1 - sigmoid(x) = sigmoid(-x).
-        layers = [layer for layer in self._layers if isinstance(layer, PackedLinear)]
+        layers = [layer for layer in self._layers if isinstance(layer, TileLinear)]
         sign = torch.tensor([1.0, -1.0]).repeat_interleave(layers[0].in_features) if layers else torch.ones(0)
         return [(layer.weight * sign[:, None], layer.bias * sign) for layer in layers]
 
@@ -246,13 +246,13 @@ class _ElmoCharacterEncoder(nn.Module):
         self.max_chars = cnn.max_chars
         self.activation = cnn.activation
         self.convolution_names = [f"char_conv_{k}" for k in range(len(cnn.filters))]
-        self._packed: PackedWeights[PackedTokenLayer | None] = PackedWeights()
+        self._packed: PackedWeights[TokenLayer | None] = PackedWeights()
         with torch.device("meta"):
             self._char_embedding_weights = nn.Parameter(torch.empty(cnn.n_chars + 1, cnn.char_dim))
             for name, (width, count) in zip(self.convolution_names, cnn.filters, strict=True):
                 self.add_module(name, nn.Conv1d(cnn.char_dim, count, width))
             self._highways = _Highway(cnn.n_features, cnn.n_highway)
-            self._projection = PackedLinear(cnn.n_features, self.output_dim)
+            self._projection = TileLinear(cnn.n_features, self.output_dim)
         set_parameters(self, encoder_to_allennlp(bilm), requires_grad)
 
     def get_output_dim(self) -> int:

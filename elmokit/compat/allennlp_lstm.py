@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from elmokit.bilm import BiLMState, stack_states
 from elmokit.compat.allennlp_layers import Source, lengths_of, open_files, set_parameters
-from elmokit.nn.kernels.lstm_inference import NativeLayer, TorchLayer
+from elmokit.engine.engine import LSTM
+from elmokit.nn.kernels.lstm_inference import TorchLayer
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from elmokit.weights.allennlp import DIRECTIONS, lstm_to_allennlp
@@ -109,7 +110,8 @@ class LstmCellWithProjection(nn.Module):
         self.input_linearity = nn.Linear(input_size, 4 * cell_size, bias=False)
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
-        self._packed: PackedWeights[TorchLayer | NativeLayer] = PackedWeights()
+        self._packed: PackedWeights[TorchLayer] = PackedWeights()
+        self._packed_direction: PackedWeights[LSTM] = PackedWeights()  # of all layers, in the first one
         if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
 
@@ -160,6 +162,7 @@ def read_direction(
     # A stack without layers of its own, to use its choice of kernels; building it costs no memory.
     stack = LSTMStack(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
     stack.layers.extend(_CellLayer(cell) for cell in cells)
+    stack._packed = first._packed_direction
     if not (first.training and first.recurrent_dropout_probability):
         return stack(inputs, states, mask, not first.go_forward)  # type: ignore[no-any-return]
     # The kernels of a stack know no recurrent dropout, so its layers are called one by one.

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.bilm import MIN_CHARS
+from elmokit.engine.config import MIN_CHARS
 from elmokit.errors import ConfigError, FormatError, TextError
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.text.batching import check_sentence, make_batch

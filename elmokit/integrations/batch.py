@@ -10,9 +10,9 @@ import numpy as np
 from elmokit.corpus.arrow import vector_array
 from elmokit.corpus.layout import StoredDtype
 from elmokit.embedder import Elmo
+from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError
 from elmokit.io.text_files import split_tokens
-from elmokit.nn.kernels.native import Precision
 from elmokit.nn.layer_selection import Layers
 from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.text.batching import tokens_of

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
+from elmokit.engine.precision import Precision
 from elmokit.errors import MissingExtraError, TextError
 from elmokit.io.text_files import expand_user
-from elmokit.nn.kernels.native import Precision
 from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.text.batching import tokens_of
 from elmokit.text.tokenize import treebank_tokenizer

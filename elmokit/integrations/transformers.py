@@ -21,8 +21,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from elmokit.bilm import BiLM, BiLMConfig, BiLMState
+from elmokit.bilm import BiLM, BiLMState
 from elmokit.config import from_dict, read_json, to_dict
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.initial_state import initial_state
 from elmokit.nn.layer_selection import select_layers

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig
+from elmokit.engine.engine import TokenLayer, choose_kernels
+from elmokit.engine.library import Library
+from elmokit.engine.precision import Precision
+from elmokit.errors import ConfigError
 from elmokit.nn.char_convolution import pooled_convolutions
 from elmokit.nn.elementwise import apply_by_row
-from elmokit.nn.kernels.backends import NATIVE, native_library, requested_backend, select_backend, tile_library_for
-from elmokit.nn.kernels.computation import LayerKernel, native_kernel
-from elmokit.nn.kernels.native import Precision
-from elmokit.nn.kernels.packed_linear import PackedLinear, fits_tiles
-from elmokit.nn.kernels.packed_weights import PackedWeights
-from elmokit.nn.kernels.tile_products import tile_highway
-from elmokit.nn.kernels.token_layer import (
-    PackedTokenLayer,
-    TokenLayerWeights,
-    pack_token_layer,
-    run_token_layer,
-    token_layer_precision,
+from elmokit.nn.kernels.backends import (
+    NATIVE,
+    n_threads,
+    native_library,
+    requested_backend,
+    select_backend,
+    tile_library_for,
 )
+from elmokit.nn.kernels.computation import LayerKernel, native_kernel
+from elmokit.nn.kernels.packed_weights import PackedWeights
+from elmokit.nn.kernels.tile_layers import TileLinear, fits_tiles
+from elmokit.nn.kernels.tile_products import tile_highway
 
-Activation = Literal["relu", "tanh"]
+
+class TokenLayerWeights(NamedTuple):
+    """The weights of a char CNN."""
+
+    char_embedding: Tensor  # (rows, char_dim)
+    convolutions: Sequence[tuple[Tensor, Tensor | None]]  # (filters, char_dim, width), (filters,)
+    uses_tanh: bool  # else relu
+    # (2 * features, features), (2 * features,): the transform, then the gate of the transformed branch
+    highways: Sequence[tuple[Tensor, Tensor]]
+    projection: tuple[Tensor, Tensor] | None  # (output_dim, features), (output_dim,)
 
 
 def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
@@ -62,8 +75,8 @@ class Highway(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.transform = PackedLinear(dim, dim)
-        self.gate = PackedLinear(dim, dim)
+        self.transform = TileLinear(dim, dim)
+        self.gate = TileLinear(dim, dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: N(0, 1/dim); biases 0 and -2."""
@@ -123,9 +136,9 @@ class CharCNN(nn.Module):
         self.activation: Activation = activation
         n_features = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(n_features) for _ in range(n_highway))
-        self.projection = PackedLinear(n_features, output_dim) if n_features != output_dim else None
+        self.projection = TileLinear(n_features, output_dim) if n_features != output_dim else None
         self.output_dim = output_dim
-        self._packed: PackedWeights[PackedTokenLayer | None] = PackedWeights()
+        self._packed: PackedWeights[TokenLayer | None] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does."""
@@ -184,10 +197,13 @@ class CharCNN(nn.Module):
         if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
             return None
         precision = kernel.precision
-        layer = self._packed.get(precision, parameters, lambda: pack_token_layer(library, precision, self.weights()))
-        if layer is None or not layer.accepts(char_ids):
+        layer = self._packed.get(precision, parameters, lambda: pack_char_cnn(library, precision, self.weights()))
+        if layer is None:
             return None
-        return run_token_layer(library, layer, char_ids)
+        try:
+            return torch.from_numpy(layer(char_ids.numpy(), n_threads()))
+        except ValueError:  # an id that is not in the table, or too few characters for a filter
+            return None
 
     def kernel(self) -> LayerKernel:
         """Return what computes token vectors when no gradient is needed."""
@@ -199,8 +215,8 @@ class CharCNN(nn.Module):
         if backend in NATIVE:
             library = native_library()
             assert library is not None
-            return native_kernel(library, token_layer_precision(library, NATIVE[backend]))
-        # Only the C functions round weights of this layer; without them, `PackedLinear` computes it.
+            return native_kernel(library, choose_kernels(library, NATIVE[backend], 0).token_layer)
+        # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
         products = select_backend(weight.device, "reference" if request == "reference" else "float32")
         return LayerKernel(products, "float32", None)
 
@@ -214,6 +230,42 @@ class CharCNN(nn.Module):
             [matrix for highway in self.highways if isinstance(highway, Highways) for matrix in highway.matrices()],
             None if self.projection is None else (self.projection.weight, self.projection.bias),
         )
+
+
+@torch.no_grad()
+def pack_char_cnn(library: Library, precision: Precision, weights: TokenLayerWeights) -> TokenLayer | None:
+    """Pack the weights of a char CNN for the engine; return None if their sizes do not fit together."""
+    n_features = sum(len(weight) for weight, _ in weights.convolutions)
+    widths = [weight.shape[2] for weight, _ in weights.convolutions]
+    n_rows, char_dim = weights.char_embedding.shape
+    dim = n_features if weights.projection is None else len(weights.projection[0])
+    tensors = {"char_embedding.weight": weights.char_embedding}
+    for number, (weight, bias) in enumerate(weights.convolutions):
+        if bias is None:
+            return None
+        tensors |= {f"convolutions.{number}.weight": weight, f"convolutions.{number}.bias": bias}
+    for number, (weight, bias) in enumerate(weights.highways):
+        for name, rows in (("transform", slice(n_features)), ("gate", slice(n_features, None))):
+            tensors[f"highways.{number}.{name}.weight"] = weight[rows]
+            tensors[f"highways.{number}.{name}.bias"] = bias[rows]
+    if weights.projection is not None:
+        tensors["projection.weight"], tensors["projection.bias"] = weights.projection
+    try:
+        cnn = CharCNNConfig(
+            filters=tuple(
+                (width, len(weight)) for width, (weight, _) in zip(widths, weights.convolutions, strict=True)
+            ),
+            char_dim=char_dim,
+            n_highway=len(weights.highways),
+            activation="tanh" if weights.uses_tanh else "relu",
+            max_chars=max(MIN_CHARS, *widths),
+            n_chars=n_rows - 1,
+        )
+        config = BiLMConfig(cnn, projection_dim=dim, hidden_dim=dim)
+        arrays = {f"token_layer.{name}": tensor.detach().numpy() for name, tensor in tensors.items()}
+        return TokenLayer(config, arrays, precision, library)
+    except (ConfigError, ValueError):
+        return None
 
 
 class WordEmbedding(nn.Module):

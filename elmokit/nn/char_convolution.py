@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from elmokit.engine.library import Library
 from elmokit.nn.kernels import native_training
 from elmokit.nn.kernels.backends import native_library_for, tile_library_for
-from elmokit.nn.kernels.native import NativeLibrary
 
 MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
 
@@ -74,9 +74,7 @@ def _distinct_columns(char_ids: Tensor) -> Tensor:
     return ((char_ids != char_ids[:, -1:]) * columns).amax(dim=1)
 
 
-def _native_library_for(
-    char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]
-) -> NativeLibrary | None:
+def _native_library_for(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> Library | None:
     """Return the native library if every layer can run in it."""
     if torch.is_autocast_enabled(char_ids.device.type) or not _fits_native(char_ids, char_embedding, layers):
         return None
@@ -106,7 +104,7 @@ def _fits_tables(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequenc
 
 
 def _convolve_by_table(
-    library: NativeLibrary,
+    library: Library,
     char_ids: Tensor,
     n_distinct: Tensor,
     char_embedding: nn.Embedding,
@@ -120,15 +118,15 @@ def _convolve_by_table(
     with torch.autocast(char_ids.device.type, enabled=False):
         # As an embedding of all rows, so that row 0 gets no gradient.
         characters = char_embedding(torch.arange(char_embedding.num_embeddings))  # (rows, dim)
-        tables = []
+        tables, wide = [], library.panel_width()
         for layer in layers:
-            n_missing = -layer.out_channels % library.wide
+            n_missing = -layer.out_channels % wide
             padded = F.pad(layer.weight, (0, 0, 0, 0, 0, n_missing))
-            panels = padded.view(-1, library.wide, *padded.shape[1:])
+            panels = padded.view(-1, wide, *padded.shape[1:])
             # (panels, dim, width * wide); as in `_flat`, a filter of width 1 needs no other order of its axes
             in_order = panels.flatten(2).mT if panels.shape[3] == 1 else panels.permute(0, 2, 3, 1)
             flat = in_order.flatten(2)
-            tables.append((characters @ flat).view(len(panels), len(characters), -1, library.wide))
+            tables.append((characters @ flat).view(len(panels), len(characters), -1, wide))
         n_windows = [_n_windows(n_distinct, char_ids.shape[1], layer) for layer in layers]
         biases = [layer.bias for layer in layers]
         pooled: Tensor = _TableConvolution.apply(  # type: ignore[no-untyped-call]
@@ -142,7 +140,7 @@ class _TableConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, library: NativeLibrary, char_ids: Tensor, n_windows: Sequence[Tensor], *tables_and_biases: Tensor
+        ctx: Any, library: Library, char_ids: Tensor, n_windows: Sequence[Tensor], *tables_and_biases: Tensor
     ) -> Tensor:
         tables, biases = tables_and_biases[: len(n_windows)], tables_and_biases[len(n_windows) :]
         ctx.sizes = [len(bias) for bias in biases]
@@ -195,7 +193,7 @@ class _NativeConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, library: NativeLibrary, characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor
+        ctx: Any, library: Library, characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
         filters = native_training.pack_filters(library, weight, bias)
         pooled, positions = native_training.convolve(library, characters, n_windows, filters)

@@ -11,29 +11,26 @@ The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the
 file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
 
 This file holds the reference formulas and decides which code runs them: ``kernels/lstm_training.py`` for a window or a
-padded batch in training, ``kernels/lstm_inference.py`` for a batch without gradients, and the reference for the rest.
+padded batch in training, the engine (``kernels/packed_lstm.py``) for a batch without gradients on a CPU,
+``kernels/lstm_inference.py`` for one on a GPU, and the reference for the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.engine.engine import LSTM, choose_kernels
+from elmokit.engine.precision import Precision
 from elmokit.nn.dropout import Dropout
-from elmokit.nn.kernels.backends import Backend, requested_backend, select_backend
-from elmokit.nn.kernels.computation import LayerKernel
-from elmokit.nn.kernels.lstm_inference import (
-    LayerWeights,
-    NativeLayer,
-    TorchLayer,
-    layer_kernel,
-    pack_layer,
-    run_stack,
-)
-from elmokit.nn.kernels.native import Precision
+from elmokit.nn.kernels.backends import NATIVE, Backend, native_library, requested_backend, select_backend
+from elmokit.nn.kernels.computation import LayerKernel, native_kernel
+from elmokit.nn.kernels.lstm_inference import LayerWeights, TorchLayer, pack_layer, run_stack
+from elmokit.nn.kernels.packed_lstm import pack_lstm, run_lstm
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.reversal import reorder, reversed_positions
 
@@ -81,7 +78,7 @@ class ProjectedLSTM(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
         projected = hidden_dim != projection_dim
         self.projection = nn.Parameter(torch.empty(projection_dim, hidden_dim)) if projected else None
-        self._packed: PackedWeights[TorchLayer | NativeLayer] = PackedWeights()
+        self._packed: PackedWeights[TorchLayer] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights as bilm-tf does: Glorot uniform; biases 0."""
@@ -143,10 +140,10 @@ class ProjectedLSTM(nn.Module):
         )
         return outputs, LSTMState(hidden, cell)
 
-    def packed(self, backend: Backend) -> TorchLayer | NativeLayer:
-        """Return the weights packed for a backend. They are packed again only after they change."""
+    def packed(self, backend: Backend) -> TorchLayer:
+        """Return the weights prepared for PyTorch's loop. They are prepared again only after they change."""
 
-        def pack() -> TorchLayer | NativeLayer:
+        def pack() -> TorchLayer:
             clips = (float("inf") if clip is None else clip for clip in (self.cell_clip, self.projection_clip))
             weights = LayerWeights(self.weight, self._bias_with_offset(), self.projection, *clips)
             return pack_layer(backend, weights, self.input_dim)
@@ -247,6 +244,7 @@ class LSTMStack(nn.Module):
         )
         self.skip_connections = skip_connections
         self.dropout = Dropout(dropout)
+        self._packed: PackedWeights[LSTM] = PackedWeights()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of every layer."""
@@ -260,7 +258,6 @@ class LSTMStack(nn.Module):
         states: list[LSTMState],
         mask: Tensor | None = None,
         reverse: bool = False,
-        into: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run all layers over a batch.
 
@@ -269,18 +266,21 @@ class LSTMStack(nn.Module):
             states: The state of each layer before the first step.
             mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
             reverse: Read from the last step to the first.
-            into: Where to write the outputs of each layer, filled with zeros; only without gradients. None for new
-                tensors.
 
         Returns:
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
-        if (backend := self._select_backend(inputs, states, mask)) != "reference":
+        backend = self.select_backend(inputs, states, mask)
+        if backend in NATIVE:
+            lstm = pack_stacks([self], backend, self._packed)
+            layers, after = run_lstm(lstm, inputs, stack_layers(states), mask, [0], [reverse])
+            return list(layers[1:]), unstack_layers(after)
+        if backend != "reference":
             with torch.no_grad():
                 packed = [layer.packed(backend) for layer in self.layers]  # type: ignore[operator]
                 mask = inputs.new_ones(inputs.shape[:2], dtype=torch.bool) if mask is None else mask
                 hidden, cell = zip(*states, strict=True)
-                results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections, into)
+                results = run_stack(packed, inputs, hidden, cell, mask, reverse, self.skip_connections)
             return results[0], [LSTMState(*state) for state in zip(*results[1:], strict=True)]
         if mask is not None and self._fits_windows(inputs, states, mask):
             return self._run_padded_windows(inputs, states, mask, reverse)
@@ -298,8 +298,6 @@ class LSTMStack(nn.Module):
                     inputs = torch.where(mask[..., None], inputs, torch.zeros_like(inputs))
             outputs.append(inputs)
             new_states.append(new_state)
-        if into is not None:
-            outputs = [target.copy_(output) for target, output in zip(into, outputs, strict=True)]
         return outputs, new_states
 
     def kernels(self) -> list[LayerKernel]:
@@ -308,7 +306,7 @@ class LSTMStack(nn.Module):
         backend: Backend = "reference"
         if all(weight.dtype == torch.float32 for weight in weights):
             backend = select_backend(weights[0].device, requested_backend(self.precision))
-        return [layer_kernel(backend, weight.numel()) for weight in weights]
+        return [_layer_kernel(backend, weight.numel()) for weight in weights]
 
     def _fits_windows(self, inputs: Tensor, states: list[LSTMState], mask: Tensor) -> bool:
         """Return whether the hand-written gradient can read this padded batch.
@@ -352,7 +350,7 @@ class LSTMStack(nn.Module):
             new_states.append(new_state)
         return outputs, new_states
 
-    def _select_backend(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> Backend:
+    def select_backend(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> Backend:
         """Return the backend for this call.
 
         Packed backends compute in float32, without gradients and without dropout; everything else is left to the
@@ -366,7 +364,10 @@ class LSTMStack(nn.Module):
             return "reference"
         if any(tensor.device != inputs.device for tensor in tensors) or not self._sizes_match(inputs, states, mask):
             return "reference"
-        return select_backend(inputs.device, requested_backend(self.precision))
+        backend = select_backend(inputs.device, requested_backend(self.precision))
+        # The engine's layers all have one size; only AllenNLP's first layer may read another one.
+        has_one_size = all(layer.input_dim == layer.projection_dim for layer in self.layers)
+        return "torch" if backend in NATIVE and not (has_one_size and len(self.layers)) else backend
 
     def _sizes_match(self, inputs: Tensor, states: list[LSTMState], mask: Tensor | None) -> bool:
         batch_size = len(inputs)
@@ -378,3 +379,42 @@ class LSTMStack(nn.Module):
             and [(state.hidden.shape, state.cell.shape) for state in states]
             == [((batch_size, projection_dim), (batch_size, hidden_dim)) for _, hidden_dim, projection_dim in sizes]
         )
+
+
+def stack_layers(states: list[LSTMState]) -> tuple[Tensor, Tensor]:
+    """Return the states of one direction's layers as the engine takes them: ``(1, layers, batch, dim)`` each."""
+    hidden, cell = (torch.stack(part)[None] for part in zip(*states, strict=True))
+    return hidden, cell
+
+
+def unstack_layers(state: tuple[Tensor, Tensor]) -> list[LSTMState]:
+    """Return the states of the layers of one direction."""
+    return [LSTMState(hidden, cell) for hidden, cell in zip(state[0][0], state[1][0], strict=True)]
+
+
+def pack_stacks(stacks: Sequence[LSTMStack], backend: Backend, kept: PackedWeights[LSTM]) -> LSTM:
+    """Return the layers of one or two directions, packed for a native backend.
+
+    Args:
+        stacks: The forward direction, and the backward one if there are two.
+        backend: The backend.
+        kept: Keeps them until a weight changes.
+    """
+    library = native_library()
+    assert library is not None
+    precision: Precision = NATIVE[backend]
+    directions = [list(stack.layers) for stack in stacks]
+    return kept.get(
+        precision,
+        [parameter for stack in stacks for parameter in stack.parameters()],
+        lambda: pack_lstm(library, precision, directions, stacks[0].skip_connections),  # type: ignore[arg-type]
+    )
+
+
+def _layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
+    """Return what computes a layer of ``n_weights`` where a backend was selected."""
+    if backend in NATIVE:
+        library = native_library()
+        assert library is not None
+        return native_kernel(library, choose_kernels(library, NATIVE[backend], n_weights).lstm)
+    return LayerKernel(backend, "bfloat16" if backend == "torch-bfloat16" else "float32", None)

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.nn.kernels.backends import multiplies_bfloat16, native_library_for, requested_backend, tile_library_for
-from elmokit.nn.kernels.native import Precision
+from elmokit.engine.engine import log_sum_exp, word_scores
+from elmokit.engine.precision import Precision
+from elmokit.nn.kernels.backends import (
+    multiplies_bfloat16,
+    n_threads,
+    native_library_for,
+    requested_backend,
+    tile_library_for,
+)
 from elmokit.nn.kernels.tile_products import tile_cross_entropy
 
 # Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times
@@ -192,27 +201,28 @@ def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, precis
         return nats
     if len(word_ids) != len(hidden) or bool(((word_ids < 0) | (word_ids >= len(weight))).any()):
         raise IndexError(f"Expected {len(hidden)} word ids from 0 to {len(weight) - 1}.")  # C would read beyond the end
-    hidden, weight, bias = hidden.contiguous(), weight.detach().contiguous(), bias.detach().contiguous()
-    rows, index = _distinct_rows(hidden)
     backend = requested_backend(precision)
     assert backend != "reference"  # no library is returned for it
-    total = library.log_sum_exp(rows, weight, bias, backend)[index]
+    rows, matrix, offsets, words = (tensor.detach().contiguous().numpy() for tensor in (hidden, weight, bias, word_ids))
+    distinct, index = _distinct_rows(rows)
+    total = log_sum_exp(library, distinct, matrix, offsets, backend, n_threads())[index]
     # Both are rounded in the last digit, so a certain word could get slightly less than 0.
-    return (total - library.word_scores(hidden, weight, bias, word_ids.contiguous())).clamp_(min=0).to(hidden.dtype)
+    found = (total - word_scores(library, rows, matrix, offsets, words)).clip(min=0)
+    return torch.from_numpy(found).to(hidden.dtype)
 
 
-def _distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _distinct_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the distinct rows and, for each row, its number among them.
 
     Sentences with the same beginning have equal rows there, bit for bit: all of a batch at its first token, and
     minimal pairs up to the word in which they differ.
     """
     numbers: dict[bytes, int] = {}
-    index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows.numpy()]
+    index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
     if len(numbers) == len(rows):
-        return rows, torch.arange(len(rows))
+        return rows, np.arange(len(rows))
     first = dict(zip(reversed(index), range(len(rows) - 1, -1, -1), strict=True))
-    return rows[[first[number] for number in range(len(numbers))]], torch.tensor(index)
+    return rows[[first[number] for number in range(len(numbers))]], np.array(index)
 
 
 class _SummedNats(torch.autograd.Function):

@@ -11,13 +11,12 @@ from typing import Any, Literal, overload
 import torch
 
 from elmokit.bilm import BiLMState
+from elmokit.engine.precision import Precision, check_precision
 from elmokit.errors import TextError
 from elmokit.initial_state import FixedStart
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import TextPaths, can_reread, find_text_files, read_sentences
 from elmokit.nn.devices import parse_device
-from elmokit.nn.kernels.backends import check_precision
-from elmokit.nn.kernels.native import Precision
 from elmokit.scoring.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.scoring.minimal_pairs import MinimalPairScores, score_minimal_pairs
 from elmokit.scoring.perplexity import Perplexity, perplexity, spelling_of

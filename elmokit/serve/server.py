@@ -62,7 +62,7 @@ def serve(
         if config.workers > 1:
             if not hasattr(os, "fork"):
                 raise ConfigError("Several workers need fork, which this system does not have. Leave out --workers.")
-            # OpenMP's threads do not survive a fork, so none may be started before.
+            # The threads of PyTorch (OpenMP) do not survive a fork, so none may be started before.
             torch.set_num_threads(1)
         else:
             torch.set_num_threads(threads)

@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elmokit.bilm import BiLMConfig
 from elmokit.config import Table, did_you_mean, to_dict
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.text.characters import N_CHARS
 from elmokit.training.config import TrainingConfig

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from elmokit.bilm import PRESETS, BiLMConfig
 from elmokit.config import check_at_least, check_choice, check_not_negative, check_positive, setting
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.bilm import BiLM, BiLMConfig, BiLMState, stack_states
+from elmokit.bilm import BiLM, BiLMState, stack_states
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.nn.sampled_softmax import draw_sample
 from elmokit.nn.soft_targets import soft_target_loss

@@ -8,7 +8,8 @@ from itertools import chain
 
 import torch
 
-from elmokit.bilm import BiLMConfig, BiLMState
+from elmokit.bilm import BiLMState
+from elmokit.engine.config import BiLMConfig
 from elmokit.nn.kernels.backends import native_library_for
 from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
 from elmokit.text.windows import Window

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args, get_type_hints
 
-from elmokit.bilm import PRESETS
 from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_dict, read_toml, setting, to_dict
+from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError
 from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.bilm_tf_options import settings_from_options

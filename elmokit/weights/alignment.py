@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLMConfig
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, FormatError
 from elmokit.nn.alignment import LayerAlignment
 from elmokit.weights.fetch import local_path

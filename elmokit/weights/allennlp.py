@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
 from elmokit.weights.table import GATE_BIAS, GATES
 

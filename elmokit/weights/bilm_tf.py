@@ -21,8 +21,9 @@ import h5py
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
+from elmokit.bilm import BiLM
 from elmokit.config import read_json
+from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import check_dataset, create_hdf5, damage_as_format_error, read_dataset

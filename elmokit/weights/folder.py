@@ -27,12 +27,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from elmokit.bilm import BiLM, BiLMConfig, BiLMState
+from elmokit.bilm import BiLM, BiLMState
 from elmokit.config import from_dict, read_json, to_dict
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.precision import Precision
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
 from elmokit.nn.alignment import LayerAlignment
-from elmokit.nn.kernels.native import Precision
 from elmokit.nn.sentence_pooling import SentencePooling, Whitening
 from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
 from elmokit.text.lexicon import Lexicon

@@ -27,7 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks

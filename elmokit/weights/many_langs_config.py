@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
-from elmokit.bilm import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.config import read_json
+from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.weights.bilm_tf import clip_from, config_errors, filters_from, n_rows
 from elmokit.weights.table import Shape

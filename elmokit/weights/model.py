@@ -20,8 +20,8 @@ from elmokit.text.characters import encode_tokens
 from elmokit.token_cache import TokenCache
 
 if TYPE_CHECKING:
+    from elmokit.engine.precision import Precision
     from elmokit.nn.alignment import LayerAlignment
-    from elmokit.nn.kernels.native import Precision
     from elmokit.nn.sentence_pooling import Whitening
     from elmokit.nn.softmax import Softmax
     from elmokit.text.lexicon import Lexicon
@@ -128,7 +128,10 @@ class PretrainedBiLM:
         """
         # NaN and infinity reach the sum, which is faster than a test of each number. The sum itself can overflow, so it
         # only says where to look closer.
-        if not bool(results.sum().isfinite()) and not bool(results.isfinite().all()):
+        # On a CPU in NumPy, because PyTorch's threads would keep the engine's from their cores.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = results.detach().numpy().sum() if results.device.type == "cpu" else results.sum().item()
+        if not np.isfinite(total) and not bool(results.isfinite().all()):
             raise FormatError(
                 f"{self.source or 'The model'} computes NaN or infinity: its weights are finite, but so large that "
                 "sums overflow. Training diverged, or the file is damaged: use another checkpoint, or copy the file."
@@ -160,6 +163,8 @@ class PretrainedBiLM:
         """
         batch = pad_batch(sentences)
         vectors = self.word_vectors(batch.words, cache)
+        if vectors.device.type == "cpu" and not vectors.requires_grad:  # in NumPy, as above
+            return torch.from_numpy(vectors.numpy()[batch.index]), batch
         return vectors[torch.from_numpy(batch.index).to(vectors.device)], batch
 
     def contextualize(

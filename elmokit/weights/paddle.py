@@ -29,7 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.nn.lstm import FORGET_OFFSET
 from elmokit.nn.softmax import FullSoftmax

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from elmokit.bilm import BiLM, BiLMConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.precision import Precision
 from elmokit.nn.alignment import LayerAlignment
-from elmokit.nn.kernels.native import Precision
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM

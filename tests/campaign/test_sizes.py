@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.bilm import BiLMConfig, CharCNNConfig
 from elmokit.embedder import Elmo
+from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.weights.open import open_model, save_model
 from tests.conftest import random_model
 

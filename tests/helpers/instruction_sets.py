@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from elmokit.nn.kernels import compiler, instruction_sets
-from elmokit.nn.kernels.native import NativeLibrary
+from elmokit.engine import compiler, instruction_sets
+from elmokit.engine.engine import Kernels
+from elmokit.engine.library import Library
+from elmokit.engine.precision import Precision
+from elmokit.nn import char_cnn, lstm
 
 # ``emulated`` has plain C in place of the special instructions and runs everywhere.
 ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
+WITH_DOT = ("amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-dotprod", "emulated")
+WITH_TILES = ("amx", "emulated")
 
 
 def one_per_set() -> list[object]:
@@ -18,7 +23,7 @@ def one_per_set() -> list[object]:
     return [pytest.param(name, marks=[] if name == best else pytest.mark.slow) for name in ALL_SETS]
 
 
-def build(name: str) -> NativeLibrary:
+def build(name: str) -> Library:
     """Return the library for a set; skip the test where this machine cannot build or run it."""
     if name not in (*instruction_sets.available_sets(), "emulated"):
         pytest.skip(f"this processor lacks {name}")
@@ -28,3 +33,19 @@ def build(name: str) -> NativeLibrary:
         return compiler.build(name, ALL_SETS[name])
     except compiler.InstructionsError as error:
         pytest.skip(str(error))
+
+
+def rounds_inputs(library: Library, precision: Precision) -> bool:
+    """Return whether the products of a precision round their inputs too."""
+    return library.instructions in {"float32": (), "bfloat16": WITH_TILES, "int8": WITH_DOT}[precision]
+
+
+def choose_kernels_as_if(monkeypatch: pytest.MonkeyPatch, *widened: Precision) -> None:
+    """Let models choose kernels as for small layers where only the weights of these precisions are widened."""
+
+    def choose(library: Library, precision: Precision, _: int) -> Kernels:
+        chosen: Precision = "float32" if precision in widened else precision
+        return Kernels("native", chosen, chosen, library.instructions)
+
+    for module in (char_cnn, lstm):
+        monkeypatch.setattr(module, "choose_kernels", choose)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -17,3 +19,8 @@ def less_memory_than(n_bytes: float) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak < n_bytes
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now, as Linux counts it."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

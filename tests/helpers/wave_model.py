@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.weights.model import PretrainedBiLM
 
 CONFIG = BiLMConfig(

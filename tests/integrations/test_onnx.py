@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, PretrainedBiLM
-from elmokit.bilm import PRESETS, BiLMConfig
+from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, OutputError
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host

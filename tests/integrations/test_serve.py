@@ -148,7 +148,7 @@ def test_workers_share_the_weights_and_are_replaced(model: Path) -> None:
 def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     if not Path("/proc/self/smaps_rollup").exists():
         pytest.skip("needs Linux")
-    from elmokit.bilm import BiLMConfig
+    from elmokit.engine.config import BiLMConfig
 
     save_model(random_model(BiLMConfig(hidden_dim=2048, projection_dim=256)), tmp_path / "tiny")
     n_bytes = (tmp_path / "tiny" / "model.safetensors").stat().st_size

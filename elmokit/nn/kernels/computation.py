@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from elmokit.engine.library import Library
+from elmokit.engine.precision import NAMES, Precision
 from elmokit.nn.kernels.backends import NATIVE, Backend
-from elmokit.nn.kernels.native import PRECISIONS, NativeLibrary, Precision
 
 
 class LayerKernel(NamedTuple):
     """What computes a layer when no gradient is needed."""
 
     backend: Backend
-    precision: Precision  # of the weights; float16 counts as bfloat16
+    precision: Precision  # of the weights
     instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
 
 
-def native_kernel(library: NativeLibrary, precision: Precision) -> LayerKernel:
+def native_kernel(library: Library, precision: Precision) -> LayerKernel:
     """Return the kernel of the C functions for a precision."""
     (backend,) = (name for name, of_backend in NATIVE.items() if of_backend == precision)
     return LayerKernel(backend, precision, library.instructions)
@@ -65,6 +66,6 @@ def computation_of(token_layer: LayerKernel, lstm_layers: list[LayerKernel], dev
         device=device,
         # All C functions come from one library.
         instructions=native.pop() if native else fallback if device == "cpu" else None,
-        precision=max((kernel.precision for kernel in kernels), key=PRECISIONS.index),
+        precision=max((kernel.precision for kernel in kernels), key=NAMES.index),
         kernels=tuple(kernel.backend for kernel in kernels),
     )

@@ -1,4 +1,6 @@
-"""Run a stack of LSTM layers without gradients: only real tokens are computed, on packed weights.
+"""Run a stack of LSTM layers without gradients in PyTorch, for GPUs and for systems without C functions.
+
+Only real tokens are computed.
 
 As in PyTorch's ``PackedSequence``, the rows of a batch are sorted by falling length and the tokens by step. The rows
 that are still active at a step are then the first rows of the step before, and the tokens of a step are one block of
@@ -10,11 +12,7 @@ of a step is the product with the hidden state, an elementwise part, and the pro
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +20,7 @@ import torch
 from torch import Tensor
 
 from elmokit.nn.kernels import torch_products
-from elmokit.nn.kernels.backends import NATIVE, Backend, native_library
-from elmokit.nn.kernels.computation import LayerKernel, native_kernel
-from elmokit.nn.kernels.native import GATES, NativeLibrary, Precision
+from elmokit.nn.kernels.backends import Backend
 from elmokit.nn.kernels.torch_products import Product
 
 # Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate
@@ -33,22 +29,6 @@ MAX_CHUNK_ROWS = 64
 # On a GPU, one large product for many steps is faster than many small ones. The bound is for memory: 256 MiB of gate
 # sums in the original sizes.
 MAX_CHUNK_ROWS_ON_GPU = 4096
-# Which kernel computes a layer is decided here: by the layer's size, the instruction set and, only between kernels that
-# give the same bits, the number of rows. results/speed.md has the measurements.
-#
-# - Weights whose products round the inputs too (int8 with dot products of bytes or of 16-bit numbers; both precisions
-#   with AMX) are faster than float32 in every size and for any number of rows.
-# - Weights that are widened to floats as they are loaded save only memory traffic. Plain C is limited by arithmetic,
-#   not memory, and a layer of fewer than MIN_WIDENED weights stays in the cache (the mini size has 0.5 million, the
-#   small one 1.05 million), so both use float32. Others are widened from bfloat16 only, also for int8, because a byte
-#   takes more instructions.
-# - For more rows than these, on average over the steps, widening bfloat16 weights costs more than it saves. The rows
-#   then read a copy in float32, made when it is first needed, of the same rounded weights: the same numbers are
-#   summed in the same order, so a row gets the same bits from both. Weights that come from memory, or that are widened
-#   16 at a time, pay off for more rows.
-MIN_WIDENED = 800_000
-MIN_IN_MEMORY = 4_000_000
-MAX_WIDENED_ROWS, MAX_WIDENED_ROWS_IN_CACHE = 4, 1
 
 
 class LayerWeights(NamedTuple):
@@ -71,44 +51,8 @@ class TorchLayer(NamedTuple):
     projection_clip: float
 
 
-@dataclass(frozen=True)
-class NativeLayer:
-    """A layer packed as panels for ``NativeLibrary.run_layer``; hidden units are padded with zeros to whole panels."""
-
-    precision: Precision  # to which the weights are rounded; it may be more exact than the requested one
-    panel_precision: Precision  # in which they are stored
-    input_dim: int
-    recurrent_dim: int
-    hidden_dim: int  # without the padding
-    input_panels: Tensor
-    bias: Tensor
-    recurrent_panels: Tensor
-    projection_panels: Tensor | None
-    cell_clip: float
-    projection_clip: float
-    library: NativeLibrary
-    max_rows: float  # of a step, on average, above which `widened` computes
-
-    @functools.cached_property
-    def widened(self) -> NativeLayer:
-        """The same layer with its rounded weights stored in float32."""
-        widen, padded_dim, projection = self.library.widen, len(self.bias) // GATES, self.projection_panels
-        return dataclasses.replace(
-            self,
-            panel_precision="float32",
-            input_panels=widen(self.input_panels, self.input_dim),
-            recurrent_panels=widen(self.recurrent_panels, self.recurrent_dim),
-            projection_panels=None if projection is None else widen(projection, padded_dim),
-            max_rows=math.inf,
-        )
-
-
-def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer | NativeLayer:
-    """Pack the weights of a layer for a backend other than ``reference``."""
-    if backend in NATIVE:
-        library = native_library()
-        assert library is not None
-        return pack_native_layer(library, NATIVE[backend], layer, input_dim)
+def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLayer:
+    """Prepare the weights of a layer for a ``torch...`` backend."""
 
     def pack(weight: Tensor, bias: Tensor | None = None) -> Product:
         return torch_products.pack(backend, weight.contiguous(), bias)
@@ -120,64 +64,6 @@ def pack_layer(backend: Backend, layer: LayerWeights, input_dim: int) -> TorchLa
         cell_clip=layer.cell_clip,
         projection_clip=layer.projection_clip,
     )
-
-
-def layer_precision(library: NativeLibrary, precision: Precision, n_weights: int) -> Precision:
-    """Return the precision in which a layer of ``n_weights`` is computed where ``precision`` was requested."""
-    if precision == "int8" and library.widens("int8"):
-        precision = "bfloat16"
-    saves_nothing = library.instructions == "portable" or n_weights < MIN_WIDENED
-    return "float32" if library.widens(precision) and saves_nothing else precision
-
-
-def pack_native_layer(library: NativeLibrary, precision: Precision, layer: LayerWeights, input_dim: int) -> NativeLayer:
-    """Pack the weights of a layer for the C functions, in a precision or in float32 where that is faster."""
-    hidden_dim, n_weights = len(layer.bias) // GATES, layer.weight.numel()
-    precision = layer_precision(library, precision, n_weights)
-    max_rows = math.inf
-    if precision == "bfloat16" and library.widens(precision):
-        pays_longer = n_weights >= MIN_IN_MEMORY or library.wide >= 32
-        max_rows = MAX_WIDENED_ROWS if pays_longer else MAX_WIDENED_ROWS_IN_CACHE
-    # Zero weights and biases for the padded units give g = tanh(0) = 0, so their cells stay 0 and they add nothing.
-    n_blocks = math.ceil(hidden_dim / library.wide)
-    padding = n_blocks * library.wide - hidden_dim
-
-    def by_block(rows: Tensor) -> Tensor:
-        """Bring the four gates of a block of units together, so that one thread finds all that a unit's step needs.
-
-        ``(4 * hidden_dim, n)`` to ``(blocks * 4 * wide, n)``.
-        """
-        gates = torch.nn.functional.pad(rows.reshape(GATES, hidden_dim, -1), (0, 0, 0, padding))
-        return gates.view(GATES, n_blocks, library.wide, -1).transpose(0, 1).flatten(0, 2)
-
-    projection = layer.projection
-    return NativeLayer(
-        precision=precision,
-        panel_precision=precision,
-        input_dim=input_dim,
-        recurrent_dim=layer.weight.shape[1] - input_dim,
-        hidden_dim=hidden_dim,
-        input_panels=library.pack(by_block(layer.weight[:, :input_dim]), precision),
-        bias=by_block(layer.bias[:, None])[:, 0].contiguous(),
-        recurrent_panels=library.pack(by_block(layer.weight[:, input_dim:]), precision),
-        projection_panels=(
-            None if projection is None else library.pack(torch.nn.functional.pad(projection, (0, padding)), precision)
-        ),
-        cell_clip=layer.cell_clip,
-        projection_clip=layer.projection_clip,
-        library=library,
-        max_rows=max_rows,
-    )
-
-
-def layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
-    """Return what computes a layer of ``n_weights`` where a backend was selected."""
-    if backend in NATIVE:
-        library = native_library()
-        assert library is not None
-        return native_kernel(library, layer_precision(library, NATIVE[backend], n_weights))
-    of_torch: Precision = "int8" if backend.endswith("int8") else "bfloat16" if backend.endswith("16") else "float32"
-    return LayerKernel(backend, of_torch, None)
 
 
 class PackedOrder(NamedTuple):
@@ -218,14 +104,13 @@ def packed_order(mask: Tensor, reverse: bool) -> PackedOrder:
 
 
 def run_stack(
-    layers: Sequence[TorchLayer | NativeLayer],
+    layers: Sequence[TorchLayer],
     inputs: Tensor,
     hidden: Sequence[Tensor],
     cell: Sequence[Tensor],
     mask: Tensor,
     reverse: bool,
     skip_connections: bool,
-    into: Sequence[Tensor] | None = None,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Run all layers of one direction; the counterpart of ``LSTMStack.forward`` without dropout and gradients.
 
@@ -237,13 +122,11 @@ def run_stack(
         mask: ``(batch, time)`` bool.
         reverse: Read from the last step to the first.
         skip_connections: Add a layer's input to its output, from the second layer on.
-        into: Where to write each layer's outputs, filled with zeros; None for new tensors.
 
     Returns:
         Each layer's outputs ``(batch, time, dim)``, zero where the mask is False; the new hidden states; the new cells.
     """
     order = packed_order(mask, reverse)
-    batch_sizes = torch.tensor(order.batch_sizes, dtype=torch.int64)
     # From here on no padding is stored or computed; the same packed order serves every layer.
     packed = inputs.flatten(0, 1)[order.positions]  # (tokens, dim)
     outputs: list[Tensor] = []
@@ -252,12 +135,9 @@ def run_stack(
     for index, (layer, old_hidden, old_cell) in enumerate(zip(layers, hidden, cell, strict=True)):
         # Indexing with a tensor copies, so the caller's states are not overwritten.
         last_hidden, last_cell = old_hidden[order.rows], old_cell[order.rows]
-        padded = inputs.new_zeros(*inputs.shape[:2], old_hidden.shape[1]) if into is None else into[index]
+        padded = inputs.new_zeros(*inputs.shape[:2], old_hidden.shape[1])
         if order.batch_sizes:
-            if isinstance(layer, NativeLayer):
-                layer_outputs, last_cell = run_native_layer(layer, batch_sizes, packed, last_hidden, last_cell)
-            else:
-                layer_outputs = run_layer_torch(layer, order.batch_sizes, packed, last_hidden, last_cell)
+            layer_outputs = run_layer_torch(layer, order.batch_sizes, packed, last_hidden, last_cell)
             # The state is what the layer itself put out: the skip connection comes after it.
             last_hidden[: len(order.last)] = layer_outputs[order.last]
             packed = layer_outputs + packed if skip_connections and index > 0 else layer_outputs
@@ -267,31 +147,6 @@ def run_stack(
         new_hidden.append(torch.empty_like(last_hidden).index_copy_(0, order.rows, last_hidden))
         new_cell.append(torch.empty_like(last_cell).index_copy_(0, order.rows, last_cell))
     return outputs, new_hidden, new_cell
-
-
-def run_native_layer(
-    layer: NativeLayer, batch_sizes: Tensor, inputs: Tensor, hidden: Tensor, cell: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Run one layer over all steps with the C functions; return its outputs and the new cells."""
-    if len(inputs) > layer.max_rows * len(batch_sizes):
-        layer = layer.widened
-    padding = len(layer.bias) // GATES - layer.hidden_dim
-    cell = torch.nn.functional.pad(cell, (0, padding)) if padding else cell
-    outputs = layer.library.run_layer(
-        layer.panel_precision,
-        layer.precision == "float32",
-        batch_sizes,
-        inputs,
-        layer.input_panels,
-        layer.bias,
-        layer.recurrent_panels,
-        layer.projection_panels,
-        hidden,
-        cell,
-        layer.cell_clip,
-        layer.projection_clip,
-    )
-    return outputs, cell[:, : layer.hidden_dim]
 
 
 def run_layer_torch(
@@ -311,9 +166,7 @@ def run_layer_torch(
     """
     outputs = inputs.new_empty(len(inputs), hidden.shape[1])
     squashed = torch.empty_like(cell)
-    on_cpu = inputs.device.type == "cpu"
-    library = native_library() if on_cpu else None
-    max_rows = MAX_CHUNK_ROWS if on_cpu else MAX_CHUNK_ROWS_ON_GPU
+    max_rows = MAX_CHUNK_ROWS if inputs.device.type == "cpu" else MAX_CHUNK_ROWS_ON_GPU
     token = step = 0
     while step < len(batch_sizes):
         first, n_rows = step, 0
@@ -324,10 +177,7 @@ def run_layer_torch(
         offset = 0
         for n in batch_sizes[first:step]:
             from_input, from_state = chunk_from_input[offset : offset + n], layer.from_state(hidden[:n])
-            if library is not None:
-                library.inference_step(from_input, from_state.contiguous(), cell[:n], squashed[:n], layer.cell_clip)
-            else:
-                inference_step(from_input, from_state, cell[:n], squashed[:n], layer.cell_clip)
+            inference_step(from_input, from_state, cell[:n], squashed[:n], layer.cell_clip)
             # Rows that have ended drop out of `hidden` here; the next step has the first rows of this one.
             hidden = squashed[:n] if layer.project is None else layer.project(squashed[:n])
             if layer.project is not None and layer.projection_clip < float("inf"):
@@ -338,7 +188,15 @@ def run_layer_torch(
 
 
 def inference_step(from_input: Tensor, from_state: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float) -> None:
-    """Compute the elementwise part of one step, in place; arguments as in ``NativeLibrary.inference_step``."""
+    """Compute the elementwise part of one step, in place.
+
+    Args:
+        from_input: ``(rows, 4 * hidden_dim)``, the inputs' contribution to the gates i, g, f, o, bias included.
+        from_state: The recurrent contribution, of the same shape.
+        cell: ``(rows, hidden_dim)``, replaced by the new cell.
+        squashed: ``(rows, hidden_dim)``, replaced by ``sigmoid(o) * tanh(cell)``, which the projection reads.
+        cell_clip: Bound on the cell's magnitude; infinite for none.
+    """
     # In place: `from_input` is a slice of the chunk's product, which is not read again.
     gates = from_input.add_(from_state)
     i, g, f, o = gates.chunk(4, dim=1)

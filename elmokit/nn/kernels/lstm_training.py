@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmokit.engine.library import Library
 from elmokit.nn.kernels import native_training
 from elmokit.nn.kernels.backends import native_library_for, tile_library_for
-from elmokit.nn.kernels.native import NativeLibrary
 from elmokit.nn.recurrence import (
     StepFunctions,
     run_recurrence,
@@ -93,7 +93,7 @@ class _TileWindow(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        library: NativeLibrary,
+        library: Library,
         cell_clip: float | None,
         projection_clip: float | None,
         *tensors: Tensor,

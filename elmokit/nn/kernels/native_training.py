@@ -1,20 +1,29 @@
 """The C functions of training: forward passes that keep what the gradient needs, and backward passes.
 
-Each takes the library first, and then tensors, as ``native.py`` describes. ``lstm_training.py``, ``tile_products.py``
-and ``char_convolution.py`` make differentiable functions of them.
+Each takes the library first, and then tensors. ``lstm_training.py``,
+``tile_products.py`` and ``char_convolution.py`` make differentiable functions of them.
+
+Tensors must be contiguous, on the CPU and, unless stated otherwise, float32. The C functions cannot check that, nor any
+size: a wrong shape would read foreign memory, so callers check first.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from elmokit.nn.kernels.native import ALIGNMENT, GATES, NativeLibrary
+from elmokit.engine.library import Library
+from elmokit.nn.kernels.backends import n_threads
 
+GATES = 4
+ALIGNMENT = 64  # of tiles, in bytes
 _NO_CLIP = float("inf")
+_KEPT = threading.local()
 
 
 class PackedFilters(NamedTuple):
@@ -26,7 +35,7 @@ class PackedFilters(NamedTuple):
 
 
 def training_step(
-    library: NativeLibrary,
+    library: Library,
     gates: Tensor,
     cell_before: Tensor,
     cell_after: Tensor,
@@ -44,15 +53,15 @@ def training_step(
         outputs: Written: ``squashed`` times the activation of o.
         cell_clip: Bound on the cell's magnitude, or None.
     """
-    library.functions.training_step(
-        *(torch.get_num_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
+    library.training_step(
+        *(n_threads(), *cell_before.shape, gates.data_ptr(), cell_before.data_ptr()),
         *(cell_after.data_ptr(), squashed.data_ptr(), outputs.data_ptr()),
         _bound(cell_clip),
     )
 
 
 def training_step_backward(
-    library: NativeLibrary,
+    library: Library,
     gradient: Tensor,
     gates: Tensor,
     cell_before: Tensor,
@@ -74,8 +83,8 @@ def training_step_backward(
         gate_gradient: ``(rows, 4 * hidden_dim)``, written: the gradient of the gate sums.
         cell_clip: As in ``training_step``.
     """
-    library.functions.training_step_backward(
-        *(torch.get_num_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
+    library.training_step_backward(
+        *(n_threads(), *cell_before.shape, gradient.data_ptr(), gates.data_ptr()),
         *(cell_before.data_ptr(), cell_after.data_ptr(), squashed.data_ptr(), cell_gradient.data_ptr()),
         gate_gradient.data_ptr(),
         _bound(cell_clip),
@@ -83,7 +92,7 @@ def training_step_backward(
 
 
 def window_forward(
-    library: NativeLibrary,
+    library: Library,
     inputs: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -93,7 +102,7 @@ def window_forward(
     cell_clip: float | None,
     projection_clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer over a training window, with products of bfloat16 tiles. Only with ``has_bfloat16``.
+    """Run one layer over a training window, with products of bfloat16 tiles. Only with ``library.has_bfloat16()``.
 
     Args:
         inputs: ``(rows, steps, input_dim)``.
@@ -110,10 +119,10 @@ def window_forward(
     """
     sizes = (*inputs.shape, *reversed(projection.shape))
     kept_bytes, forward_bytes, _ = _window_bytes(library, sizes)
-    kept, memory = library.empty(torch.uint8, kept_bytes + ALIGNMENT), library.scratch(forward_bytes)
+    kept, memory = _empty(library, kept_bytes + ALIGNMENT), _scratch(library, forward_bytes)
     outputs, cell = inputs.new_empty(*inputs.shape[:2], len(projection)), cell.clone()
-    library.functions.window_forward(
-        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
+    library.window_forward(
+        *(n_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
         *(projection.data_ptr(), hidden.data_ptr(), cell.data_ptr(), _bound(cell_clip), _bound(projection_clip)),
         *(_aligned(kept), _aligned(memory), outputs.data_ptr()),
     )
@@ -121,7 +130,7 @@ def window_forward(
 
 
 def window_backward(
-    library: NativeLibrary,
+    library: Library,
     upstream: Tensor,
     inputs: Tensor,
     hidden: Tensor,
@@ -147,30 +156,30 @@ def window_backward(
         The gradients of inputs, weight, bias and projection.
     """
     sizes = (*inputs.shape, hidden_dim, outputs.shape[2])
-    memory = library.scratch(_window_bytes(library, sizes)[2])
+    memory = _scratch(library, _window_bytes(library, sizes)[2])
     gradients = (
         torch.empty_like(inputs),
         inputs.new_empty(GATES * hidden_dim, inputs.shape[2] + outputs.shape[2]),
         inputs.new_empty(GATES * hidden_dim),
         inputs.new_empty(outputs.shape[2], hidden_dim),
     )
-    library.functions.window_backward(
-        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), hidden.data_ptr(), outputs.data_ptr()),
+    library.window_backward(
+        *(n_threads(), *sizes, inputs.data_ptr(), hidden.data_ptr(), outputs.data_ptr()),
         *(upstream.data_ptr(), _bound(cell_clip), _bound(projection_clip), _aligned(kept), _aligned(memory)),
         *(gradient.data_ptr() for gradient in gradients),
     )
     return gradients
 
 
-def _window_bytes(library: NativeLibrary, sizes: Sequence[int]) -> list[int]:
+def _window_bytes(library: Library, sizes: Sequence[int]) -> list[int]:
     """Return the bytes of what a window keeps, of its forward pass and of its backward pass."""
     n_bytes = torch.zeros(3, dtype=torch.int64)
-    library.functions.window_bytes(torch.get_num_threads(), *sizes, n_bytes.data_ptr())
+    library.window_bytes(n_threads(), *sizes, n_bytes.data_ptr())
     return [int(size) for size in n_bytes]
 
 
-def linear_forward(library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``has_bfloat16``.
+def linear_forward(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles. Only with ``library.has_bfloat16()``.
 
     Args:
         inputs: ``(rows, n_inputs)``.
@@ -181,17 +190,17 @@ def linear_forward(library: NativeLibrary, inputs: Tensor, weight: Tensor, bias:
         ``(rows, n_outputs)``
     """
     sizes = (*inputs.shape, len(weight))
-    memory = library.scratch(library.functions.linear_bytes(*sizes))
+    memory = _scratch(library, library.linear_bytes(*sizes))
     outputs = inputs.new_empty(len(inputs), len(weight))
-    library.functions.linear_forward(
-        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
+    library.linear_forward(
+        *(n_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
         *(_aligned(memory), outputs.data_ptr()),
     )
     return outputs
 
 
 def linear_backward(
-    library: NativeLibrary,
+    library: Library,
     inputs: Tensor,
     weight: Tensor,
     upstream: Tensor,
@@ -211,31 +220,31 @@ def linear_backward(
         The gradients of weight and bias.
     """
     sizes = (*inputs.shape, len(weight))
-    memory, weight_gradient = library.scratch(library.functions.linear_bytes(*sizes)), torch.empty_like(weight)
+    memory, weight_gradient = _scratch(library, library.linear_bytes(*sizes)), torch.empty_like(weight)
     bias_gradient = weight.new_empty(len(weight))
-    library.functions.linear_backward(
-        *(torch.get_num_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), upstream.data_ptr()),
+    library.linear_backward(
+        *(n_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), upstream.data_ptr()),
         *(_aligned(memory), adds, None if input_gradient is None else input_gradient.data_ptr()),
         *(weight_gradient.data_ptr(), bias_gradient.data_ptr()),
     )
     return weight_gradient, bias_gradient
 
 
-def highway_forward(library: NativeLibrary, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
+def highway_forward(library: Library, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
     """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``.
 
-    All tensors have the same size. Only with ``has_bfloat16``, like ``highway_backward``.
+    All tensors have the same size. Only with ``library.has_bfloat16()``, like ``highway_backward``.
     """
     outputs = torch.empty_like(inputs)
-    library.functions.highway_forward(
-        *(torch.get_num_threads(), inputs.numel(), inputs.data_ptr(), transformed.data_ptr(), gate.data_ptr()),
+    library.highway_forward(
+        *(n_threads(), inputs.numel(), inputs.data_ptr(), transformed.data_ptr(), gate.data_ptr()),
         outputs.data_ptr(),
     )
     return outputs
 
 
 def highway_backward(
-    library: NativeLibrary, upstream: Tensor, inputs: Tensor, transformed: Tensor, gate: Tensor
+    library: Library, upstream: Tensor, inputs: Tensor, transformed: Tensor, gate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradient of ``highway_forward``.
 
@@ -250,29 +259,27 @@ def highway_backward(
         other two.
     """
     gradients = torch.empty_like(inputs), torch.empty_like(inputs), torch.empty_like(inputs)
-    library.functions.highway_backward(
-        *(torch.get_num_threads(), inputs.numel(), upstream.data_ptr(), inputs.data_ptr()),
+    library.highway_backward(
+        *(n_threads(), inputs.numel(), upstream.data_ptr(), inputs.data_ptr()),
         *(transformed.data_ptr(), gate.data_ptr(), *(gradient.data_ptr() for gradient in gradients)),
     )
     return gradients
 
 
-def seeded_dropout(library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
+def seeded_dropout(library: Library, inputs: Tensor, probability: float, seed: int) -> Tensor:
     """Return the inputs, divided by ``1 - probability``, with zeros where the seed chooses them.
 
     The gradient is the same function of that of the outputs.
     """
     outputs = torch.empty_like(inputs)
-    library.functions.dropout(
-        *(torch.get_num_threads(), inputs.numel(), seed, probability, inputs.data_ptr(), outputs.data_ptr())
-    )
+    library.dropout(*(n_threads(), inputs.numel(), seed, probability, inputs.data_ptr(), outputs.data_ptr()))
     return outputs
 
 
 def softmax_loss(
-    library: NativeLibrary, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
+    library: Library, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compute cross-entropies and the gradients of their sum. Only with ``has_bfloat16``.
+    """Compute cross-entropies and the gradients of their sum. Only with ``library.has_bfloat16()``.
 
     Args:
         hidden: ``(rows, dim)``.
@@ -285,11 +292,11 @@ def softmax_loss(
         The cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores.
     """
     sizes = (*hidden.shape, len(weight))
-    memory = library.scratch(library.functions.softmax_bytes(torch.get_num_threads(), *sizes))
+    memory = _scratch(library, library.softmax_bytes(n_threads(), *sizes))
     losses = torch.empty_like(own_scores)
     gradients = tuple(torch.empty_like(tensor) for tensor in (hidden, weight, offsets, own_scores))
-    library.functions.softmax_loss(
-        *(torch.get_num_threads(), *sizes, hidden.data_ptr(), weight.data_ptr(), offsets.data_ptr()),
+    library.softmax_loss(
+        *(n_threads(), *sizes, hidden.data_ptr(), weight.data_ptr(), offsets.data_ptr()),
         *(own_scores.data_ptr(), skipped.data_ptr(), _aligned(memory), losses.data_ptr()),
         *(gradient.data_ptr() for gradient in gradients),
     )
@@ -297,7 +304,7 @@ def softmax_loss(
 
 
 def table_convolve(
-    library: NativeLibrary,
+    library: Library,
     char_ids: Tensor,
     n_windows: Tensor,
     table: Tensor,
@@ -315,36 +322,35 @@ def table_convolve(
         pooled: Written: the maxima ``(tokens, filters)``, columns of a larger matrix.
         winners: Written: the winning windows, int32, in the same way.
     """
-    library.functions.table_convolve(
-        *(torch.get_num_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], n_windows.data_ptr()),
+    library.table_convolve(
+        *(n_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], n_windows.data_ptr()),
         *(table.shape[2], table.data_ptr(), table.shape[1], bias.data_ptr(), len(bias), pooled.stride(0)),
         *(pooled.data_ptr(), winners.data_ptr()),
     )
 
 
 def table_convolve_backward(
-    library: NativeLibrary, char_ids: Tensor, winners: Tensor, upstream: Tensor, table_gradient: Tensor
+    library: Library, char_ids: Tensor, winners: Tensor, upstream: Tensor, table_gradient: Tensor
 ) -> None:
     """Add to the gradient of the table, from that of the maxima: columns of a matrix of the size of ``winners``."""
     _, n_rows, width, _ = table_gradient.shape
-    library.functions.table_convolve_backward(
-        *(torch.get_num_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], width, n_rows),
+    library.table_convolve_backward(
+        *(n_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], width, n_rows),
         *(winners.shape[1], winners.stride(0), winners.data_ptr(), upstream.data_ptr()),
         table_gradient.data_ptr(),
     )
 
 
-def pack_filters(library: NativeLibrary, weight: Tensor, bias: Tensor) -> PackedFilters:
+def pack_filters(library: Library, weight: Tensor, bias: Tensor) -> PackedFilters:
     """Pack the weight ``(filters, width * dim)``, the first character's numbers first, and the bias."""
-    panels = library.panels(weight)
+    wide = library.panel_width()
+    n_missing = -len(bias) % wide
+    panels = F.pad(weight, (0, 0, 0, n_missing)).view(-1, wide, weight.shape[1]).transpose(1, 2).contiguous()
     # The kernel loads whole vectors of the bias, also for the last panel.
-    padded = torch.nn.functional.pad(bias, (0, len(panels) * library.wide - len(bias)))
-    return PackedFilters(panels, padded, len(bias))
+    return PackedFilters(panels, F.pad(bias, (0, n_missing)), len(bias))
 
 
-def convolve(
-    library: NativeLibrary, characters: Tensor, n_windows: Tensor, filters: PackedFilters
-) -> tuple[Tensor, Tensor]:
+def convolve(library: Library, characters: Tensor, n_windows: Tensor, filters: PackedFilters) -> tuple[Tensor, Tensor]:
     """Return the maximum of each filter over the positions of a convolution over characters.
 
     Args:
@@ -360,15 +366,15 @@ def convolve(
     panels, bias, n_filters = filters
     pooled = characters.new_empty(n_tokens, n_filters)
     positions = characters.new_empty(n_tokens, n_filters, dtype=torch.int32)
-    library.functions.convolve(
-        *(torch.get_num_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_windows.data_ptr()),
+    library.convolve(
+        *(n_threads(), n_tokens, characters.data_ptr(), n_chars * dim, dim, n_windows.data_ptr()),
         *(panels.data_ptr(), bias.data_ptr(), panels.shape[1], n_filters, pooled.data_ptr(), positions.data_ptr()),
     )
     return pooled, positions
 
 
 def convolve_backward(
-    library: NativeLibrary,
+    library: Library,
     characters: Tensor,
     weight: Tensor,
     positions: Tensor,
@@ -389,11 +395,11 @@ def convolve_backward(
     """
     n_tokens, n_chars, dim = characters.shape
     n_filters, n_inputs = weight.shape
-    n_threads = torch.get_num_threads()
+    n_copies = n_threads()
     # One copy per thread, summed in a fixed order: atomic additions would give other bits in every run.
-    weight_gradient = weight.new_zeros(n_threads, n_filters, n_inputs)
-    library.functions.convolve_backward(
-        *(n_threads, n_tokens, characters.data_ptr(), n_chars * dim, dim, weight.data_ptr(), n_inputs, n_filters),
+    weight_gradient = weight.new_zeros(n_copies, n_filters, n_inputs)
+    library.convolve_backward(
+        *(n_copies, n_tokens, characters.data_ptr(), n_chars * dim, dim, weight.data_ptr(), n_inputs, n_filters),
         *(positions.data_ptr(), gradient.data_ptr(), character_gradient.data_ptr(), weight_gradient.data_ptr()),
     )
     return weight_gradient.sum(dim=0)
@@ -401,6 +407,24 @@ def convolve_backward(
 
 def _bound(clip: float | None) -> float:
     return _NO_CLIP if clip is None else clip
+
+
+def _empty(library: Library, n_bytes: int) -> Tensor:
+    """Return new memory, in large pages where the system has them."""
+    memory = torch.empty(n_bytes, dtype=torch.uint8)
+    library.large_pages(memory.data_ptr(), n_bytes)
+    return memory
+
+
+def _scratch(library: Library, n_bytes: int) -> Tensor:
+    """Return memory for the time of one call, with room to begin at a multiple of ``ALIGNMENT``.
+
+    A thread keeps it: new pages cost as much as filling them twice.
+    """
+    memory: Tensor | None = getattr(_KEPT, "scratch", None)
+    if memory is None or len(memory) < n_bytes + ALIGNMENT:
+        memory = _KEPT.scratch = _empty(library, n_bytes + ALIGNMENT)
+    return memory
 
 
 def _aligned(memory: Tensor) -> int:

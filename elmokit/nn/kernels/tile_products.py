@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmokit.engine.library import Library
 from elmokit.nn.kernels import native_training
-from elmokit.nn.kernels.native import NativeLibrary
 
 
-def tile_linear(library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def tile_linear(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return ``F.linear(inputs, weight, bias)`` for ``(rows, n_inputs)``."""
     outputs: Tensor = _Linear.apply(library, inputs, weight, bias)  # type: ignore[no-untyped-call]
     return outputs
@@ -25,7 +25,7 @@ def tile_linear(library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Te
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, library: NativeLibrary, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, library: Library, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         inputs, weight = inputs.contiguous(), weight.contiguous()
         ctx.save_for_backward(inputs, weight)
         ctx.library = library
@@ -43,7 +43,7 @@ class _Linear(torch.autograd.Function):
 
 
 def tile_highway(
-    library: NativeLibrary, inputs: Tensor, transform: tuple[Tensor, Tensor], gate: tuple[Tensor, Tensor]
+    library: Library, inputs: Tensor, transform: tuple[Tensor, Tensor], gate: tuple[Tensor, Tensor]
 ) -> Tensor:
     """Return the outputs of a highway layer (``char_cnn.Highway``) for ``(rows, dim)``.
 
@@ -59,7 +59,7 @@ def tile_highway(
 
 class _Highway(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, library: NativeLibrary, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, library: Library, *tensors: Tensor) -> Tensor:
         inputs, transform, transform_bias, gate, gate_bias = (tensor.contiguous() for tensor in tensors)
         transformed = native_training.linear_forward(library, inputs, transform, transform_bias)
         opened = native_training.linear_forward(library, inputs, gate, gate_bias)
@@ -81,7 +81,7 @@ class _Highway(torch.autograd.Function):
 
 
 def tile_cross_entropy(
-    library: NativeLibrary, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
+    library: Library, hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
 ) -> Tensor:
     """Return the summed cross-entropy of all rows; see ``native_training.softmax_loss``."""
     loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ def tile_cross_entropy(
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, library: NativeLibrary, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, library: Library, *tensors: Tensor) -> Tensor:
         losses, gradients = native_training.softmax_loss(library, *(tensor.contiguous() for tensor in tensors))
         ctx.save_for_backward(*gradients)
         return losses.sum()
@@ -104,7 +104,7 @@ class _CrossEntropy(torch.autograd.Function):
         return None, *(gradient * upstream[0] for gradient in ctx.saved_tensors), None
 
 
-def tile_dropout(library: NativeLibrary, inputs: Tensor, probability: float) -> Tensor:
+def tile_dropout(library: Library, inputs: Tensor, probability: float) -> Tensor:
     """Return ``F.dropout(inputs, probability)``, with a seed from PyTorch's default generator."""
     seed = int(torch.randint(2**63 - 1, ()))
     outputs: Tensor = _Dropout.apply(library, inputs, probability, seed)  # type: ignore[no-untyped-call]
@@ -113,7 +113,7 @@ def tile_dropout(library: NativeLibrary, inputs: Tensor, probability: float) -> 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, library: NativeLibrary, inputs: Tensor, probability: float, seed: int) -> Tensor:
+    def forward(ctx: Any, library: Library, inputs: Tensor, probability: float, seed: int) -> Tensor:
         ctx.library, ctx.probability, ctx.seed = library, probability, seed
         return native_training.seeded_dropout(library, inputs.contiguous(), probability, seed)
 

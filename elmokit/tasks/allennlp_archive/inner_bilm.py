@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMConfig, CharCNNConfig
+from elmokit.bilm import BiLM
+from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
 from elmokit.weights import published
 from elmokit.weights.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp

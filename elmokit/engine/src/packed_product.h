@@ -17,7 +17,7 @@
 #include "instructions.h"
 #include "vectors.h"
 
-/* Precisions of packed weights; `native.py` has the same numbers. */
+/* Precisions of packed weights; `elmokit.h` has the same numbers. */
 enum { FLOAT32, BFLOAT16, INT8 };
 
 /* Rows of a tile: ROWS x 2 vectors of sums, 2 of weights and one broadcast input fill the processor's vector registers
@@ -41,20 +41,20 @@ enum {
     ROW_HEADER = 64,   /* bytes before the numbers of a rounded row: see `rounded_rows.h` */
 };
 
-INLINE long at_most(long value, long bound) { return value < bound ? value : bound; }
+INLINE int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
 
 /* How many inputs' weights share a lane. */
 INLINE int group_size(int precision) { return precision == INT8 ? 4 : precision == BFLOAT16 ? 2 : 1; }
 
 /* The same for all rows of a product and all panels: inputs padded to whole rows of a tile (64 bytes). */
-INLINE long n_groups(int precision, long n_inputs) {
+INLINE int64_t n_groups(int precision, int64_t n_inputs) {
     return precision == FLOAT32 ? n_inputs : (n_inputs * 4 / group_size(precision) + 63) / 64 * 16;
 }
 
-INLINE long panel_header(int precision) { return precision == INT8 ? 2 * WIDE : 0; }
+INLINE int64_t panel_header(int precision) { return precision == INT8 ? 2 * WIDE : 0; }
 
 /* The distance between panels, in lanes. */
-INLINE long panel_lanes(int precision, long n_inputs) {
+INLINE int64_t panel_lanes(int precision, int64_t n_inputs) {
     return panel_header(precision) + n_groups(precision, n_inputs) * WIDE;
 }
 
@@ -63,7 +63,7 @@ INLINE int rounds_inputs(int precision) {
     return (precision == INT8 && HAS_DOT) || (precision == BFLOAT16 && HAS_TILES);
 }
 
-INLINE long rounded_row_bytes(int precision, long n_inputs) {
+INLINE int64_t rounded_row_bytes(int precision, int64_t n_inputs) {
     return ROW_HEADER + (precision == INT8 ? GROUP_BYTES : 4) * n_groups(precision, n_inputs);
 }
 
@@ -80,12 +80,12 @@ INLINE vec widen(int precision, vec lanes, int part) {
 
    `precision`, `rows` and `panels` are constants wherever this is inlined, so the loops over them unroll completely and
    the array `sum` lives in registers. That is what the unroll pragmas make sure of. */
-INLINE void tile(int precision, int rows, int panels, const float *inputs, long input_stride, const float *weights,
-                 long panel_stride, long n_inputs, float *sums, long sum_stride, const float *next, long next_step) {
+INLINE void tile(int precision, int rows, int panels, const float *inputs, int64_t input_stride, const float *weights,
+                 int64_t panel_stride, int64_t n_inputs, float *sums, int64_t sum_stride, const float *next, int64_t next_step) {
     const int size = group_size(precision);
     vec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (vec){0};
-    long k = 0;
+    int64_t k = 0;
     for (; k + size <= n_inputs; k += size) {
         /* A panel would otherwise arrive from memory only when the first rows need it. */
         if (rows > 1) __builtin_prefetch(next), next += next_step;
@@ -145,32 +145,32 @@ INLINE void tile(int precision, int rows, int panels, const float *inputs, long 
 
 /* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: 8 independent sums at
    least), so they take several panels at once. */
-INLINE int panels_at_once(long n_rows, int n_panels) {
+INLINE int panels_at_once(int64_t n_rows, int n_panels) {
     return n_rows == 1 && n_panels == GATES ? GATES : n_rows == 2 && n_panels % 2 == 0 ? 2 : 1;
 }
 
 /* The same for any number of rows, and for 1 to GATES panels. Chunks of inputs are the outer loop, so that all rows
    use a chunk of weights while it is in the cache; partial sums wait in `sums` in between. `after`: the weights that
    the caller needs next. */
-INLINE void multiply_floats(int precision, long n_rows, int n_panels, const float *inputs, long input_stride,
-                            const float *weights, long n_inputs, float *sums, long sum_stride, const float *after) {
+INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const float *inputs, int64_t input_stride,
+                            const float *weights, int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     const int size = group_size(precision), at_once = panels_at_once(n_rows, n_panels);
-    const long panel_stride = panel_lanes(precision, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
+    const int64_t panel_stride = panel_lanes(precision, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
     /* Few rows wait for memory anyway, so their weights are widened as they are loaded. For more, a chunk is widened once
        for all tiles. */
     const int is_widened = precision != FLOAT32 && n_rows > WIDENING_ROWS;
     float widened[precision == FLOAT32 ? 1 : INPUT_CHUNK * WIDE] __attribute__((aligned(64)));
     /* Every tile prefetches its part of the next chunk: a step is so many lanes for each group of inputs. A single row
        prefetches within its own chunk, because the processor's prefetching stops at the end of every page. */
-    const long step = ((is_widened ? WIDE / size : WIDE) + n_tiles - 1) / n_tiles;
+    const int64_t step = ((is_widened ? WIDE / size : WIDE) + n_tiles - 1) / n_tiles;
     for (int panel = 0; panel < n_panels; panel += at_once) {
-        for (long first = 0; first < n_inputs; first += INPUT_CHUNK) {
-            const long n = at_most(n_inputs - first, INPUT_CHUNK);
+        for (int64_t first = 0; first < n_inputs; first += INPUT_CHUNK) {
+            const int64_t n = at_most(n_inputs - first, INPUT_CHUNK);
             const float *part = weights + panel_header(precision) + panel * panel_stride + first / size * WIDE;
             const int is_last = panel + at_once >= n_panels && first + n >= n_inputs;
             const float *next = is_last ? after : part + n / size * WIDE, *from = part;
             if (is_widened) {
-                for (long k = 0; k < n; k += size)
+                for (int64_t k = 0; k < n; k += size)
                     for (int v = 0; v < 2; v++) {
                         const vec lanes = load(part + k / size * WIDE + v * LANES);
                         _Pragma("GCC unroll 4") for (int i = 0; i < size; i++)
@@ -178,9 +178,9 @@ INLINE void multiply_floats(int precision, long n_rows, int n_panels, const floa
                     }
                 from = widened;
             }
-            for (long t = 0; t < n_tiles; t++) {
+            for (int64_t t = 0; t < n_tiles; t++) {
                 /* Rows are divided evenly: a last tile of few rows would wait for memory and for its own sums. */
-                const long row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
+                const int64_t row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
                 const float *input = inputs + row * input_stride + first;
                 const float *ahead = next + t * n / (is_widened ? 1 : size) * step;
                 float *to = sums + row * sum_stride + panel * WIDE;
@@ -213,11 +213,11 @@ INLINE void multiply_floats(int precision, long n_rows, int n_panels, const floa
 
 #if HAS_DOT
 /* As `tile`, for rounded rows and weights of int8: exact sums of integers. `input_stride` is in bytes. */
-INLINE void tile_bytes(int rows, int panels, const char *inputs, long input_stride, const float *weights,
-                       long panel_stride, long n, int32_t *sums, long sum_stride, const float *next, long next_step) {
+INLINE void tile_bytes(int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
+                       int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride, const float *next, int64_t next_step) {
     ivec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
-    for (long k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n; k++) {
         ivec weight[2 * GATES];
         if (rows > 1) __builtin_prefetch(next), next += next_step;
         _Pragma("GCC unroll 2") for (int term = 0; term < DOT_TERMS; term++) {
@@ -241,19 +241,19 @@ INLINE void tile_bytes(int rows, int panels, const char *inputs, long input_stri
         }
 }
 
-static inline void multiply_bytes(long n_rows, int n_panels, const char *inputs, long input_stride, const float *weights,
-                           long n_inputs, int32_t *sums, long sum_stride, const float *after) {
-    const long panel_stride = panel_lanes(INT8, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
-    const long n_all = n_groups(INT8, n_inputs), step = (WIDE + n_tiles - 1) / n_tiles;
+static inline void multiply_bytes(int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride, const float *weights,
+                           int64_t n_inputs, int32_t *sums, int64_t sum_stride, const float *after) {
+    const int64_t panel_stride = panel_lanes(INT8, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
+    const int64_t n_all = n_groups(INT8, n_inputs), step = (WIDE + n_tiles - 1) / n_tiles;
     const int at_once = panels_at_once(n_rows, n_panels);
     for (int panel = 0; panel < n_panels; panel += at_once) {
-        for (long first = 0; first < n_all; first += DOT_GROUPS) {
-            const long n = at_most(n_all - first, DOT_GROUPS);
+        for (int64_t first = 0; first < n_all; first += DOT_GROUPS) {
+            const int64_t n = at_most(n_all - first, DOT_GROUPS);
             const float *part = weights + panel_header(INT8) + panel * panel_stride + first * WIDE;
             const int is_last = panel + at_once >= n_panels && first + n >= n_all;
             const float *next = is_last ? after : part + n * WIDE;
-            for (long t = 0; t < n_tiles; t++) {
-                const long row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
+            for (int64_t t = 0; t < n_tiles; t++) {
+                const int64_t row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
                 const char *input = inputs + row * input_stride + GROUP_BYTES * first;
                 const float *ahead = next + t * n * step;
                 int32_t *to = sums + row * sum_stride + panel * WIDE;
@@ -280,12 +280,12 @@ static inline void multiply_bytes(long n_rows, int n_panels, const char *inputs,
 /* As `tile`, for one or two rows of bf16 with the bits of `multiply_tiles`: a tile's product sums the first and the second
    inputs of 16 pairs apart, then adds both. A product of two bf16 numbers has no rounding, so multiplication and addition
    may be one instruction or two. */
-INLINE void tile_pairs(int rows, int panels, const char *inputs, long input_stride, const float *weights,
-                       long panel_stride, long n_blocks, float *sums, long sum_stride) {
-    for (long block = 0; block < n_blocks; block++) {
+INLINE void tile_pairs(int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
+                       int64_t panel_stride, int64_t n_blocks, float *sums, int64_t sum_stride) {
+    for (int64_t block = 0; block < n_blocks; block++) {
         vec sum[2][2 * GATES];
         _Pragma("GCC unroll 16") for (int i = 0; i < rows * 2 * panels; i++) sum[0][i] = sum[1][i] = (vec){0};
-        for (long k = 16 * block; k < 16 * (block + 1); k++) {
+        for (int64_t k = 16 * block; k < 16 * (block + 1); k++) {
             vec input[2][2];
             _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++) {
                 int32_t pair;
@@ -312,9 +312,9 @@ INLINE void tile_pairs(int rows, int panels, const char *inputs, long input_stri
     }
 }
 
-static inline void multiply_pairs(long n_rows, int n_panels, const char *inputs, long input_stride, const float *weights,
-                           long n_inputs, float *sums, long sum_stride) {
-    const long panel_stride = panel_lanes(BFLOAT16, n_inputs), n_blocks = n_groups(BFLOAT16, n_inputs) / 16;
+static inline void multiply_pairs(int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride, const float *weights,
+                           int64_t n_inputs, float *sums, int64_t sum_stride) {
+    const int64_t panel_stride = panel_lanes(BFLOAT16, n_inputs), n_blocks = n_groups(BFLOAT16, n_inputs) / 16;
     const int at_once = panels_at_once(n_rows, n_panels);
     const unsigned mode = FLUSH_DENORMALS();
     for (int panel = 0; panel < n_panels; panel += at_once) {
@@ -348,17 +348,17 @@ static inline void release_tiles(void) { TILE_RELEASE(); }
 
 /* sums[rows][n_panels * WIDE] += inputs x panels with tiles, for rounded rows. Sums are int32 or float. Two tiles of rows
    and two of columns are computed at once, so that each tile of inputs and of weights is loaded for two products. */
-INLINE void multiply_tiles(int precision, long n_rows, int n_panels, const char *inputs, long input_stride,
-                           const float *weights, long n_inputs, void *sums, long sum_stride, const float *after) {
-    const long panel_stride = panel_lanes(precision, n_inputs), n_blocks = n_groups(precision, n_inputs) / 16;
-    const long n_passes = (n_rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS);
-    const long line_step = (16 + n_passes - 1) / n_passes, stride = 4 * sum_stride;
+INLINE void multiply_tiles(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
+                           const float *weights, int64_t n_inputs, void *sums, int64_t sum_stride, const float *after) {
+    const int64_t panel_stride = panel_lanes(precision, n_inputs), n_blocks = n_groups(precision, n_inputs) / 16;
+    const int64_t n_passes = (n_rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS);
+    const int64_t line_step = (16 + n_passes - 1) / n_passes, stride = 4 * sum_stride;
     int configured = -1;
     for (int panel = 0; panel < n_panels; panel++) {
         const char *panel_weights = (const char *)(weights + panel_header(precision) + panel * panel_stride);
         const char *next = (const char *)(panel + 1 < n_panels ? weights + (panel + 1) * panel_stride : after);
-        for (long pass = 0; pass < n_passes; pass++) {
-            const long row = pass * 2 * TILE_ROWS, rows = at_most(n_rows - row, 2 * TILE_ROWS);
+        for (int64_t pass = 0; pass < n_passes; pass++) {
+            const int64_t row = pass * 2 * TILE_ROWS, rows = at_most(n_rows - row, 2 * TILE_ROWS);
             const int first_rows = (int)at_most(rows, TILE_ROWS), second_rows = (int)rows - first_rows;
             if (configured != rows) configure_tiles(first_rows, second_rows), configured = (int)rows;
             const char *x = inputs + row * input_stride, *y = x + TILE_ROWS * input_stride, *w = panel_weights;
@@ -371,11 +371,11 @@ INLINE void multiply_tiles(int precision, long n_rows, int n_panels, const char 
                 TILE_LOAD(3, lower_right, stride);
             }
             const char *ahead = next + pass * n_blocks * line_step * 2 * 64;
-            for (long block = 0; block < n_blocks; block++, x += TILE_BYTES, y += TILE_BYTES, w += 16 * 4 * WIDE) {
+            for (int64_t block = 0; block < n_blocks; block++, x += TILE_BYTES, y += TILE_BYTES, w += 16 * 4 * WIDE) {
                 TILE_LOAD(4, x, input_stride);
                 TILE_LOAD(6, w, 4 * WIDE);
                 TILE_LOAD(7, w + TILE_BYTES, 4 * WIDE);
-                for (long line = 0; line < line_step; line++, ahead += 2 * 64)
+                for (int64_t line = 0; line < line_step; line++, ahead += 2 * 64)
                     __builtin_prefetch(ahead), __builtin_prefetch(ahead + 64);
                 if (precision == INT8) {
                     TILE_DOT_BYTES(0, 4, 6);
@@ -406,11 +406,5 @@ INLINE void multiply_tiles(int precision, long n_rows, int n_panels, const char 
 #else
 static inline void release_tiles(void) {}
 #endif
-
-/* One function per precision, so that every tile exists once. */
-static void multiply(long n_rows, int n_panels, const float *inputs, long input_stride, const float *weights,
-                     long n_inputs, float *sums, long sum_stride, const float *after) {
-    multiply_floats(FLOAT32, n_rows, n_panels, inputs, input_stride, weights, n_inputs, sums, sum_stride, after);
-}
 
 #endif

@@ -8,7 +8,7 @@ places for it:
   compiled when it is first needed, which takes a few seconds, once. Its name is derived from the sources and the
   compiler command, so a change of either compiles again. ``CC`` names the compiler; ``CC=false`` disables compiling.
 
-Without either, everything still works, on PyTorch's own libraries.
+Without either, everything still works: PyTorch's operations compute the network.
 
 A library is code that runs with the user's rights. So one from the cache is loaded only if nobody but the user and root
 can have written it. The cache directory is opened, checked, and then used through its descriptor only: whoever can
@@ -30,19 +30,20 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from elmokit.errors import ElmoError
-from elmokit.io.atomic import sync
-from elmokit.io.cache import cache_dir
-from elmokit.nn.kernels.c_sources import (
+from elmokit.engine.c_sources import (
     PACKAGED,
     compile_sources,
     compiler_command,
     digest,
+    header_text,
     library_key,
     packaged_prefix,
 )
-from elmokit.nn.kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet, requested_sets
-from elmokit.nn.kernels.native import NativeLibrary
+from elmokit.engine.instruction_sets import INSTRUCTION_SETS, InstructionSet, requested_sets
+from elmokit.engine.library import Library
+from elmokit.errors import ElmoError
+from elmokit.io.atomic import sync
+from elmokit.io.cache import cache_dir
 
 # A compiler wrapper that hangs, for example on a network license, must not hang the program: it falls back to PyTorch.
 BUILD_SECONDS = 180
@@ -50,7 +51,7 @@ PACKAGED_LIBRARIES = Path(__file__).parent / PACKAGED
 
 
 @functools.cache
-def load_library() -> NativeLibrary | None:
+def load_library() -> Library | None:
     """Return the library, compiled if necessary; None if that is impossible (``why_unavailable`` has the reason)."""
     return _load()[0]
 
@@ -62,9 +63,9 @@ def why_unavailable() -> str:
 
 
 @functools.cache
-def _load() -> tuple[NativeLibrary | None, str]:
+def _load() -> tuple[Library | None, str]:
     if platform.system() != "Linux":
-        # PyTorch brings another OpenMP library there, so that two thread pools would compete for the cores.
+        # Descriptors stand in for paths below (/proc/self/fd), which other systems do not have.
         return None, "the C kernels are built on Linux only"
     reason = ""
     for name in requested_sets():
@@ -87,7 +88,7 @@ class InstructionsError(ElmoError):
 
 
 @functools.cache
-def build(name: str, instructions: InstructionSet) -> NativeLibrary:
+def build(name: str, instructions: InstructionSet) -> Library:
     """Return the library for an instruction set: that of the package, else that of the cache, compiled if necessary.
 
     Raises:
@@ -100,7 +101,7 @@ def build(name: str, instructions: InstructionSet) -> NativeLibrary:
         raise InstructionsError(
             f"the C compiler rejected the kernels: {lines[0] if lines else error.returncode}"
         ) from None
-    if not library.is_permitted:
+    if not library.is_permitted_here:
         raise InstructionsError(f"the system does not permit the instructions {name} in this process")
     return library
 
@@ -114,7 +115,7 @@ def is_packaged(name: str) -> bool:
     return any(PACKAGED_LIBRARIES.glob(f"{packaged_prefix(name, INSTRUCTION_SETS[name])}-*.so"))
 
 
-def _open_packaged(name: str, instructions: InstructionSet) -> NativeLibrary | None:
+def _open_packaged(name: str, instructions: InstructionSet) -> Library | None:
     """Load the library that a wheel carries; None if there is none, or none that can be trusted."""
     for path in PACKAGED_LIBRARIES.glob(f"{packaged_prefix(name, instructions)}-*.so"):
         if (library := _load_verified(path, name, _is_as_safe_as_the_package)) is not None:
@@ -136,7 +137,7 @@ def _is_as_safe_as_the_package(status: os.stat_result) -> bool:
     return _is_private(status) or (is_same_owner and not writable_by & ~package.st_mode)
 
 
-def _open_cached(name: str, instructions: InstructionSet) -> NativeLibrary:
+def _open_cached(name: str, instructions: InstructionSet) -> Library:
     """Load the library from the cache directory, compiling it if there is none that can be trusted."""
     directory = cache_dir() / "kernels"
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +191,7 @@ def _trusted_users() -> tuple[int, int]:
     return 0, os.geteuid()
 
 
-def _load_verified(path: Path, instructions: str, is_safe: Callable[[os.stat_result], bool]) -> NativeLibrary | None:
+def _load_verified(path: Path, instructions: str, is_safe: Callable[[os.stat_result], bool]) -> Library | None:
     """Load a library if its owner and permissions are safe and its content has the digest in its name.
 
     The digest finds accidents, such as a file cut short by a full disk: the loader maps a library without reading it,
@@ -205,7 +206,7 @@ def _load_verified(path: Path, instructions: str, is_safe: Callable[[os.stat_res
             # By its descriptor and not by its path: this is then the file that was verified, also if the path now leads
             # to another one. The descriptor stays open, because the loader knows the library by this name: another
             # library that got the same number would not be loaded.
-            return NativeLibrary(Path(f"/proc/self/fd/{descriptor}"), instructions)
+            return Library(Path(f"/proc/self/fd/{descriptor}"), instructions, header_text())
     os.close(descriptor)
     return None
 

@@ -8,14 +8,11 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
-#endif
-
-#ifdef _OPENMP
-#include <omp.h>
 #endif
 
 #if defined(__AVX512F__) || defined(EMULATE) /* tiles need panels of 32 columns */
@@ -39,13 +36,13 @@ INLINE vec load(const float *from) { return *(const vec *)from; }
 INLINE void store(float *to, vec value) { *(vec *)to = value; }
 
 /* Load or store the first n numbers of a vector: at the end of a row there may be fewer than LANES. */
-INLINE vec load_some(const float *from, long n) {
+INLINE vec load_some(const float *from, int64_t n) {
     if (n >= LANES) return load(from);
     vec value = {0};
     memcpy(&value, from, n * sizeof(float));
     return value;
 }
-INLINE void store_some(float *to, vec value, long n) {
+INLINE void store_some(float *to, vec value, int64_t n) {
     if (n >= LANES)
         store(to, value);
     else

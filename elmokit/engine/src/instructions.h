@@ -209,9 +209,9 @@ static void emulated_dot(int is_bfloat16, int sums, int inputs, int weights) {
    load of a tile may be dropped or moved behind it. */
 #define TILE_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(*(config)) : "memory")
 #define TILE_LOAD(tile, from, stride)                                                                                \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((long)(stride)) : "memory")
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((int64_t)(stride)) : "memory")
 #define TILE_STORE(tile, to, stride)                                                                                 \
-    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((long)(stride)) : "memory")
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(stride)) : "memory")
 #define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::: "memory")
 #define TILE_RELEASE() __asm__ volatile("tilerelease" ::: "memory")
 #define TILE_DOT_BYTES(sums, inputs, weights)                                                                        \

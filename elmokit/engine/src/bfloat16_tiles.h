@@ -24,7 +24,7 @@ enum {
     RIGHT = 1,  /* a factor with pairs */
 };
 
-INLINE long blocks(long size) { return (size + BLOCK - 1) / BLOCK; }
+INLINE int64_t blocks(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
 
 #if HAS_BFLOAT16
 enum { TILE_SIZE = TILE_ROWS * TILE_BYTES };
@@ -114,7 +114,7 @@ INLINE void transpose(ivec row[16]) {
 
 /* Round one tile. The number of the outer index o and the inner index i is at from[o * stride + i] if the inner index is
    contiguous, else at from[i * stride + o]. Beyond n_outer and n_inner, which may be 0 or less, are zeros. */
-INLINE void round_tile(int side, int inner_is_contiguous, const float *from, long stride, long n_outer, long n_inner,
+INLINE void round_tile(int side, int inner_is_contiguous, const float *from, int64_t stride, int64_t n_outer, int64_t n_inner,
                        char *to) {
     ivec row[16];
     if (n_outer <= 0 || n_inner <= 0) {
@@ -129,7 +129,7 @@ INLINE void round_tile(int side, int inner_is_contiguous, const float *from, lon
             if (is_whole)
                 first = load(numbers), second = load(numbers + LANES);
             else if (r < n_outer) {
-                first = load_some(numbers, n_inner);
+                first = load_some(numbers, at_most(n_inner, LANES)); /* else GCC 12 warns of an overflow */
                 if (n_inner > LANES) second = load_some(numbers + LANES, n_inner - LANES);
             }
             row[r] = round_row(first, second);
@@ -149,15 +149,15 @@ INLINE void round_tile(int side, int inner_is_contiguous, const float *from, lon
 }
 
 /* Round a whole factor, or the part of it that a thread takes. Outer indices are padded to a multiple of BLOCK. */
-INLINE void round_factor(int side, int inner_is_contiguous, const float *from, long stride, long n_outer, long n_inner,
-                         long thread, long n_threads, char *to) {
-    const long n_inner_blocks = blocks(n_inner), first = 2 * blocks(n_outer) * thread / n_threads;
-    const long n_tiles = 2 * blocks(n_outer) * (thread + 1) / n_threads - first;
-    for (long index = 0; index < n_tiles * n_inner_blocks; index++) {
+INLINE void round_factor(int side, int inner_is_contiguous, const float *from, int64_t stride, int64_t n_outer, int64_t n_inner,
+                         int64_t thread, int64_t n_threads, char *to) {
+    const int64_t n_inner_blocks = blocks(n_inner), first = 2 * blocks(n_outer) * thread / n_threads;
+    const int64_t n_tiles = 2 * blocks(n_outer) * (thread + 1) / n_threads - first;
+    for (int64_t index = 0; index < n_tiles * n_inner_blocks; index++) {
         /* In the order of memory: columns of a wide matrix, one below the other, are on a page each. */
-        const long tile = first + (inner_is_contiguous ? index / n_inner_blocks : index % n_tiles);
-        const long block = inner_is_contiguous ? index % n_inner_blocks : index / n_tiles;
-        const long outer = 16 * tile, inner = BLOCK * block;
+        const int64_t tile = first + (inner_is_contiguous ? index / n_inner_blocks : index % n_tiles);
+        const int64_t block = inner_is_contiguous ? index % n_inner_blocks : index / n_tiles;
+        const int64_t outer = 16 * tile, inner = BLOCK * block;
         const float *at = from + (inner_is_contiguous ? outer * stride + inner : inner * stride + outer);
         round_tile(side, inner_is_contiguous, at, stride, n_outer - outer, n_inner - inner,
                    to + (tile * n_inner_blocks + block) * TILE_SIZE);
@@ -175,10 +175,10 @@ static inline void use_whole_tiles(void) {
    left_step or right_step bytes after the first. `sum_stride` is in floats. Half a tile of what is read later, from
    `ahead` on, is fetched to the L2 cache with every product: that is enough where a factor is used for 4 blocks. */
 #if HAS_TILES
-INLINE void add_block(int adds, const char *left, long left_step, const char *right, long right_step, long n_inner,
-                      float *sums, long sum_stride, const char *ahead) {
+INLINE void add_block(int adds, const char *left, int64_t left_step, const char *right, int64_t right_step, int64_t n_inner,
+                      float *sums, int64_t sum_stride, const char *ahead) {
     float *lower = sums + TILE_ROWS * sum_stride;
-    const long stride = sizeof(float) * sum_stride;
+    const int64_t stride = sizeof(float) * sum_stride;
     if (adds) {
         TILE_LOAD(0, sums, stride);
         TILE_LOAD(1, sums + 16, stride);
@@ -190,7 +190,7 @@ INLINE void add_block(int adds, const char *left, long left_step, const char *ri
         TILE_ZERO(2);
         TILE_ZERO(3);
     }
-    for (long inner = 0; inner < n_inner; inner++, left += TILE_SIZE, right += TILE_SIZE) {
+    for (int64_t inner = 0; inner < n_inner; inner++, left += TILE_SIZE, right += TILE_SIZE) {
         TILE_LOAD(4, left, TILE_BYTES);
         TILE_LOAD(6, right, TILE_BYTES);
         TILE_LOAD(7, right + right_step, TILE_BYTES);
@@ -213,8 +213,8 @@ INLINE void add_block(int adds, const char *left, long left_step, const char *ri
 enum { LEFT_ROWS = 8 };
 
 /* Not inline: among the variables of a large function, the compiler would move addresses through vector registers. */
-static __attribute__((noinline)) void add_block(int adds, const char *left, long left_step, const char *right,
-                                                long right_step, long n_inner, float *sums, long sum_stride,
+static __attribute__((noinline)) void add_block(int adds, const char *left, int64_t left_step, const char *right,
+                                                int64_t right_step, int64_t n_inner, float *sums, int64_t sum_stride,
                                                 const char *ahead) {
     for (int first = 0; first < BLOCK; first += LEFT_ROWS) {
         const char *rows = left + first / TILE_ROWS * left_step + first % TILE_ROWS * TILE_BYTES;
@@ -223,7 +223,7 @@ static __attribute__((noinline)) void add_block(int adds, const char *left, long
         _Pragma("GCC unroll 8") for (int r = 0; r < LEFT_ROWS; r++)
             for (int v = 0; v < 2; v++)
                 sum[r][v] = adds ? _mm512_loadu_ps(to + r * sum_stride + v * LANES) : _mm512_setzero_ps();
-        for (long tile = 0; tile < n_inner; tile++) {
+        for (int64_t tile = 0; tile < n_inner; tile++) {
             const char *inputs = rows + tile * TILE_SIZE, *columns = right + tile * TILE_SIZE;
             if (ahead)
                 for (int line = 0; line < 8 * LEFT_ROWS / BLOCK; line++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
@@ -247,11 +247,12 @@ static __attribute__((noinline)) void add_block(int adds, const char *left, long
 #endif
 
 /* sums[left blocks][right blocks][BLOCK][BLOCK] = left x right over many inner tiles, in chunks that fit into the cache. */
-static void sum_in_chunks(const char *left, long n_left, const char *right, long n_right, long n_inner, float *sums) {
-    for (long first = 0; first < n_inner; first += INNER_BLOCKS) {
-        const long n = at_most(n_inner - first, INNER_BLOCKS);
-        for (long l = 0; l < n_left; l++)
-            for (long r = 0; r < n_right; r++)
+static inline void sum_in_chunks(const char *left, int64_t n_left, const char *right, int64_t n_right, int64_t n_inner,
+                                 float *sums) {
+    for (int64_t first = 0; first < n_inner; first += INNER_BLOCKS) {
+        const int64_t n = at_most(n_inner - first, INNER_BLOCKS);
+        for (int64_t l = 0; l < n_left; l++)
+            for (int64_t r = 0; r < n_right; r++)
                 add_block(first > 0, left + (2 * l * n_inner + first) * TILE_SIZE, n_inner * TILE_SIZE,
                           right + (2 * r * n_inner + first) * TILE_SIZE, n_inner * TILE_SIZE, n,
                           sums + (l * n_right + r) * BLOCK * BLOCK, BLOCK, NULL);
@@ -259,9 +260,9 @@ static void sum_in_chunks(const char *left, long n_left, const char *right, long
 }
 
 /* Write a block of sums transposed: its column c becomes row c of `to`, of which n_rows exist, with n_columns numbers. */
-INLINE void store_transposed(int adds, const float *sums, float *to, long stride, long n_rows, long n_columns) {
+INLINE void store_transposed(int adds, const float *sums, float *to, int64_t stride, int64_t n_rows, int64_t n_columns) {
     for (int part = 0; part < 4; part++) {
-        const long row = part % 2 * 16, column = part / 2 * 16;
+        const int64_t row = part % 2 * 16, column = part / 2 * 16;
         if (row >= n_rows || column >= n_columns) continue;
         ivec lanes[16];
         for (int r = 0; r < 16; r++) lanes[r] = (ivec)load(sums + (column + r) * BLOCK + row);
@@ -275,7 +276,7 @@ INLINE void store_transposed(int adds, const float *sums, float *to, long stride
 }
 
 /* The next n_bytes of a block of memory. */
-INLINE void *take(char **at, long n_bytes) {
+INLINE void *take(char **at, int64_t n_bytes) {
     char *start = *at;
     *at += (n_bytes + 63) / 64 * 64;
     return start;

@@ -14,7 +14,8 @@
 #include <stdint.h>
 
 #include "bfloat16_tiles.h"
-#include "packed_product.h"
+#include "elmokit.h"
+#include "matrix.h"
 #include "rounded_rows.h"
 
 enum {
@@ -47,10 +48,10 @@ INLINE vec decay(vec x) {
 }
 
 /* Take the scores of n words, (n, WIDE), into the state of a panel. */
-INLINE void add_scores(const float *scores, long n, float *state) {
+INLINE void add_scores(const float *scores, int64_t n, float *state) {
     vec before[2], largest[2], sum[2];
     for (int v = 0; v < 2; v++) before[v] = largest[v] = load(state + v * LANES);
-    long word = 0;
+    int64_t word = 0;
     for (; word + 2 <= n; word += 2) /* two words at once, as each maximum waits for the one before */
         for (int v = 0; v < 2; v++) {
             const float *at = scores + word * WIDE + v * LANES;
@@ -69,11 +70,13 @@ INLINE void add_scores(const float *scores, long n, float *state) {
     }
 }
 
+#if !HAS_TILES
 /* Pack up to WIDE rows of the text for a product in float32: (dim, WIDE), zeros for missing rows. */
-static void pack_floats(long n_rows, const float *rows, long dim, float *panel) {
-    for (long k = 0; k < dim; k++)
-        for (long lane = 0; lane < WIDE; lane++) panel[k * WIDE + lane] = lane < n_rows ? rows[lane * dim + k] : 0.0f;
+static void pack_floats(int64_t n_rows, const float *rows, int64_t dim, float *panel) {
+    for (int64_t k = 0; k < dim; k++)
+        for (int64_t lane = 0; lane < WIDE; lane++) panel[k * WIDE + lane] = lane < n_rows ? rows[lane * dim + k] : 0.0f;
 }
+#endif
 
 #if HAS_TILES
 /* Tiles multiply numbers in bf16, with 8 binary digits, and sum in float32. A number in float32 is the sum of three of
@@ -90,11 +93,11 @@ INLINE ivec next_term(vec *numbers) {
 }
 
 /* Terms of rows of the text: (term, step, 16 pairs of inputs, WIDE rows of pairs). */
-static void pack_terms(long n_rows, const float *rows, long dim, char *panel) {
-    const long n_steps = blocks(dim);
+static void pack_terms(int64_t n_rows, const float *rows, int64_t dim, char *panel) {
+    const int64_t n_steps = blocks(dim);
     memset(panel, 0, N_TERMS * n_steps * 2 * TILE_SIZE);
-    for (long lane = 0; lane < n_rows; lane++)
-        for (long k = 0; k < dim; k += LANES) {
+    for (int64_t lane = 0; lane < n_rows; lane++)
+        for (int64_t k = 0; k < dim; k += LANES) {
             vec numbers = load_some(rows + lane * dim + k, at_most(dim - k, LANES));
             for (int term = 0; term < N_TERMS; term++) {
                 const ivec halves = next_term(&numbers);
@@ -105,13 +108,13 @@ static void pack_terms(long n_rows, const float *rows, long dim, char *panel) {
 }
 
 /* Terms of a block of words: (16 words, term, step) tiles of 16 words by 32 inputs. Return how many terms they need. */
-static int split_words(long n_words, const float *weight, long dim, char *tiles) {
+static int split_words(int64_t n_words, const float *weight, int64_t dim, char *tiles) {
     typedef short short_vec __attribute__((vector_size(2 * LANES), aligned(2)));
-    const long n_steps = blocks(dim);
+    const int64_t n_steps = blocks(dim);
     ivec any = {0};
-    for (long word = 0; word < n_words; word++) {
+    for (int64_t word = 0; word < n_words; word++) {
         char *to = tiles + word / 16 * N_TERMS * n_steps * TILE_SIZE + word % 16 * 64;
-        for (long k = 0; k < 32 * n_steps; k += LANES) {
+        for (int64_t k = 0; k < 32 * n_steps; k += LANES) {
             vec numbers = k < dim ? load_some(weight + word * dim + k, at_most(dim - k, LANES)) : (vec){0};
             for (int term = 0; term < N_TERMS; term++) {
                 const ivec halves = next_term(&numbers);
@@ -139,13 +142,13 @@ static int split_words(long n_words, const float *weight, long dim, char *tiles)
     TILE_DOT_BFLOAT16(3, 5, 7);
 
 /* scores[32][WIDE] += words x rows, all of them in terms. */
-INLINE void multiply_terms(int n_terms, long n_steps, const char *words, const char *rows, float *scores) {
-    const long term_bytes = n_steps * TILE_SIZE;
+INLINE void multiply_terms(int n_terms, int64_t n_steps, const char *words, const char *rows, float *scores) {
+    const int64_t term_bytes = n_steps * TILE_SIZE;
     TILE_LOAD(0, scores, 4 * WIDE);
     TILE_LOAD(1, scores + 16, 4 * WIDE);
     TILE_LOAD(2, scores + 16 * WIDE, 4 * WIDE);
     TILE_LOAD(3, scores + 16 * WIDE + 16, 4 * WIDE);
-    for (long step = 0; step < n_steps; step++, words += TILE_SIZE, rows += 2 * TILE_SIZE) {
+    for (int64_t step = 0; step < n_steps; step++, words += TILE_SIZE, rows += 2 * TILE_SIZE) {
         /* In an order in which most tiles are loaded once. */
         LOAD_WORDS(0)
         LOAD_ROWS(2) MULTIPLY()
@@ -165,10 +168,10 @@ INLINE void multiply_terms(int n_terms, long n_steps, const char *words, const c
 #endif
 
 /* A panel of the text: floats, or tiles of all terms. */
-static long panel_bytes(long dim) {
-    const long in_floats = 4 * WIDE * dim;
+static int64_t panel_bytes(int64_t dim) {
+    const int64_t in_floats = 4 * WIDE * dim;
 #if HAS_BFLOAT16
-    const long in_tiles = N_TERMS * 2 * TILE_SIZE * blocks(dim);
+    const int64_t in_tiles = N_TERMS * 2 * TILE_SIZE * blocks(dim);
     return HAS_TILES || in_tiles > in_floats ? in_tiles : in_floats;
 #else
     return in_floats;
@@ -176,7 +179,7 @@ static long panel_bytes(long dim) {
 }
 
 /* The tiles of a thread's block of words. */
-static long block_bytes(long dim) {
+static int64_t block_bytes(int64_t dim) {
 #if HAS_BFLOAT16
     return WORD_BLOCK / 16 * N_TERMS * TILE_SIZE * blocks(dim);
 #else
@@ -185,41 +188,35 @@ static long block_bytes(long dim) {
 #endif
 }
 
-static long n_segments_of(long n_words) {
+static int64_t n_segments_of(int64_t n_words) {
     return (n_words + SEGMENT_WORDS - 1) / (SEGMENT_WORDS);
-}
-
-/* The memory that `elmokit_log_sum_exp` needs. */
-long elmokit_log_sum_exp_bytes(long n_threads, long n_rows, long dim, long n_words) {
-    const long n_panels = (n_rows + WIDE - 1) / WIDE;
-    return n_panels * (panel_bytes(dim) + n_segments_of(n_words) * STATE * 4) + n_threads * block_bytes(dim);
 }
 
 /* Take the scores of a block of words into the states of all panels. In a lower precision, words and text are rounded to
    bf16 where the processor multiplies such numbers. */
-static void add_words(int precision, long n_words, const float *weight, const float *bias, long dim, long n_panels,
+static void add_words(int precision, int64_t n_words, const float *weight, const float *bias, int64_t dim, int64_t n_panels,
                       const char *panels, char *tiles, float *states) {
     float scores[WORD_BLOCK * WIDE] __attribute__((aligned(64)));
 #if HAS_BFLOAT16
-    const long n_steps = blocks(dim), step = n_steps * TILE_SIZE;
+    const int64_t n_steps = blocks(dim), step = n_steps * TILE_SIZE;
     if (precision != FLOAT32) round_factor(LEFT, 1, weight, dim, n_words, dim, 0, 1, tiles);
 #endif
 #if HAS_TILES
     const int n_terms = precision == FLOAT32 ? split_words(n_words, weight, dim, tiles) : 1;
 #endif
-    for (long panel = 0; panel < n_panels; panel++) {
+    for (int64_t panel = 0; panel < n_panels; panel++) {
         const char *rows = panels + panel * panel_bytes(dim);
-        for (long word = 0; word < n_words; word++)
+        for (int64_t word = 0; word < n_words; word++)
             for (int v = 0; v < 2; v++) store(scores + word * WIDE + v * LANES, all(bias[word]));
         /* The last tiles may have fewer words. What their other rows hold reaches only scores that nobody reads. */
 #if HAS_BFLOAT16
         if (precision != FLOAT32)
-            for (long word = 0; word < n_words; word += BLOCK)
+            for (int64_t word = 0; word < n_words; word += BLOCK)
                 add_block(1, tiles + word / 16 * step, step, rows, step, n_steps, scores + word * WIDE, WIDE, NULL);
         else
 #endif
 #if HAS_TILES
-            for (long word = 0; word < n_words; word += BLOCK) {
+            for (int64_t word = 0; word < n_words; word += BLOCK) {
                 const char *part = tiles + word / 16 * N_TERMS * step;
                 float *to = scores + word * WIDE;
                 if (n_terms == 2)
@@ -228,80 +225,99 @@ static void add_words(int precision, long n_words, const float *weight, const fl
                     multiply_terms(3, n_steps, part, rows, to);
             }
 #else
-            multiply(n_words, 1, weight, dim, (const float *)rows, dim, scores, WIDE,
-                     (const float *)(rows + panel_bytes(dim)));
+            add_product(FLOAT32, n_words, 1, (inputs){weight, 4 * dim}, (const float *)rows, dim, scores, WIDE,
+                        (const float *)(rows + panel_bytes(dim)));
 #endif
         add_scores(scores, n_words, states + panel * STATE);
     }
     (void)precision, (void)tiles;
 }
 
-/* Compute ln(sum over words of e^score) for rows of the text, (n_rows, dim). */
-void elmokit_log_sum_exp(long n_threads, long precision, long n_rows, const float *hidden, long dim,
-                         const float *weight, const float *bias, long n_words, char *memory, double *result) {
-    const long n_panels = (n_rows + WIDE - 1) / WIDE, n_segments = n_segments_of(n_words);
-    char *panels = memory, *tiles = panels + n_panels * panel_bytes(dim);
-    float *states = (float *)(tiles + n_threads * block_bytes(dim));
-#pragma omp parallel num_threads(n_threads) if (n_threads > 1)
-    {
-        long thread = 0;
-#ifdef _OPENMP
-        thread = omp_get_thread_num();
-#endif
+typedef struct {
+    int precision;
+    int64_t n_rows, dim, n_words;
+    const float *rows, *weight, *bias;
+    double *result;
+    char *panels;  /* of the text */
+    float *states; /* (segments, panels, STATE) */
+    char *tiles;   /* each thread's block of words */
+    int64_t next_segment;
+} scoring;
+
+static void score(const member *me, void *context) {
+    scoring *call = context;
+    const int64_t dim = call->dim, n_panels = (call->n_rows + WIDE - 1) / WIDE;
+    const int64_t n_segments = n_segments_of(call->n_words);
 #if HAS_BFLOAT16
-        use_whole_tiles();
+    use_whole_tiles();
 #endif
-#pragma omp for
-        for (long panel = 0; panel < n_panels; panel++) {
-            const long first = panel * WIDE, n = at_most(n_rows - first, WIDE);
-            char *to = panels + panel * panel_bytes(dim);
+    for (int64_t panel = first_of(me, n_panels); panel < last_of(me, n_panels); panel++) {
+        const int64_t first = panel * WIDE, n = at_most(call->n_rows - first, WIDE);
+        char *to = call->panels + panel * panel_bytes(dim);
 #if HAS_BFLOAT16
-            if (precision != FLOAT32)
-                round_factor(RIGHT, 1, hidden + first * dim, dim, n, dim, 0, 1, to);
-            else
+        if (call->precision != FLOAT32)
+            round_factor(RIGHT, 1, call->rows + first * dim, dim, n, dim, 0, 1, to);
+        else
 #endif
 #if HAS_TILES
-                pack_terms(n, hidden + first * dim, dim, to);
+            pack_terms(n, call->rows + first * dim, dim, to);
 #else
-                pack_floats(n, hidden + first * dim, dim, (float *)to);
+            pack_floats(n, call->rows + first * dim, dim, (float *)to);
 #endif
-        }
-#pragma omp for schedule(dynamic)
-        for (long segment = 0; segment < n_segments; segment++) {
-            float *own = states + segment * n_panels * STATE;
-            for (long at = 0; at < n_panels * STATE; at++) own[at] = at % STATE < WIDE ? LOWEST : 0.0f;
-            const long first = segment * SEGMENT_WORDS;
-            const long last = at_most(first + SEGMENT_WORDS, n_words);
-            for (long word = first; word < last; word += WORD_BLOCK)
-                add_words((int)precision, at_most(last - word, WORD_BLOCK), weight + word * dim, bias + word, dim,
-                          n_panels, panels, tiles + thread * block_bytes(dim), own);
-        }
-#pragma omp for
-        for (long panel = 0; panel < n_panels; panel++)
-            for (int v = 0; v < 2; v++) {
-                const float *own = states + panel * STATE + v * LANES;
-                vec largest = load(own), sum = {0};
-                for (long segment = 1; segment < n_segments; segment++)
-                    largest = larger(load(own + segment * n_panels * STATE), largest);
-                for (long segment = 0; segment < n_segments; segment++) {
-                    const float *part = own + segment * n_panels * STATE;
-                    sum += load(part + WIDE) * decay(load(part) - largest);
-                }
-                for (long lane = 0, row = panel * WIDE + v * LANES; lane < LANES && row < n_rows; lane++, row++)
-                    /* Not log, which glibc 2.29 has in a new version: the wheel would need it, PyTorch needs 2.28. */
-                    result[row] = largest[lane] + log1p((double)sum[lane] - 1);
-            }
-        release_tiles();
     }
+    meet(me);
+    /* A free thread takes the next segment. */
+    for (int64_t segment; (segment = __atomic_fetch_add(&call->next_segment, 1, __ATOMIC_RELAXED)) < n_segments;) {
+        float *own = call->states + segment * n_panels * STATE;
+        for (int64_t at = 0; at < n_panels * STATE; at++) own[at] = at % STATE < WIDE ? LOWEST : 0.0f;
+        const int64_t first = segment * SEGMENT_WORDS, last = at_most(first + SEGMENT_WORDS, call->n_words);
+        for (int64_t word = first; word < last; word += WORD_BLOCK)
+            add_words(call->precision, at_most(last - word, WORD_BLOCK), call->weight + word * dim, call->bias + word, dim,
+                      n_panels, call->panels, call->tiles + me->thread * block_bytes(dim), own);
+    }
+    meet(me);
+    for (int64_t panel = first_of(me, n_panels); panel < last_of(me, n_panels); panel++)
+        for (int v = 0; v < 2; v++) {
+            const float *own = call->states + panel * STATE + v * LANES;
+            vec largest = load(own), sum = {0};
+            for (int64_t segment = 1; segment < n_segments; segment++)
+                largest = larger(load(own + segment * n_panels * STATE), largest);
+            for (int64_t segment = 0; segment < n_segments; segment++) {
+                const float *part = own + segment * n_panels * STATE;
+                sum += load(part + WIDE) * decay(load(part) - largest);
+            }
+            for (int64_t lane = 0, row = panel * WIDE + v * LANES; lane < LANES && row < call->n_rows; lane++, row++)
+                /* Not log, which glibc 2.29 has in a new version that a wheel for older systems may not call. */
+                call->result[row] = largest[lane] + log1p((double)sum[lane] - 1);
+        }
+    release_tiles();
+}
+
+int64_t elmokit_log_sum_exp(int64_t n_threads, int64_t lowest_precision, int64_t n_rows, const float *rows, int64_t dim,
+                            const float *weight, const float *bias, int64_t n_words, double *result) {
+    const int64_t n_panels = (n_rows + WIDE - 1) / WIDE, n_segments = n_segments_of(n_words);
+    if (n_rows < 1) return 0;
+    if (dim < 1 || n_words < 1) return ELMOKIT_BAD_SIZES;
+    if (n_threads < 1) n_threads = 1;
+    scoring call = {(int)lowest_precision, n_rows, dim, n_words, rows, weight, bias, result, NULL, NULL, NULL, 0};
+    call.panels = take_memory(n_panels * panel_bytes(dim));
+    call.states = take_memory(n_panels * n_segments * STATE * 4);
+    call.tiles = take_memory(n_threads * block_bytes(dim));
+    const int has_memory = call.panels && call.states && call.tiles;
+    if (has_memory) run_team(n_rows * dim * n_words < SMALL_WORK ? 1 : n_threads, score, &call);
+    give_memory(call.panels);
+    give_memory(call.states);
+    give_memory(call.tiles);
+    return has_memory ? 0 : ELMOKIT_NO_MEMORY;
 }
 
 /* Compute the scores of one word for each row: scores[r] = hidden[r] . weight[words[r]] + bias[words[r]]. */
-void elmokit_word_scores(long n_rows, const float *hidden, long dim, const float *weight, const float *bias,
+void elmokit_word_scores(int64_t n_rows, const float *rows, int64_t dim, const float *weight, const float *bias,
                          const int64_t *words, double *scores) {
-    for (long row = 0; row < n_rows; row++) {
-        const float *a = hidden + row * dim, *b = weight + words[row] * dim;
+    for (int64_t row = 0; row < n_rows; row++) {
+        const float *a = rows + row * dim, *b = weight + words[row] * dim;
         vec sums = {0};
-        for (long k = 0; k < dim; k += LANES)
+        for (int64_t k = 0; k < dim; k += LANES)
             sums += load_some(a + k, at_most(dim - k, LANES)) * load_some(b + k, at_most(dim - k, LANES));
         double sum = bias[words[row]];
         for (int lane = 0; lane < LANES; lane++) sum += (double)sums[lane];

@@ -1,4 +1,4 @@
-"""The C files in this directory, and how they are compiled into a shared library.
+"""The C files of the package, and how they are compiled into a shared library.
 
 Two programs compile them: ``compiler.py`` on the user's machine, and ``hatch_build.py``, which builds the wheel with a
 library for every instruction set. The latter runs where PyTorch is not installed, so nothing here imports it.
@@ -16,21 +16,32 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from elmokit.nn.kernels.instruction_sets import InstructionSet
+from elmokit.engine.instruction_sets import InstructionSet
 
 # Not -ffast-math: it assumes that there is no NaN (the kernels let a NaN pass, so that broken inputs are noticed), and
 # it allows sums in any order (a row must get the same bits in any batch). The two -fno flags give up only errno and
 # floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
-FLAGS = ("-O3", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-pthread", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
+# Inference, with its public header, and training, whose functions call those of inference.
+DIRECTORIES = ("engine", "engine/src", "nn/kernels/training")
+HEADERS = ("elmokit.h", "training.h")
+"""The headers that declare the functions of the library."""
 PACKAGED = "libraries"
 """The directory of the compiled libraries in a wheel, next to this file."""
 
 
 def source_files() -> dict[str, bytes]:
-    """Return the content of every C file and header in this directory, by name."""
-    directory = resources.files("elmokit") / "nn" / "kernels"
-    files = sorted((file.name, file) for file in directory.iterdir() if file.name.endswith((".c", ".h")))
-    return {name: file.read_bytes() for name, file in files}
+    """Return the content of every C file and header, by name. They are compiled together in one directory."""
+    package = resources.files("elmokit")
+    directories = [package.joinpath(*name.split("/")) for name in DIRECTORIES]
+    files = sorted((file.name, file) for directory in directories for file in directory.iterdir())
+    return {name: file.read_bytes() for name, file in files if name.endswith((".c", ".h"))}
+
+
+def header_text() -> str:
+    """Return the text of the headers that declare the functions of the library."""
+    sources = source_files()
+    return "\n".join(sources[name].decode() for name in HEADERS)
 
 
 def compiler_command() -> list[str]:
@@ -41,10 +52,7 @@ def compiler_command() -> list[str]:
 def compile_sources(
     output: Path, instructions: InstructionSet, timeout: float | None = None, descriptors: Sequence[int] = ()
 ) -> None:
-    """Compile all C files into one shared library.
-
-    The library links against OpenMP by the name ``libgomp.so.1``. PyTorch has loaded that library before ours is
-    loaded, so the loader reuses PyTorch's copy and both share one thread pool.
+    """Compile all C files into one shared library, which needs nothing but C's own.
 
     Args:
         output: The library.

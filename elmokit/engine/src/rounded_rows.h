@@ -21,22 +21,22 @@ INLINE ivec upper_halves(vec value) {
 }
 
 /* Round rows of n numbers, `from` to `to`. */
-static void round_rows(int precision, long n_rows, const float *from, long n, char *to) {
-    const long row_bytes = rounded_row_bytes(precision, n);
+static inline void round_rows(int precision, int64_t n_rows, const float *from, int64_t n, char *to) {
+    const int64_t row_bytes = rounded_row_bytes(precision, n);
     typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
-    for (long row = 0; row < n_rows; row++, from += n, to += row_bytes) {
+    for (int64_t row = 0; row < n_rows; row++, from += n, to += row_bytes) {
         char *numbers = to + ROW_HEADER;
         /* The padding: at most LANES numbers of it are overwritten below. */
         memset(to + row_bytes - 16 * GROUP_BYTES, 0, 16 * GROUP_BYTES);
         if (precision == BFLOAT16) {
-            for (long at = 0; at < n; at += LANES) {
+            for (int64_t at = 0; at < n; at += LANES) {
                 const half_vec half = __builtin_convertvector(upper_halves(load_some(from + at, n - at)), half_vec);
                 memcpy(numbers + 2 * at, &half, 2 * (n - at < LANES ? n - at : LANES));
             }
             continue;
         }
         vec largest = {0};
-        for (long at = 0; at < n; at += LANES) {
+        for (int64_t at = 0; at < n; at += LANES) {
             const vec value = load_some(from + at, n - at), size = choose(value < (vec){0}, -value, value);
             largest = choose((size > largest) | (size != size), size, largest); /* a NaN wins, and stays */
         }
@@ -45,7 +45,7 @@ static void round_rows(int precision, long n_rows, const float *from, long n, ch
             if (largest[lane] > bound || largest[lane] != largest[lane]) bound = largest[lane];
         *(float *)to = bound / 127.0f;
         const vec factor = all(bound > 0 ? 127.0f / bound : 0.0f);
-        for (long at = 0; at < n; at += LANES) {
+        for (int64_t at = 0; at < n; at += LANES) {
             /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper
                ones do not matter. */
             const vec shifted = load_some(from + at, n - at) * factor + 12582912.0f;

@@ -1,0 +1,209 @@
+"""The architecture of a biLM: sizes and switches, and the tensors that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from typing import Literal
+
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_at_most, setting
+from elmokit.errors import ConfigError
+
+Activation = Literal["relu", "tanh"]
+Shape = tuple[int, ...]
+
+MIN_CHARS = 3  # a token's begin and end marks, and one character between them
+# Upper bounds, so that a damaged configuration file is an error message and not an attempt to allocate terabytes.
+MAX_CHARS, MAX_ROWS = 10_000, 1_000_000_000
+
+
+@dataclass(frozen=True)
+class CharCNNConfig:
+    """Sizes of the char CNN. The defaults are those of the original English ELMo."""
+
+    filters: tuple[tuple[int, int], ...] = setting(
+        ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
+        "Width in characters and number of filters of each convolution.",
+    )
+    char_dim: int = setting(16, "Size of a character's vector.")
+    n_highway: int = setting(2, "Number of highway layers.")
+    activation: Activation = setting("relu", "Activation function after the convolutions.")
+    max_chars: int = setting(50, "Characters (UTF-8 bytes) per token, including its begin and end marks.")
+    n_chars: int = setting(261, "Number of distinct characters.")
+
+    def __post_init__(self) -> None:
+        if not self.filters or any(len(spec) != 2 or min(spec) < 1 for spec in self.filters):
+            raise ConfigError(f"filters is {list(self.filters)}. Give pairs (width, count), both at least 1.")
+        widest = max(width for width, _ in self.filters)
+        if self.max_chars < max(widest, MIN_CHARS):
+            raise ConfigError(
+                f"max_chars is {self.max_chars}, but the widest filter spans {widest} characters and a token needs "
+                f"{MIN_CHARS}. Raise max_chars to at least {max(widest, MIN_CHARS)}, or drop the wider filters."
+            )
+        if self.activation not in ("relu", "tanh"):
+            raise ConfigError(f"activation is {self.activation!r}. Use 'relu' or 'tanh'.")
+        check_at_least("char_dim", self.char_dim, 1, MAX_UNITS)
+        check_at_least("n_chars", self.n_chars, 1, MAX_ROWS)
+        check_at_least("n_highway", self.n_highway, 0, MAX_LAYERS)
+        check_at_least("max_chars", self.max_chars, MIN_CHARS, MAX_CHARS)
+        check_at_most("The number of all filters", self.n_features, MAX_UNITS)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features: the filters of all convolutions."""
+        return sum(count for _, count in self.filters)
+
+
+@dataclass(frozen=True)
+class WordFeaturesConfig:
+    """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs."""
+
+    n_words: int = setting(MISSING, "Number of words.")
+    word_dim: int = setting(100, "Size of a word's vector.")
+
+    def __post_init__(self) -> None:
+        for name, most in (("n_words", MAX_ROWS), ("word_dim", MAX_UNITS)):
+            check_at_least(name, getattr(self, name), 1, most)
+
+
+@dataclass(frozen=True)
+class BiLMConfig:
+    """The architecture of a biLM. The defaults are those of the original English ELMo.
+
+    A model reads tokens in one of three ways: as characters (``char_cnn``), as word ids (``n_words``), or as a word id
+    together with characters (``word_features``, and ``char_cnn`` unless it is None).
+    """
+
+    char_cnn: CharCNNConfig | None = setting(
+        CharCNNConfig(), "Sizes of the char CNN; false for a model that reads no characters."
+    )
+    n_words: int | None = setting(None, "Size of the vocabulary of a model that reads word ids.")
+    word_features: WordFeaturesConfig | None = setting(
+        None, "Sizes of a word table that is used next to the characters."
+    )
+    projection_dim: int = setting(512, "Size of the outputs of each direction.")
+    hidden_dim: int = setting(4096, "Size of the LSTM cells. If it equals projection_dim, there is no projection.")
+    n_layers: int = setting(2, "LSTM layers per direction.")
+    cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; set to `false` to disable.")
+    projection_clip: float | None = setting(
+        3.0, "Bound on the magnitude of the projected outputs; set to `false` to disable."
+    )
+    skip_connections: bool = setting(True, "Add the input of a layer to its output, from the second layer on.")
+    bidirectional: bool = setting(
+        True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
+    )
+    backward_only: bool = setting(
+        False,
+        "Train the backward direction alone, which reads each sentence from its end. In a file, also set bidirectional "
+        "to false.",
+    )
+    dropout: float = setting(
+        0.1, "Dropout probability in training, on the inputs of LSTM layers and on the top output."
+    )
+
+    def __post_init__(self) -> None:
+        if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
+            raise ConfigError(
+                "A model reads either characters or word ids. Give char_cnn, word_features or both; or set char_cnn to "
+                "none and give n_words."
+            )
+        check_at_least("n_words", self.n_words, 1, MAX_ROWS)
+        check_at_least("projection_dim", self.projection_dim, 1)
+        check_at_least("hidden_dim", self.hidden_dim, 1, MAX_UNITS)
+        check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
+        if self.projection_dim > self.hidden_dim:
+            raise ConfigError(
+                f"projection_dim is {self.projection_dim}, more than hidden_dim, which is {self.hidden_dim}. "
+                f"Lower projection_dim to at most {self.hidden_dim}."
+            )
+        for name in ("cell_clip", "projection_clip"):
+            clip = getattr(self, name)
+            if clip is not None and not clip > 0:
+                raise ConfigError(f"{name} is {clip}. Give a number above 0, or none for no bound.")
+        if self.backward_only and self.bidirectional:
+            raise ConfigError("backward_only is for a model of one direction: set bidirectional to false, too.")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}. Give a probability of at least 0 and below 1.")
+
+    @property
+    def n_directions(self) -> int:
+        """2 for a bidirectional model, else 1."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def read_backward(self) -> tuple[bool, ...]:
+        """For each direction, whether it reads sentences from their end."""
+        return (False, True) if self.bidirectional else (self.backward_only,)
+
+    @property
+    def direction_names(self) -> list[Literal["forward", "backward"]]:
+        """The names of the directions, in the order of every result that has a value for each."""
+        return ["backward" if backward else "forward" for backward in self.read_backward]
+
+    @property
+    def output_dim(self) -> int:
+        """Size of each layer's vectors: the outputs of all directions, concatenated."""
+        return self.n_directions * self.projection_dim
+
+
+_SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 128), (6, 128))
+PRESETS: dict[str, BiLMConfig] = {
+    "tiny": BiLMConfig(CharCNNConfig(((1, 8), (2, 16), (3, 32)), 8, 1), projection_dim=32, hidden_dim=64),
+    "mini": BiLMConfig(CharCNNConfig(_SMALL_FILTERS, n_highway=1), projection_dim=128, hidden_dim=512),
+    "small": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=128, hidden_dim=1024),
+    "medium": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=256, hidden_dim=2048),
+    "original": BiLMConfig(),
+}
+"""Architectures by name: small, medium and original as published, mini as in this package, tiny for experiments."""
+
+
+def tensor_shapes(config: BiLMConfig) -> dict[str, Shape]:
+    """Return the shape of every tensor of a biLM, by its name.
+
+    The names are those of the state dict of the PyTorch module, and of elmokit's own files.
+    """
+    return {
+        **{f"token_layer.{name}": shape for name, shape in _token_layer_shapes(config).items()},
+        **{
+            f"directions.{direction}.layers.{layer}.{name}": shape
+            for direction in range(config.n_directions)
+            for layer in range(config.n_layers)
+            for name, shape in _lstm_shapes(config).items()
+        },
+    }
+
+
+def _token_layer_shapes(config: BiLMConfig) -> dict[str, Shape]:
+    # Every table has a row more than there are characters or words: row 0 means "no token".
+    dim, cnn, words = config.projection_dim, config.char_cnn, config.word_features
+    if config.n_words is not None:
+        return {"embedding.weight": (config.n_words + 1, dim)}
+    if words is None:
+        assert cnn is not None
+        return _char_cnn_shapes(cnn, dim)
+    shapes: dict[str, Shape] = {"word_embedding.weight": (words.n_words + 1, words.word_dim)}
+    n_features = words.word_dim
+    if cnn is not None:
+        shapes |= {f"chars.{name}": shape for name, shape in _char_cnn_shapes(cnn, cnn.n_features).items()}
+        n_features += cnn.n_features
+    return shapes | {"projection.weight": (dim, n_features), "projection.bias": (dim,)}
+
+
+def _char_cnn_shapes(config: CharCNNConfig, output_dim: int) -> dict[str, Shape]:
+    n_features = config.n_features
+    shapes: dict[str, Shape] = {"char_embedding.weight": (config.n_chars + 1, config.char_dim)}
+    for number, (width, count) in enumerate(config.filters):
+        shapes[f"convolutions.{number}.weight"] = (count, config.char_dim, width)
+        shapes[f"convolutions.{number}.bias"] = (count,)
+    for number in range(config.n_highway):
+        for name in ("transform", "gate"):
+            shapes[f"highways.{number}.{name}.weight"] = (n_features, n_features)
+            shapes[f"highways.{number}.{name}.bias"] = (n_features,)
+    if n_features != output_dim:
+        shapes |= {"projection.weight": (output_dim, n_features), "projection.bias": (output_dim,)}
+    return shapes
+
+
+def _lstm_shapes(config: BiLMConfig) -> dict[str, Shape]:
+    n_units, dim = config.hidden_dim, config.projection_dim
+    shapes: dict[str, Shape] = {"weight": (4 * n_units, 2 * dim), "bias": (4 * n_units,)}
+    return shapes | ({} if n_units == dim else {"projection": (dim, n_units)})

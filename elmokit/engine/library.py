@@ -1,0 +1,110 @@
+"""Call the compiled C functions of ``elmokit.h``, and of other headers in its style, with NumPy arrays.
+
+Headers are read when the library is loaded: their structs become ctypes structs, and their functions get the argument
+types that they declare, so no signature is written down twice. ctypes releases the interpreter lock for the time of
+each call.
+
+C cannot check what an address leads to: :func:`address` does, for every array that is passed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.engine.config import Shape
+
+_NUMBERS = {"int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double}
+_DTYPES = {"int64_t": np.int64, "float": np.float32, "double": np.float64}
+
+
+class Library:
+    """A compiled library, whose functions are attributes, by their names without ``elmokit_``.
+
+    Args:
+        path: The shared library.
+        instructions: The instruction set that it was built for.
+        headers: The text of the headers that declare its functions.
+
+    Attributes:
+        instructions: As given.
+        structs: The structs of the headers, by their names without ``elmokit_``.
+        constants: Their constants, by their names without ``ELMOKIT_``.
+    """
+
+    def __init__(self, path: Path, instructions: str, headers: str) -> None:
+        library = ctypes.CDLL(str(path))
+        declared = parse_header(headers)
+        self.instructions = instructions
+        self.structs, self.constants = declared.structs, declared.constants
+        for name, (arguments, result) in declared.functions.items():
+            # A function that the file lacks raises AttributeError; the file is then damaged, and is built again.
+            function = getattr(library, f"elmokit_{name}")
+            function.argtypes, function.restype = arguments, result
+            setattr(self, name, function)
+        self.is_permitted_here = bool(self.is_permitted())
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: the functions are attributes
+        raise AttributeError(f"no header of this library declares the function elmokit_{name}")
+
+
+class Declarations:
+    """What headers declare."""
+
+    def __init__(self) -> None:
+        self.structs: dict[str, type[ctypes.Structure]] = {}
+        self.constants: dict[str, int] = {}
+        self.functions: dict[str, tuple[list[Any], Any]] = {}
+
+
+def parse_header(text: str) -> Declarations:
+    """Read the declarations of one or more headers, which use the part of C that ``elmokit.h`` does."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    found = Declarations()
+    for name, value in re.findall(r"ELMOKIT_(\w+) = (\d+)", text):
+        found.constants[name] = int(value)
+    for body, name in re.findall(r"typedef struct \{(.*?)\} elmokit_(\w+);", text, flags=re.DOTALL):
+        fields = [_declared(line) for line in body.split(";") if line.strip()]
+        found.structs[name] = type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, field in fields]})
+    for result, name, arguments in re.findall(r"ELMOKIT_API (\w+) elmokit_(\w+)\((.*?)\);", text, flags=re.DOTALL):
+        kinds = [] if arguments.strip() == "void" else [_declared(argument)[0] for argument in arguments.split(",")]
+        found.functions[name] = (kinds, _NUMBERS.get(result))
+    return found
+
+
+def _declared(text: str) -> tuple[Any, str]:
+    """Return the type and the name of a field or an argument."""
+    kind, name = re.fullmatch(r"\s*(.*?)(\w+)\s*", text, flags=re.DOTALL).groups()  # type: ignore[union-attr]
+    return (ctypes.c_void_p if "*" in kind else _NUMBERS[kind.strip()]), name
+
+
+def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | None = None) -> int | None:
+    """Return where the numbers of an array begin; None for no array.
+
+    Args:
+        name: What it is, for the error message.
+        array: The array. It must stay alive for as long as C reads it.
+        dtype: The dtype that C expects.
+        shape: The shape that it must have; None if any will do. -1 in it stands for any number.
+
+    Raises:
+        ValueError: The array has another dtype or shape, or its numbers do not follow each other in memory. This is a
+            mistake in the calling code: C would read foreign memory.
+    """
+    if array is None:
+        return None
+    fits = shape is None or (
+        len(shape) == array.ndim and all(want in (-1, size) for want, size in zip(shape, array.shape, strict=True))
+    )
+    if array.dtype != dtype or not fits or not array.flags.c_contiguous:
+        order = "" if array.flags.c_contiguous else ", not contiguous"
+        raise ValueError(
+            f"{name} must be a contiguous array of {np.dtype(dtype)}{'' if shape is None else f' {shape}'}, but is one "
+            f"of {array.dtype} {array.shape}{order}."
+        )
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]

@@ -1,0 +1,52 @@
+/* One LSTM layer in one direction, without gradients. */
+
+#ifndef ELMOKIT_LSTM_H
+#define ELMOKIT_LSTM_H
+
+#include "matrix.h"
+
+/* Gate sums come in blocks of WIDE units, in each block i, g, f, o, so that one thread finds all that a unit's step needs.
+   A block is GATES panels of the weights. */
+typedef struct {
+    int precision;      /* to which the weights are rounded; it may be more exact than the requested one */
+    int64_t input_dim, hidden_dim, output_dim;
+    int64_t padded_dim; /* hidden units, with those that fill the last block */
+    float cell_clip, output_clip;
+    matrix from_input;  /* with the bias */
+    matrix from_output; /* the recurrent weights */
+    matrix projection;  /* without panels if there is none */
+} lstm_layer;
+
+/* The order in which the tokens of some rows are computed: those of step 0, then those of step 1, and so on. Rows are
+   sorted by falling length, so that the rows of a step are the first rows of the step before. */
+typedef struct {
+    int64_t n_steps, n_rows, n_tokens;
+    const int64_t *step_rows; /* (n_steps): never rising, at least 1 */
+} schedule;
+
+/* Memory of a layer's run, all of it for every thread of the team. */
+typedef struct {
+    float *gates, *units, *cells;
+    char *rounded_inputs, *rounded_state, *rounded_units;
+} lstm_memory;
+
+/* Pack a layer. weight: (4 * hidden_dim, input_dim + output_dim), blocks i, g, f, o; bias: (4 * hidden_dim), without the 1
+   that the forget gate adds; projection: (output_dim, hidden_dim), or NULL. Return whether there was memory for it. */
+int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t output_dim, float cell_clip,
+              float output_clip, const float *weight, const float *bias, const float *projection, lstm_layer *layer);
+
+/* The same layer with its bfloat16 weights in float32. */
+int widen_lstm(const lstm_layer *layer, lstm_layer *wide);
+
+int64_t lstm_bytes(const lstm_layer *layer);
+void free_lstm(lstm_layer *layer);
+
+/* Lay out the memory of a run from `at` on, and return its end; with at = NULL, the number of its bytes. */
+char *place_lstm_memory(const lstm_layer *layer, const schedule *order, char *at, lstm_memory *memory);
+
+/* Run a layer: from `rows`, (n_tokens, input_dim), and the state before, (n_rows, output_dim) and memory->cells,
+   to `outputs`, (n_tokens, output_dim), and the cells after each row's last step. */
+void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, const float *rows, const float *state,
+              float *outputs, const lstm_memory *memory);
+
+#endif

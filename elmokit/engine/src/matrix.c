@@ -1,0 +1,265 @@
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#endif
+#include <stdlib.h>
+
+#include "matrix.h"
+#include "rounded_rows.h"
+
+#if defined(_WIN32)
+#include <malloc.h>
+#endif
+
+enum { ALIGNMENT = 64, PAGE = 4096 };
+
+void ask_for_large_pages(void *memory, int64_t n_bytes) {
+#if defined(MADV_HUGEPAGE)
+    /* Weights are read from end to end at every step; with pages of 4 kB, much of that time goes into address translation.
+       Only whole pages inside the block, whose neighbors in memory belong to others. A refused request changes nothing. */
+    const uintptr_t first = ((uintptr_t)memory + PAGE - 1) / PAGE * PAGE;
+    const uintptr_t last = ((uintptr_t)memory + (size_t)n_bytes) / PAGE * PAGE;
+    if (last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)n_bytes;
+#endif
+}
+
+void *take_memory(int64_t n_bytes) {
+    const size_t size = ((size_t)n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
+#if defined(_WIN32)
+    return _aligned_malloc(size, ALIGNMENT);
+#else
+    void *memory = aligned_alloc(ALIGNMENT, size);
+    if (memory) ask_for_large_pages(memory, (int64_t)size);
+    return memory;
+#endif
+}
+
+void give_memory(void *memory) {
+#if defined(_WIN32)
+    _aligned_free(memory);
+#else
+    free(memory);
+#endif
+}
+
+/* To the nearest number in bf16, ties to even; weights are finite. */
+static uint32_t to_bfloat16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+/* Pack a panel: WIDE columns, of which each is a row of the weights. int8 rounds each weight to one of 255 multiples of its
+   column's scale, which is chosen for the largest weight. */
+static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, float *panel) {
+    const int size = group_size(precision);
+    float *lanes = panel + panel_header(precision);
+    memset(panel, 0, panel_lanes(precision, n_inputs) * sizeof(float));
+    for (int column = 0; column < WIDE; column++) {
+        const float *row = rows[column];
+        float scale = 1e-30f / 127.0f; /* not 0, which would divide 0 by 0 */
+        int32_t sum = 0;
+        if (precision == INT8) {
+            float largest = 1e-30f;
+            for (int64_t k = 0; row && k < n_given; k++) largest = fabsf(row[k]) > largest ? fabsf(row[k]) : largest;
+            scale = largest / 127.0f;
+        }
+        for (int64_t k = 0; row && k < n_given; k++) {
+            float *lane = lanes + k / size * WIDE + column;
+            if (precision == FLOAT32)
+                *lane = row[k];
+            else {
+                uint32_t bits;
+                memcpy(&bits, lane, sizeof bits);
+                if (precision == BFLOAT16)
+                    bits |= to_bfloat16(row[k]) << 16 * (k % 2);
+                else {
+                    const int32_t rounded = (int32_t)rintf(row[k] / scale);
+                    sum += rounded;
+                    bits |= (uint32_t)(uint8_t)rounded << 8 * (k % 4);
+                }
+                memcpy(lane, &bits, sizeof bits);
+            }
+        }
+        if (precision == INT8) {
+            panel[column] = scale;
+            memcpy(panel + WIDE + column, &sum, sizeof sum);
+        }
+    }
+}
+
+int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float *const *rows, int64_t n_given,
+                matrix *packed) {
+    const int64_t n_panels = (n_outputs + WIDE - 1) / WIDE, lanes = panel_lanes(precision, n_inputs);
+    *packed = (matrix){precision, n_inputs, n_outputs, take_memory(n_panels * lanes * sizeof(float)), NULL};
+    for (int64_t panel = 0; packed->panels && panel < n_panels; panel++) {
+        const float *of_panel[WIDE] = {0};
+        for (int64_t column = 0; column < WIDE && panel * WIDE + column < n_outputs; column++)
+            of_panel[column] = rows[panel * WIDE + column];
+        pack_panel(precision, of_panel, n_given, n_inputs, packed->panels + panel * lanes);
+    }
+    return packed->panels != NULL;
+}
+
+int pack_bias(const float *bias, int64_t n, matrix *packed) {
+    const int64_t n_padded = (n + WIDE - 1) / WIDE * WIDE;
+    packed->bias = take_memory(n_padded * sizeof(float));
+    if (!packed->bias) return 0;
+    memset(packed->bias, 0, n_padded * sizeof(float));
+    memcpy(packed->bias, bias, n * sizeof(float));
+    return 1;
+}
+
+int widen_matrix(const matrix *packed, matrix *wide) {
+    const int64_t n_panels = (packed->n_outputs + WIDE - 1) / WIDE, n = packed->n_inputs;
+    *wide = (matrix){FLOAT32, n, packed->n_outputs, take_memory(n_panels * n * WIDE * sizeof(float)), NULL};
+    for (int64_t panel = 0; wide->panels && panel < n_panels; panel++)
+        for (int64_t k = 0; k < n; k++)
+            for (int v = 0; v < 2; v++)
+                store(wide->panels + (panel * n + k) * WIDE + v * LANES,
+                      widen(BFLOAT16, load(packed->panels + panel * panel_lanes(BFLOAT16, n) + k / 2 * WIDE + v * LANES),
+                            (int)(k % 2)));
+    return wide->panels != NULL;
+}
+
+int64_t matrix_bytes(const matrix *packed) {
+    if (!packed->panels) return 0;
+    const int64_t n_panels = (packed->n_outputs + WIDE - 1) / WIDE;
+    return 4 * n_panels * (panel_lanes(packed->precision, packed->n_inputs) + (packed->bias ? WIDE : 0));
+}
+
+void free_matrix(matrix *packed) {
+    give_memory(packed->panels);
+    give_memory(packed->bias);
+    *packed = (matrix){0};
+}
+
+static inputs rows_from(inputs from, int64_t row) {
+    from.rows = (const char *)from.rows + row * from.row_bytes;
+    return from;
+}
+
+inputs round_part(const member *me, int precision, int64_t n_rows, const float *rows, int64_t n_inputs, char *rounded) {
+    if (!rounds_inputs(precision)) return (inputs){rows, 4 * n_inputs};
+    const int64_t row_bytes = rounded_row_bytes(precision, n_inputs), first = first_of(me, n_rows);
+    round_rows(precision, last_of(me, n_rows) - first, rows + first * n_inputs, n_inputs, rounded + first * row_bytes);
+    return (inputs){rounded, row_bytes};
+}
+
+static void multiply_bfloat16(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
+                              float *sums, int64_t sum_stride, const float *after) {
+#if HAS_TILES
+    const char *numbers = (const char *)from.rows + ROW_HEADER;
+    if (n_rows > 2)
+        multiply_tiles(BFLOAT16, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride, after);
+    else
+        multiply_pairs(n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride);
+#else
+    multiply_floats(BFLOAT16, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
+#endif
+}
+
+/* The products of integers, or of the inputs with integers, of as many panels as are computed at once. They wait in `raw`
+   for their scales. */
+static void multiply_int8_part(int64_t n, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
+                               int64_t sum_stride, const float *after) {
+    float raw[RAW_ROWS * WIDE] __attribute__((aligned(64)));
+    const int64_t panel_stride = panel_lanes(INT8, n_inputs), stride = n_panels * WIDE;
+    for (int v = 0; v < 2 * n_panels; v++) {
+        const ivec weight_sum = (ivec)load(weights + v / 2 * panel_stride + WIDE + v % 2 * LANES);
+        const vec start = rounds_inputs(INT8) ? (vec)(-INPUT_OFFSET * weight_sum) : (vec){0};
+        for (int64_t r = 0; r < n; r++) store(raw + r * stride + v * LANES, start);
+    }
+#if HAS_DOT
+    const char *numbers = (const char *)from.rows + ROW_HEADER;
+#if HAS_TILES
+    if (n > 2) /* few rows leave tiles nearly empty; the sums of integers are the same either way */
+        multiply_tiles(INT8, n, n_panels, numbers, from.row_bytes, weights, n_inputs, raw, stride, after);
+    else
+#endif
+        multiply_bytes(n, n_panels, numbers, from.row_bytes, weights, n_inputs, (int32_t *)raw, stride, after);
+#else
+    multiply_floats(INT8, n, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, raw, stride, after);
+#endif
+    for (int64_t r = 0; r < n; r++) {
+        const float row_scale = rounds_inputs(INT8) ? *(const float *)rows_from(from, r).rows : 1.0f / RAISED;
+        for (int v = 0; v < 2 * n_panels; v++) {
+            const vec raw_sum = load(raw + r * stride + v * LANES);
+            const vec sum = rounds_inputs(INT8) ? __builtin_convertvector((ivec)raw_sum, vec) : raw_sum;
+            const vec column_scale = load(weights + v / 2 * panel_stride + v % 2 * LANES);
+            float *to = sums + r * sum_stride + v * LANES;
+            store(to, load(to) + sum * (row_scale * column_scale));
+        }
+    }
+}
+
+static void multiply_int8(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
+                          int64_t sum_stride, const float *after) {
+    const int64_t panel_stride = panel_lanes(INT8, n_inputs);
+    for (int64_t row = 0; row < n_rows; row += RAW_ROWS) {
+        const int64_t n = at_most(n_rows - row, RAW_ROWS);
+        const int at_once = panels_at_once(n, n_panels);
+        for (int panel = 0; panel < n_panels; panel += at_once) {
+            const float *part = weights + panel * panel_stride, *next = part + at_once * panel_stride;
+            multiply_int8_part(n, at_once, rows_from(from, row), part, n_inputs, sums + row * sum_stride + panel * WIDE,
+                               sum_stride, panel + at_once < n_panels ? next : after);
+        }
+    }
+}
+
+/* One function per precision, so that every tile exists once. */
+static void multiply_float32(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
+                             float *sums, int64_t sum_stride, const float *after) {
+    multiply_floats(FLOAT32, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
+}
+
+void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
+                 float *sums, int64_t sum_stride, const float *after) {
+    if (precision == FLOAT32)
+        multiply_float32(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+    else if (precision == BFLOAT16)
+        multiply_bfloat16(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+    else
+        multiply_int8(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+}
+
+void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs from, float *outputs,
+                   int64_t output_stride, float bound) {
+    enum { ROW_BLOCK = 16 * ROWS }; /* the sums of a block of rows fit into the L2 cache */
+    float sums[ROW_BLOCK * GATES * WIDE] __attribute__((aligned(64)));
+    /* One path for all callers: an infinite bound clips nothing. */
+    const vec bounds = all(bound);
+    const int64_t n_panels = (by->n_outputs + WIDE - 1) / WIDE, panel_stride = panel_lanes(by->precision, by->n_inputs);
+    const int64_t last = last_of(me, n_panels);
+    for (int64_t panel = first_of(me, n_panels); panel < last; panel += GATES) {
+        const int n_here = (int)at_most(last - panel, GATES);
+        const int64_t column = panel * WIDE, n_columns = at_most(by->n_outputs - column, n_here * WIDE);
+        for (int64_t row = 0; row < n_rows; row += ROW_BLOCK) {
+            const int64_t n = at_most(n_rows - row, ROW_BLOCK);
+            for (int64_t r = 0; r < n; r++)
+                for (int v = 0; v < 2 * n_here; v++)
+                    /* The sums start from the bias: that saves a pass over them. */
+                    store(sums + r * GATES * WIDE + v * LANES, by->bias ? load(by->bias + column + v * LANES) : (vec){0});
+            const float *weights = by->panels + panel * panel_stride;
+            add_product(by->precision, n, n_here, rows_from(from, row), weights, by->n_inputs, sums, GATES * WIDE,
+                        weights + n_here * panel_stride);
+            for (int64_t r = 0; r < n; r++) {
+                float *sum = sums + r * GATES * WIDE, *to = outputs + (row + r) * output_stride + column;
+                for (int v = 0; v < 2 * n_here; v++) store(sum + v * LANES, clip(load(sum + v * LANES), bounds));
+                /* Columns of the padding are not copied: `outputs` has n_outputs columns, not whole panels. */
+                memcpy(to, sum, n_columns * sizeof(float));
+            }
+        }
+    }
+}
+
+void multiply_rows(const member *me, const matrix *by, int64_t n_rows, const float *rows, float *outputs,
+                   int64_t output_stride, char *rounded) {
+    const inputs from = round_part(me, by->precision, n_rows, rows, by->n_inputs, rounded);
+    if (rounds_inputs(by->precision)) meet(me);
+    multiply_part(me, by, n_rows, from, outputs, output_stride, INFINITY);
+    release_tiles();
+    meet(me);
+}

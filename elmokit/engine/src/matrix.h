@@ -1,0 +1,58 @@
+/* A matrix of weights packed for products with rows of inputs, in one of the precisions of `packed_product.h`. */
+
+#ifndef ELMOKIT_MATRIX_H
+#define ELMOKIT_MATRIX_H
+
+#include "packed_product.h"
+#include "threads.h"
+
+typedef struct {
+    int precision;
+    int64_t n_inputs, n_outputs;
+    float *panels; /* NULL if there is no such matrix */
+    float *bias;   /* padded to whole panels; NULL for none */
+} matrix;
+
+/* Rows of inputs: floats, or rounded rows where the precision rounds them. */
+typedef struct {
+    const void *rows;
+    int64_t row_bytes;
+} inputs;
+
+/* Memory at a multiple of 64 bytes, in large pages where the system has them; NULL if there is too little. */
+void *take_memory(int64_t n_bytes);
+void give_memory(void *memory);
+
+/* Ask the system for large pages, before the first write: it chooses the size of a page when it is first touched. */
+void ask_for_large_pages(void *memory, int64_t n_bytes);
+
+/* Pack a matrix whose rows, n_given numbers each, may be anywhere: NULL stands for a row of zeros, and so do the inputs
+   from n_given to n_inputs. Return whether there was memory for it. */
+int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float *const *rows, int64_t n_given,
+                matrix *packed);
+
+/* Give a packed matrix a bias: `n` numbers. */
+int pack_bias(const float *bias, int64_t n, matrix *packed);
+
+/* The same bfloat16 weights in float32. */
+int widen_matrix(const matrix *packed, matrix *wide);
+
+int64_t matrix_bytes(const matrix *packed);
+void free_matrix(matrix *packed);
+
+/* A thread's part of some rows, rounded for a product if its precision rounds. The caller puts a barrier behind it. */
+inputs round_part(const member *me, int precision, int64_t n_rows, const float *rows, int64_t n_inputs, char *rounded);
+
+/* sums[rows][n_panels * WIDE] += inputs x panels. `after`: weights that are read next. */
+void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
+                 float *sums, int64_t sum_stride, const float *after);
+
+/* outputs[rows][n_outputs] = clip(bias + rows x matrix), a thread's part of the columns. */
+void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs from, float *outputs,
+                   int64_t output_stride, float bound);
+
+/* The whole product, and the barriers that it needs. `rounded` has room for the rounded rows. */
+void multiply_rows(const member *me, const matrix *by, int64_t n_rows, const float *rows, float *outputs,
+                   int64_t output_stride, char *rounded);
+
+#endif

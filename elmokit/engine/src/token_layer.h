@@ -1,0 +1,39 @@
+/* The token layer, without gradients: from the characters of a token, its word id or both to a context-free vector. */
+
+#ifndef ELMOKIT_TOKEN_LAYER_H
+#define ELMOKIT_TOKEN_LAYER_H
+
+#include "elmokit.h"
+#include "matrix.h"
+
+typedef struct {
+    int64_t width, n_filters;
+    float *table; /* see `fill_table`; NULL if it would be too large */
+    float *bias;  /* padded to whole panels */
+    matrix *by_place; /* (width): the filters' weights for a character at each place, to compute tables */
+} convolution;
+
+typedef struct {
+    int64_t n_words, word_dim; /* the word table; 0 for none */
+    float *words;
+    int64_t n_characters, character_dim; /* 0 for a model that reads no characters */
+    float *characters;
+    int64_t n_convolutions, n_features; /* features: the filters of all convolutions */
+    convolution *convolutions;
+    int uses_tanh;
+    int64_t n_highways;
+    matrix *highways; /* outputs: the transform, then the gate of the transformed branch */
+    matrix projection; /* without panels if there is none */
+    int64_t output_dim;
+} token_layer;
+
+/* Pack a token layer. Return 0, or why not. */
+int pack_token_layer(const elmokit_token_weights *given, int precision, token_layer *layer);
+int64_t token_layer_bytes(const token_layer *layer);
+void free_token_layer(token_layer *layer);
+
+/* The vectors of tokens, (n_tokens, output_dim), from (n_tokens, n_ids) ids. Return 0, or why not. */
+int run_token_layer(const token_layer *layer, int64_t n_threads, int64_t n_tokens, int64_t n_ids, const int64_t *ids,
+                    float *vectors);
+
+#endif

@@ -1,0 +1,46 @@
+"""The LSTM state of a biLM as NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.engine.config import BiLMConfig
+
+Floats = NDArray[np.float32]
+
+
+class State(NamedTuple):
+    """The LSTM state, which goes into a batch and comes back after it. Row r belongs to sentence r.
+
+    Attributes:
+        hidden: Each layer's last output, ``(directions, layers, rows, projection_dim)``.
+        cell: Each layer's cells, ``(directions, layers, rows, hidden_dim)``.
+    """
+
+    hidden: Floats
+    cell: Floats
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.hidden.shape[2])
+
+    @classmethod
+    def zero(cls, config: BiLMConfig, n_rows: int) -> State:
+        """Return the state of a model that has not read anything yet."""
+        shape = (config.n_directions, config.n_layers, n_rows)
+        return cls(
+            np.zeros((*shape, config.projection_dim), np.float32), np.zeros((*shape, config.hidden_dim), np.float32)
+        )
+
+    def first_rows(self, n_rows: int) -> State:
+        """Return the first ``n_rows`` rows; rows that do not exist are zero."""
+        missing = [(0, 0), (0, 0), (0, max(0, n_rows - self.n_rows)), (0, 0)]
+        return State(*(np.pad(part[:, :, :n_rows], missing) for part in self))
+
+    def with_first_rows(self, rows: State) -> State:
+        """Return this state with its first rows replaced; the result grows if ``rows`` has more."""
+        return State(*(np.concatenate([new, old[:, :, rows.n_rows :]], 2) for new, old in zip(rows, self, strict=True)))

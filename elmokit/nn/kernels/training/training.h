@@ -1,0 +1,140 @@
+/* The functions of training, which Python calls on the memory of PyTorch's tensors: forward passes that keep what the
+   gradient needs, and backward passes. They are no part of the public header `elmokit.h`: they know the layers of this
+   package and how it trains them.
+
+   Matrices are stored row by row, and numbers are float32 and int64_t unless they say otherwise. n_threads: how many threads
+   may compute. No result depends on how many of them are free; `elmokit_convolve_backward` and `elmokit_softmax_loss`
+   sum in an order that depends on n_threads itself. No function keeps memory: the caller provides it. */
+
+#ifndef ELMOKIT_TRAINING_H
+#define ELMOKIT_TRAINING_H
+
+#include "elmokit.h"
+
+/* Ask the system for large pages for memory that has not been written yet. */
+ELMOKIT_API void elmokit_large_pages(void *memory, int64_t n_bytes);
+
+/* The elementwise part of one LSTM training step, in float32.
+
+   gates: (n_rows, 4 * hidden_dim), the sums of i, g, f, o; replaced by their activations. cell_before: (n_rows, hidden_dim).
+   Written, in the same size: the new cell, its tanh (`squashed`), and that times the activation of o (`outputs`).
+   cell_clip: a bound on the magnitude of cells; INFINITY for none. */
+ELMOKIT_API void elmokit_training_step(int64_t n_threads, int64_t n_rows, int64_t hidden_dim, float *gates,
+                                       const float *cell_before, float *cell_after, float *squashed, float *outputs,
+                                       float cell_clip);
+
+/* Compute gate_gradient, the gradient of the gate sums, from that of the outputs.
+
+   cell_gradient comes in as the gradient that later steps send to the new cell, and leaves as that of the old one. Others
+   are as the forward pass left them. */
+ELMOKIT_API void elmokit_training_step_backward(int64_t n_threads, int64_t n_rows, int64_t hidden_dim,
+                                                const float *gradient, const float *gates, const float *cell_before,
+                                                const float *cell_after, const float *squashed, float *cell_gradient,
+                                                float *gate_gradient, float cell_clip);
+
+/* The maximum of each filter over the windows of each token, for one convolution over characters in float32.
+
+   characters: tokens that begin `stride` numbers apart; a window begins every `dim` numbers and has n_inputs of them.
+   n_windows: how many windows of each token count. panels: the filters as packed weights, (panels, n_inputs, panel width).
+   bias: padded to whole panels. Written: pooled, and the winning windows in 32 bits, (n_tokens, n_filters). */
+ELMOKIT_API void elmokit_convolve(int64_t n_threads, int64_t n_tokens, const float *characters, int64_t stride,
+                                  int64_t dim, const int64_t *n_windows, const float *panels, const float *bias,
+                                  int64_t n_inputs, int64_t n_filters, float *pooled, int32_t *positions);
+
+/* Add to the gradients of the characters and of the weights.
+
+   weights: (n_filters, n_inputs). gradient: that of the maxima. weight_gradient: (n_threads, n_filters, n_inputs), which the
+   caller sums; all tokens add to the same weights. */
+ELMOKIT_API void elmokit_convolve_backward(int64_t n_threads, int64_t n_tokens, const float *characters, int64_t stride,
+                                           int64_t dim, const float *weights, int64_t n_inputs, int64_t n_filters,
+                                           const int32_t *positions, const float *gradient, float *character_gradient,
+                                           float *weight_gradient);
+
+/* The same maxima by a table of what a character adds to each filter at each place of its window.
+
+   char_ids: (n_tokens, n_columns). table: (panels, n_rows, width, panel width). pooled and winners: (n_tokens, n_features), of
+   which this convolution has the n_filters columns from their start on. The last panel must have all its filters in the
+   table, though not in the result. */
+ELMOKIT_API void elmokit_table_convolve(int64_t n_threads, int64_t n_tokens, const int64_t *char_ids, int64_t n_columns,
+                                        const int64_t *n_windows, int64_t width, const float *table, int64_t n_rows,
+                                        const float *bias, int64_t n_filters, int64_t n_features, float *pooled,
+                                        int32_t *winners);
+
+/* Add to the gradient of the table. upstream: the gradient of `pooled`. */
+ELMOKIT_API void elmokit_table_convolve_backward(int64_t n_threads, int64_t n_tokens, const int64_t *char_ids,
+                                                 int64_t n_columns, int64_t width, int64_t n_rows, int64_t n_filters,
+                                                 int64_t n_features, const int32_t *winners, const float *upstream,
+                                                 float *table);
+
+/* The functions from here to `elmokit_softmax_loss` multiply numbers that are rounded to bfloat16: they compute nothing
+   unless `elmokit_has_bfloat16`. `memory` is for the time of one call. It begins at a multiple of 64 bytes, and so does
+   `kept`. */
+
+/* The bytes that a window needs: n_bytes[0] from its forward to its backward pass (`kept`), n_bytes[1] during the forward
+   pass, n_bytes[2] during the backward pass. */
+ELMOKIT_API void elmokit_window_bytes(int64_t n_threads, int64_t n_rows, int64_t n_steps, int64_t input_dim,
+                                      int64_t hidden_dim, int64_t projection_dim, int64_t *n_bytes);
+
+/* Run an LSTM layer over a window: outputs (n_rows, n_steps, projection_dim) from inputs (n_rows, n_steps, input_dim).
+
+   weight: (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o. bias: (4 * hidden_dim). projection:
+   (projection_dim, hidden_dim). hidden: (n_rows, projection_dim), the state before the window. cell: (n_rows, hidden_dim),
+   replaced by the cell after it. */
+ELMOKIT_API void elmokit_window_forward(int64_t n_threads, int64_t n_rows, int64_t n_steps, int64_t input_dim,
+                                        int64_t hidden_dim, int64_t projection_dim, const float *inputs,
+                                        const float *weight, const float *bias, const float *projection,
+                                        const float *hidden, float *cell, float cell_clip, float projection_clip,
+                                        char *kept, char *memory, float *outputs);
+
+/* Compute the gradients of a window from `upstream`, that of its outputs. All of them are written, not added. That of the
+   initial state is left out: windows are where backpropagation is cut. */
+ELMOKIT_API void elmokit_window_backward(int64_t n_threads, int64_t n_rows, int64_t n_steps, int64_t input_dim,
+                                         int64_t hidden_dim, int64_t projection_dim, const float *inputs,
+                                         const float *hidden, const float *outputs, const float *upstream,
+                                         float cell_clip, float projection_clip, char *kept, char *memory,
+                                         float *input_gradient, float *weight, float *bias, float *projection);
+
+/* The bytes of `memory` for both passes of a linear layer. */
+ELMOKIT_API int64_t elmokit_linear_bytes(int64_t n_rows, int64_t n_inputs, int64_t n_outputs);
+
+/* outputs = inputs x weight^T + bias; weight: (n_outputs, n_inputs). */
+ELMOKIT_API void elmokit_linear_forward(int64_t n_threads, int64_t n_rows, int64_t n_inputs, int64_t n_outputs,
+                                        const float *inputs, const float *weight, const float *bias, char *memory,
+                                        float *outputs);
+
+/* The gradients, from that of the outputs. That of the inputs is added if `adds`, and left out if it is NULL. */
+ELMOKIT_API void elmokit_linear_backward(int64_t n_threads, int64_t n_rows, int64_t n_inputs, int64_t n_outputs,
+                                         const float *inputs, const float *weight, const float *upstream, char *memory,
+                                         int64_t adds, float *input_gradient, float *weight_gradient,
+                                         float *bias_gradient);
+
+/* The elementwise part of a highway, n numbers: outputs = g * relu(transformed) + (1 - g) * inputs with g = sigmoid(gate).
+   `gate` is replaced by g. */
+ELMOKIT_API void elmokit_highway_forward(int64_t n_threads, int64_t n, const float *inputs, const float *transformed,
+                                         float *gate, float *outputs);
+
+/* Compute the gradients of the two sums, and that part of the inputs' gradient that does not pass through them. */
+ELMOKIT_API void elmokit_highway_backward(int64_t n_threads, int64_t n, const float *upstream, const float *inputs,
+                                          const float *transformed, const float *gate, float *transformed_gradient,
+                                          float *gate_gradient, float *input_gradient);
+
+/* The bytes of `memory` for `elmokit_softmax_loss`. */
+ELMOKIT_API int64_t elmokit_softmax_bytes(int64_t n_threads, int64_t n_rows, int64_t dim, int64_t n_words);
+
+/* Compute the cross-entropy of each row, `losses`, and the gradients of their sum.
+
+   A row's right word has the score own_scores[row]; it competes with n_words others, whose scores are the products of
+   `hidden` (n_rows, dim) and `weight` (n_words, dim) plus `offsets`, but for the word skipped[row], if that is not
+   negative. */
+ELMOKIT_API void elmokit_softmax_loss(int64_t n_threads, int64_t n_rows, int64_t dim, int64_t n_words,
+                                      const float *hidden, const float *weight, const float *offsets,
+                                      const float *own_scores, const int64_t *skipped, char *memory, float *losses,
+                                      float *hidden_gradient, float *weight_gradient, float *offset_gradient,
+                                      float *own_gradient);
+
+/* outputs[i] = inputs[i] / (1 - probability), or 0 with that probability. The choice depends on `seed` and i alone, so that
+   the gradient makes the same one. */
+ELMOKIT_API void elmokit_dropout(int64_t n_threads, int64_t n, int64_t seed, float probability, const float *inputs,
+                                 float *outputs);
+
+#endif
