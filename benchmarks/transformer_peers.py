@@ -2,7 +2,7 @@
 
 All but one compute the same network: a BERT encoder of the shape of MiniLM with random weights. They split words into
 pieces, group texts of similar length into batches, run the network, and average the pieces of each word. "static table"
-stands for a network without context, in the shape of a model2vec model: each piece has one vector.
+is a network without context, of the shape of a model2vec model: each piece has one vector.
 """
 
 from __future__ import annotations

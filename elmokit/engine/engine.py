@@ -32,14 +32,12 @@ class Kernels(NamedTuple):
     Equal kernels compute equal bits.
     """
 
-    implementation: str
-    """"native" for C, "reference" for NumPy, "torch" for PyTorch."""
     token_layer: Precision
     """The precision of the token layer; it may be more precise than the requested one, where that is faster."""
     lstm: Precision
     """The precision of the LSTM layers, likewise."""
     instructions: str
-    """The instruction set of the C functions; the device of PyTorch."""
+    """The instruction set of the C functions."""
 
 
 class TokenLayer:
@@ -495,7 +493,7 @@ def choose_kernels(library: Library, precision: Precision, n_weights: int) -> Ke
     """
     chosen = library.structs["kernels"]()
     library.choose_kernels(NAMES.index(precision), n_weights, ctypes.byref(chosen))
-    return Kernels("native", NAMES[chosen.token_layer], NAMES[chosen.lstm], library.instructions)
+    return Kernels(NAMES[chosen.token_layer], NAMES[chosen.lstm], library.instructions)
 
 
 class _TokenWeights:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from elmokit.engine.config import Shape
 
 _NUMBERS = {"int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double}
-_DTYPES = {"int64_t": np.int64, "float": np.float32, "double": np.float64}
 
 
 class Library:
@@ -90,7 +89,7 @@ def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | No
         name: What it is, for the error message.
         array: The array. It must stay alive for as long as C reads it.
         dtype: The dtype that C expects.
-        shape: The shape that it must have; None if any will do. -1 in it stands for any number.
+        shape: The shape that it must have; None if any will do. -1 in it means any number.
 
     Raises:
         ValueError: The array has another dtype or shape, or its numbers do not follow each other in memory. This is a

@@ -28,7 +28,7 @@ NAMES: tuple[Precision, ...] = get_args(Precision)
 
 
 def check_precision(precision: str | None) -> None:
-    """Check that a precision exists; None stands for the model's own.
+    """Check that a precision exists; None means the model's own.
 
     Raises:
         ConfigError: It does not.

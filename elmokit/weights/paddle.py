@@ -36,7 +36,7 @@ from elmokit.nn.lstm import FORGET_OFFSET
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.weights.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.table import Layout, Shape, TensorRow, fill
+from elmokit.weights.table import Layout, Shape, TensorRow, fill, raised_forget
 from elmokit.weights.tf_bundle import proto_fields
 from elmokit.weights.words import row_vocabulary
 
@@ -54,15 +54,10 @@ def _swapped(tensor: Tensor) -> Tensor:
     return torch.cat([second, first, third, fourth])
 
 
-def _with_forget_offset(bias: Tensor, offset: float) -> Tensor:
-    i, g, f, o = bias.chunk(4)
-    return torch.cat([i, g, f + offset, o])
-
-
 WEIGHT = Layout(lambda theirs: _swapped(theirs.t()), lambda ours: _swapped(ours).t())
 BIAS = Layout(
-    lambda theirs: _with_forget_offset(_swapped(theirs[0]), -FORGET_OFFSET),
-    lambda ours: _swapped(_with_forget_offset(ours, FORGET_OFFSET))[None],
+    lambda theirs: raised_forget(_swapped(theirs[0]), -FORGET_OFFSET),
+    lambda ours: _swapped(raised_forget(ours, FORGET_OFFSET))[None],
 )
 
 

@@ -38,7 +38,7 @@ def _swapped(tensor: Tensor) -> Tensor:
     return torch.cat([first, third, second, fourth])
 
 
-def _raised_forget(bias: Tensor, offset: float) -> Tensor:
+def raised_forget(bias: Tensor, offset: float) -> Tensor:
     """Add an offset to the forget block of a bias with blocks i, g, f, o."""
     i, g, f, o = bias.chunk(4)
     return torch.cat([i, g, f + offset, o])
@@ -49,8 +49,8 @@ GATES = Layout(_swapped, _swapped)
 # TensorFlow adds the 1 in every step, so the published HDF5 files hold the bias without it; modules that were written
 # in PyTorch store the sum.
 GATE_BIAS = Layout(
-    lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
-    lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
+    lambda theirs: raised_forget(_swapped(theirs), -FORGET_OFFSET),
+    lambda ours: _swapped(raised_forget(ours, FORGET_OFFSET)),
 )
 """A bias in that order, which includes the 1 that our network adds to the forget gate itself."""
 

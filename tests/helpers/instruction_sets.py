@@ -45,7 +45,7 @@ def choose_kernels_as_if(monkeypatch: pytest.MonkeyPatch, *widened: Precision) -
 
     def choose(library: Library, precision: Precision, _: int) -> Kernels:
         chosen: Precision = "float32" if precision in widened else precision
-        return Kernels("native", chosen, chosen, library.instructions)
+        return Kernels(chosen, chosen, library.instructions)
 
     for module in (char_cnn, lstm):
         monkeypatch.setattr(module, "choose_kernels", choose)

@@ -289,11 +289,9 @@ static void run_apart(const member *me, void *context) {
         run_task(&ALONE, call, call->tasks + k);
 }
 
-/* Sort the rows of a batch by falling length; rows of equal length keep their order. Return the longest length. */
-static int64_t sort_rows(const elmokit_batch *batch, int64_t *rows, int64_t *counts) {
-    int64_t longest = 0, total = 0;
-    for (int64_t row = 0; row < batch->n_rows; row++)
-        longest = batch->rows[row].length > longest ? batch->rows[row].length : longest;
+/* Sort the rows of a batch by falling length; rows of equal length keep their order. `counts` has room for longest + 1. */
+static void sort_rows(const elmokit_batch *batch, int64_t longest, int64_t *rows, int64_t *counts) {
+    int64_t total = 0;
     memset(counts, 0, (longest + 1) * sizeof *counts);
     for (int64_t row = 0; row < batch->n_rows; row++) counts[batch->rows[row].length]++;
     for (int64_t length = longest; length >= 0; length--) {
@@ -301,13 +299,6 @@ static int64_t sort_rows(const elmokit_batch *batch, int64_t *rows, int64_t *cou
         counts[length] = total, total += n;
     }
     for (int64_t row = 0; row < batch->n_rows; row++) rows[counts[batch->rows[row].length]++] = row;
-    return longest;
-}
-
-static char *place(char **at, int64_t n_bytes) {
-    char *here = *at;
-    *at += (n_bytes + 63) / 64 * 64;
-    return here;
 }
 
 /* Lay out the memory of a task from `at` on, and return its end. */
@@ -385,7 +376,7 @@ int64_t elmokit_layers(elmokit_lstm *lstm, int64_t n_threads, const elmokit_batc
                 memcpy(batch->end_cell + (k * batch->n_rows + row) * lstm->hidden_dim,
                        start_of(batch, batch->start_cell, k, row, lstm->hidden_dim), lstm->hidden_dim * sizeof(float));
             }
-        sort_rows(batch, sorted, sorted + batch->n_rows);
+        sort_rows(batch, longest, sorted, sorted + batch->n_rows);
         failed = run_groups(lstm, batch, n_threads, n_groups, is_small, sorted, longest, numbers, tasks);
     }
     free(sorted);

@@ -71,12 +71,6 @@ void free_lstm(lstm_layer *layer) {
     free_matrix(&layer->projection);
 }
 
-static char *place(char **at, int64_t n_bytes) {
-    char *here = *at;
-    *at += (n_bytes + 63) / 64 * 64;
-    return here;
-}
-
 /* At least one step. */
 static int64_t chunk_rows_of(const schedule *order) {
     const int64_t most = order->n_tokens < CHUNK_ROWS ? order->n_tokens : CHUNK_ROWS;

@@ -23,6 +23,13 @@ typedef struct {
 void *take_memory(int64_t n_bytes);
 void give_memory(void *memory);
 
+/* Lay out one piece of memory after the other: return where this one begins, and move on to the next multiple of 64. */
+INLINE char *place(char **at, int64_t n_bytes) {
+    char *here = *at;
+    *at += (n_bytes + 63) / 64 * 64;
+    return here;
+}
+
 /* Ask the system for large pages, before the first write: it chooses the size of a page when it is first touched. */
 void ask_for_large_pages(void *memory, int64_t n_bytes);
 
