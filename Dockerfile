@@ -11,16 +11,11 @@ COPY . .
 RUN HATCH_BUILD_HOOK_ENABLE_CUSTOM=true pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.12-slim
-# The CPU build of PyTorch. The default one brings several GB of CUDA libraries.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # serve,arrow adds Arrow answers, and 170 MB.
 ARG EXTRAS=serve
-# Compiled Python files, and PyTorch's headers and tests, would take 300 MB more.
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
-    pip install --no-cache-dir --no-compile --extra-index-url "$TORCH_INDEX" --constraint /constraints.txt \
-        "$(echo /wheels/*.whl)[$EXTRAS]" && \
-    rm -r /usr/local/lib/python3.12/site-packages/torch/include /usr/local/lib/python3.12/site-packages/torch/test
+    pip install --no-cache-dir --no-compile --constraint /constraints.txt "$(echo /wheels/*.whl)[$EXTRAS]"
 RUN useradd --create-home --uid 10001 elmokit
 USER elmokit
 WORKDIR /home/elmokit

@@ -2,6 +2,7 @@
 # make test   run all tests      make quick   skip the slow ones
 # make check  lint, check spelling and types
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
+# make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
 # make campaign  damage files, interrupt commands, fill disks (20 minutes, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
@@ -20,7 +21,7 @@ PIP = $(BIN)/pip install --disable-pip-version-check --constraint constraints.tx
 # One process per core with one thread each: threads of several processes would compete for the cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test quick check campaign docs docs-serve wheel release-check integrations bench clean
+.PHONY: demo test quick check campaign docs docs-serve wheel wheels release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py vectors.hdf5
@@ -49,6 +50,9 @@ campaign: $(VENV)/installed-dev
 wheel:
 	PYTHON=$(PYTHON) .ci/wheel dist
 
+wheels:
+	PYTHON=$(PYTHON) .ci/wheels dist
+
 release-check:
 	PYTHON=$(PYTHON) .ci/release dist
 
@@ -67,12 +71,12 @@ $(VENV)/pip:
 	@touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/pip
-	@echo "Installing elmokit and PyTorch into $(VENV). The first time, this takes a few minutes."
+	@echo "Installing elmokit into $(VENV)."
 	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/installed
-	@echo "Installing the libraries that the tests need."
+	@echo "Installing PyTorch and the other libraries that the tests need. The first time, this takes a few minutes."
 	$(PIP) --editable ".[dev]"
 	@touch $@
 

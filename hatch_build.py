@@ -1,8 +1,9 @@
 """Build hook of hatchling: compile the C kernels for every instruction set into the wheel (see ``make wheel``).
 
 Not part of ordinary builds: ``pip install .`` makes a wheel without libraries, which compiles the kernels when they are
-first needed. Set ``HATCH_BUILD_HOOK_ENABLE_CUSTOM=true`` to run the hook. ``CC`` may name a cross compiler; the wheel
-is for its target.
+first needed. Set ``HATCH_BUILD_HOOK_ENABLE_CUSTOM=true`` to run the hook. The wheel is for the system that the C
+compiler compiles for (``CC`` may name another compiler), or for the one that ``ELMOKIT_TARGET`` names, such as
+``windows-x86_64``: zig then compiles.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+if TYPE_CHECKING:
+    from elmokit.engine.c_sources import Target
+
+VARIABLE = "ELMOKIT_TARGET"
+ZIG = "ziglang==0.17.1"  # a fixed version, so that a release can be built again
 # What every Linux system with glibc has.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 OLDEST_GLIBC = 17  # the oldest version 2.x that manylinux has a tag for
@@ -27,6 +33,10 @@ NEWEST_GLIBC = 28  # what the wheels of PyTorch need
 class KernelsHook(BuildHookInterface):
     """Adds the compiled libraries and the platform's tag to the wheel."""
 
+    def dependencies(self) -> list[str]:
+        """Return what the build needs beyond hatchling."""
+        return [ZIG] if os.environ.get(VARIABLE) else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the libraries, unless the installation is editable."""
         if version == "editable":
@@ -34,12 +44,13 @@ class KernelsHook(BuildHookInterface):
         # The build environment is empty: what is imported from here uses the standard library only.
         sys.path.insert(0, self.root)
         self.output = tempfile.TemporaryDirectory()
-        libraries = compile_libraries(Path(self.output.name))
+        target = requested_target()
+        libraries = compile_libraries(Path(self.output.name), target)
         for path in libraries:
             build_data["force_include"][str(path)] = f"elmokit/engine/{path.parent.name}/{path.name}"
         build_data["pure_python"] = False
         # No Python ABI, because the libraries are loaded with ctypes.
-        build_data["tag"] = f"py3-none-manylinux_2_{required_glibc(libraries)}_{target_machine()}"
+        build_data["tag"] = f"py3-none-{platform_tag(libraries, target)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Delete the compiled libraries, which the wheel now has."""
@@ -47,39 +58,57 @@ class KernelsHook(BuildHookInterface):
             self.output.cleanup()
 
 
-def compile_libraries(output: Path) -> list[Path]:
-    """Compile a library for each instruction set of the compiler's target, and return the files."""
-    from elmokit.engine.c_sources import PACKAGED, compile_sources, digest, packaged_prefix
-    from elmokit.engine.instruction_sets import INSTRUCTION_SETS
+def requested_target() -> Target | None:
+    """Return the target that ``ELMOKIT_TARGET`` names; None for that of the C compiler."""
+    from elmokit.engine.c_sources import TARGETS
 
-    machine = target_machine()
-    directory = output / PACKAGED
+    name = os.environ.get(VARIABLE)
+    if name and name not in TARGETS:
+        raise SystemExit(f"{VARIABLE} is {name!r}. Use one of {', '.join(TARGETS)}.")
+    return TARGETS[name] if name else None
+
+
+def compile_libraries(output: Path, target: Target | None) -> list[Path]:
+    """Compile a library for each instruction set of the target, and return the files."""
+    from elmokit.engine.c_sources import PACKAGED, SUFFIXES, compile_sources, digest, packaged_prefix
+    from elmokit.engine.instruction_sets import INSTRUCTION_SETS, sets_for
+
+    system, machine = (target.system, target.machine) if target else ("Linux", compiler_machine())
+    build, directory = output / "build", output / PACKAGED
+    build.mkdir()
     directory.mkdir()
 
     def compile_one(name: str) -> Path:
         instructions = INSTRUCTION_SETS[name]
-        path = directory / f"{name}.so"
+        path = build / f"{name}{SUFFIXES[system]}"
         try:
-            compile_sources(path, instructions)
+            compile_sources(path, instructions, target=target)
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"The C compiler rejected the kernels for {name}:\n{error.stderr.decode()}") from None
         prefix = packaged_prefix(name, instructions, machine)
-        return path.rename(directory / f"{prefix}-{digest(path.read_bytes())}.so")
+        return path.rename(directory / f"{prefix}-{digest(path.read_bytes())}{path.suffix}")
 
-    names = [name for name, each in INSTRUCTION_SETS.items() if machine in (each.machines or (machine,))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(compile_one, names))
+        return list(pool.map(compile_one, sets_for(system, machine)))
 
 
-def target_machine() -> str:
-    """Return the kind of processor that the compiler compiles for, such as ``x86_64``."""
-    from elmokit.engine.c_sources import compiler_command
+def compiler_machine() -> str:
+    """Return the kind of processor that the C compiler compiles for, such as ``x86_64``."""
+    from elmokit.engine.c_sources import TARGETS, compiler_command
 
     printed = subprocess.run([*compiler_command(), "-dumpmachine"], check=True, capture_output=True, text=True).stdout
     machine, _, system = printed.strip().partition("-")
     if "linux" not in system:
-        raise SystemExit(f"The kernels are built for Linux only, and the C compiler compiles for {printed.strip()}.")
+        raise SystemExit(
+            f"The C compiler compiles for {printed.strip()}, but kernels for other systems than Linux need zig. "
+            f"Set {VARIABLE} to one of {', '.join(TARGETS)}."
+        )
     return machine
+
+
+def platform_tag(libraries: list[Path], target: Target | None) -> str:
+    """Return the part of the wheel's tag that names the system, its oldest version, and the processor."""
+    return target.tag if target else f"manylinux_2_{required_glibc(libraries)}_{compiler_machine()}"
 
 
 def required_glibc(libraries: list[Path]) -> int:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from elmokit import Elmo, open_model, save_model
+from elmokit import Elmo, ElmoModule, open_model, save_model
 from elmokit.compat import allennlp, bilm, many_langs, simple_elmo, tfhub
 from elmokit.io.text_files import read_lines, split_tokens
 
@@ -45,9 +45,8 @@ def make_pairs(folder: Path, batch_size: int) -> list[Pair]:
     save_model(model, weights)
     vocabulary.write_text("<S>\n</S>\n<UNK>\n", encoding="utf-8")  # the character batcher only checks it
 
-    elmo = Elmo.from_pretrained(weights)
+    elmo, module = Elmo.from_pretrained(weights), ElmoModule.from_pretrained(weights)
     stateful = Elmo.from_pretrained(weights, start="stateful")
-    without_mixes = Elmo.from_pretrained(weights, n_mixes=0)
     allennlp_elmo = allennlp.Elmo(str(options), str(weights), 1, dropout=0.0)
     embedder = allennlp.ElmoEmbedder(str(options), str(weights))
     language_model = bilm.BidirectionalLanguageModel(options, weights)
@@ -59,7 +58,7 @@ def make_pairs(folder: Path, batch_size: int) -> list[Pair]:
 
     def forward(batches: list[Sentences]) -> None:
         for batch in batches:
-            elmo(elmo.ids(batch))
+            module(module.ids(batch))
 
     def flat(batches: list[Sentences]) -> Sentences:
         return [sentence for batch in batches for sentence in batch]
@@ -77,26 +76,26 @@ def make_pairs(folder: Path, batch_size: int) -> list[Pair]:
             hub_module([" ".join(sentence) for sentence in batch], signature="default", as_dict=True)
 
     return [
-        Pair("allennlp.Elmo", by_allennlp, "Elmo.forward", forward),
+        Pair("allennlp.Elmo", by_allennlp, "ElmoModule.forward", forward),
         Pair(
             "allennlp.ElmoEmbedder.embed_sentences",
             lambda batches: list(embedder.embed_sentences(flat(batches), batch_size)),
             'Elmo.embed, start="stateful"',
             lambda batches: stateful.embed(flat(batches), batch_size=batch_size),
         ),
-        Pair("bilm.BidirectionalLanguageModel, weight_layers", by_bilm, "Elmo.forward", forward),
-        Pair("tfhub.Module", by_hub, "Elmo.forward", forward),
+        Pair("bilm.BidirectionalLanguageModel, weight_layers", by_bilm, "ElmoModule.forward", forward),
+        Pair("tfhub.Module", by_hub, "ElmoModule.forward", forward),
         Pair(
             "many_langs.Embedder.sents2elmo",
             lambda batches: many.sents2elmo(flat(batches)),
             "Elmo.embed",
-            lambda batches: without_mixes.embed(flat(batches), layers="average"),
+            lambda batches: elmo.embed(flat(batches), layers="average"),
         ),
         Pair(
             "simple_elmo.ElmoModel.get_elmo_vectors",
             lambda batches: simple.get_elmo_vectors(flat(batches)),
             "Elmo.embed",
-            lambda batches: without_mixes.embed(flat(batches), layers="average"),
+            lambda batches: elmo.embed(flat(batches), layers="average"),
         ),
     ]
 

@@ -21,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model
-from elmokit.bilm import BiLM
 from elmokit.engine.config import PRESETS
+from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.kernels import backends
 from elmokit.probes.tagged import TaggedSentence, read_conllu
 from elmokit.scoring.perplexity import perplexity
@@ -81,7 +82,7 @@ def main() -> None:
     model = random_model(args.model.removeprefix("random:")) if is_random else open_model(args.model)
     sentences = [tokens for line in islice(read_lines(args.sentences), args.lines) if (tokens := split_tokens(line))]
     elmo = Elmo(model)
-    os.environ[backends.VARIABLE] = "reference"
+    os.environ[VARIABLE] = "reference"
     exact = elmo.embed(sentences)
     probes: list[Pipeline] = []
     test: list[TaggedSentence] = []
@@ -94,15 +95,15 @@ def main() -> None:
         "| perplexity, forward | perplexity, backward | part-of-speech accuracy by layer |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
-    requests: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
+    requests: tuple[BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
     for request in requests:
-        os.environ[backends.VARIABLE] = request
+        os.environ[VARIABLE] = request
         approximate = elmo.embed(sentences)
         by_layer = [cosines(approximate, exact, layer) for layer in (0, -1)]
         largest = max(abs(a - b).max() for a, b in zip(approximate, exact, strict=True))
         scores = [""] * 2
         if model.softmax is not None and model.vocabulary is not None:
-            result = perplexity(model, sentences, start=elmo.start_state(1))
+            result = perplexity(model, sentences, start=elmo.start_state)
             scores = [f"{value:.3f}" for value in result.per_direction]
         accuracies = ""
         if probes:

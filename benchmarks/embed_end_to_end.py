@@ -18,10 +18,9 @@ import time
 from itertools import islice
 from pathlib import Path
 
-import torch
-
 from elmokit import Elmo, open_model
 from elmokit.corpus.embed import embed_file
+from elmokit.engine.threads import n_threads, set_threads
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 
@@ -42,7 +41,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="directory for temporary files  [default: the system's]")
     arguments = parser.parse_args()
     if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+        set_threads(arguments.threads)
     model = open_model(arguments.model)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         text = Path(folder) / "text.txt"
@@ -57,9 +56,8 @@ def main() -> None:
         for _ in range(arguments.rounds):
             elmo = Elmo(model)
             started = _clocks()
-            with torch.no_grad():
-                for batch in batches:
-                    elmo.model.contextualize(batch, elmo.start_state(len(batch)), elmo.token_cache)
+            for batch in batches:
+                list(elmo.embed_planned_batch(batch))
             network_times.append(_since(started))
             elmo = Elmo(model)
             started = _clocks()
@@ -68,7 +66,7 @@ def main() -> None:
         n_bytes = output.stat().st_size
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{len(lines):,} lines, {n_tokens:,} tokens; {n_bytes / 1e6:,.0f} MB; peak memory {peak:,.0f} MiB", end="; ")
-    print(f"threads {torch.get_num_threads()}; rounds {arguments.rounds}\n")
+    print(f"threads {n_threads()}; rounds {arguments.rounds}\n")
     print("| run | seconds, median | seconds, range | tokens/s | CPU seconds, median |")
     print("|---|---|---|---|---|")
     for name, pairs in (("network alone", network_times), ("end to end", total_times)):

@@ -10,13 +10,13 @@ state, as in ``elmokit evaluate perplexity``. The script prints a Markdown table
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from elmokit import open_model
+from elmokit.engine.precision import Precision
 from elmokit.initial_state import initial_state
 from elmokit.io.text_files import read_sentences
 from elmokit.nn.softmax import FullSoftmax
@@ -33,7 +33,7 @@ class TruncatedSoftmax(FullSoftmax):
         self.n_words, self.unknown_id = len(vocabulary), vocabulary.unknown_id
 
     @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
+    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
         """Compute surprisals as the base class does, for ids of the smaller vocabulary."""
         chunks = []
         for rows, ids in zip(torch.split(hidden, 256), torch.split(word_ids, 256), strict=True):
@@ -52,10 +52,11 @@ def main() -> None:
     parser.add_argument("texts", metavar="TEXT", nargs="+", type=Path, help="tokenized text, one sentence per line")
     arguments = parser.parse_args()
     model = open_model(arguments.model)
-    if not isinstance(model.softmax, FullSoftmax) or model.vocabulary is None:
+    softmax = model.softmax_module
+    if not isinstance(softmax, FullSoftmax) or model.vocabulary is None:
         raise SystemExit(f"{arguments.model} has no full softmax. Give a model that was trained with one.")
     vocabulary = Vocabulary(model.vocabulary.words[: arguments.n_words])
-    truncated = dataclasses.replace(model, softmax=TruncatedSoftmax(model.softmax, vocabulary), vocabulary=vocabulary)
+    truncated = model.replace(softmax=TruncatedSoftmax(softmax, vocabulary), vocabulary=vocabulary)
     start = initial_state(model)
     print("| text | predictions | unknown words | forward | backward |\n|---|---|---|---|---|")
     for text in arguments.texts:

@@ -39,13 +39,13 @@ import numpy as np
 import torch
 
 import elmokit
-from elmokit import Elmo, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
-from elmokit.bilm import BiLM
+from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
 from elmokit.engine.config import PRESETS
 from elmokit.io.atomic import atomic_write
 from elmokit.io.part_results import PartResults
 from elmokit.io.tables import Table
 from elmokit.io.text_files import find_text_files, read_sentences
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.devices import parse_device
 from elmokit.nn.kernels.lstm_inference import TorchLayer, run_layer_torch
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
@@ -212,10 +212,10 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
     def compare(size: str, precision: Any) -> Row:
         # The CPU in float32 is the reference for both precisions.
         reference = Elmo(model_of(size), start="zero")
-        reference.bilm.precision = "float32"
+        reference.model.precision = "float32"
         expected = reference.embed(chosen)
         elmo = Elmo(model_of(size), start="zero").to(bench.device)
-        elmo.bilm.precision = precision
+        elmo.model.precision = precision
         pairs = [
             (one.reshape(-1, one.shape[-1]), other.reshape(-1, other.shape[-1]))
             for one, other in zip(elmo.embed(chosen), expected, strict=True)
@@ -223,7 +223,7 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
         found, right = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
         cosines = (found * right).sum(axis=1) / (np.linalg.norm(found, axis=1) * np.linalg.norm(right, axis=1))
         row: Row = {
-            "computed by": elmo.bilm.kernels()[0].backend,
+            "computed by": elmo.model.network.computation().kernels[1],
             "largest difference": float(np.abs(found - right).max()),
             "least cosine": f"{cosines.min():.6f}",
         }
@@ -245,19 +245,20 @@ def measure_embedding(bench: Bench, sentences: list[list[str]]) -> None:
     """
 
     def measure(size: str, precision: Any, n_rows: int) -> Row:
-        elmo = Elmo(model_of(size), start="zero").to(bench.device)
-        elmo.bilm.precision = precision
+        module = ElmoModule(model_of(size), start="zero").to(bench.device)
+        module.model.precision = precision
+        elmo = module.elmo
         batches = batches_of(sentences, n_rows)
         n_tokens = sum(len(sentence) for batch in batches for sentence in batch)
 
         @torch.no_grad()
         def on_device() -> None:
             for batch in batches:
-                elmo.model.contextualize(batch, elmo.start_state(len(batch)), elmo.token_cache)
+                module.padded_layers(batch)
 
         def to_numpy() -> None:
             for batch in batches:
-                elmo.embed_batch(batch, elmo.start_state(len(batch)))
+                list(elmo.embed_planned_batch(batch))
 
         device_seconds = bench.fastest(on_device)
         return {

@@ -38,11 +38,12 @@ import torch
 from torch import nn
 
 from elmokit import Elmo, open_model, save_model
-from elmokit.bilm import BiLM
 from elmokit.engine.config import PRESETS
-from elmokit.engine.engine import Matrix
+from elmokit.engine.matrix import Matrix
+from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.io.figures import LINES, PAGE, save_figure, styled_figure
 from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.kernels import backends, torch_products
 from elmokit.nn.kernels.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
 from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
@@ -50,7 +51,7 @@ from elmokit.speed import CHUNK_ROWS
 from elmokit.text.batching import pad_batch
 from elmokit.weights.model import PretrainedBiLM
 
-REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
+REQUESTS: tuple[BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
 PEER = "AllenNLP"
 N_BATCHES = {1: 16, 16: 8, 64: 4}
 Sentences = list[list[str]]
@@ -79,10 +80,10 @@ def make_batches(sentences: Sentences, size: int) -> list[Sentences]:
 def embed_batches(elmo: Elmo, batches: list[Sentences]) -> None:
     """Embed batches: the work that is timed."""
     for batch in batches:
-        elmo.embed_batch(batch, elmo.start_state(len(batch)))
+        list(elmo.embed_planned_batch(batch))
 
 
-def bare_products(elmo: Elmo, batches: list[Sentences], backend: backends.Backend) -> Callable[[], None]:
+def bare_products(bilm: BiLM, batches: list[Sentences], backend: backends.Backend) -> Callable[[], None]:
     """Return a function that runs the matrix products of embedding the batches, and nothing else."""
     products: list[Callable[[], object]] = []
     library = backends.native_library()
@@ -94,13 +95,13 @@ def bare_products(elmo: Elmo, batches: list[Sentences], backend: backends.Backen
         return torch_products.pack("torch", weight)
 
     layers: list[tuple[Product, Product, Product, ProjectedLSTM]] = []
-    for stack in elmo.bilm.directions:
+    for stack in bilm.directions:
         for layer in cast(LSTMStack, stack).layers:
             assert isinstance(layer, ProjectedLSTM)
             assert layer.projection is not None
             from_input, from_state = layer.weight.split([layer.input_dim, layer.projection_dim], dim=1)
             layers.append((*(product(w.contiguous()) for w in (from_input, from_state, layer.projection)), layer))
-    linears = [module for module in elmo.bilm.token_layer.modules() if isinstance(module, nn.Linear)]
+    linears = [module for module in bilm.token_layer.modules() if isinstance(module, nn.Linear)]
     token_products = [(product(linear.weight), linear.in_features) for linear in linears]
     max_rows = CHUNK_ROWS if backend in backends.NATIVE else TORCH_CHUNK_ROWS
     for batch in batches:
@@ -164,6 +165,7 @@ def measure(args: argparse.Namespace) -> None:
     sentences = read_sentences(args.sentences, args.lines)
     for size in args.sizes.split(","):
         _, weights = model_at(args.work, size)
+        bilm = open_model(weights).bilm
         elmos: dict[str, Elmo] = {}
         for request in REQUESTS:
             elmos[request] = Elmo(open_model(weights), start="zero", token_cache_mib=0)
@@ -172,13 +174,13 @@ def measure(args: argparse.Namespace) -> None:
             times: dict[str, list[float]] = {}
             selected = {request: backends.select_backend(torch.device("cpu"), request) for request in REQUESTS}
             products = {
-                request: bare_products(elmos[request], batches, selected[request])
+                request: bare_products(bilm, batches, selected[request])
                 for request in REQUESTS
                 if request != "reference" and selected[request] not in ("native-bfloat16", "native-int8")
             }
             for round_ in range(args.rounds + 1):
                 for request in REQUESTS:
-                    os.environ[backends.VARIABLE] = request
+                    os.environ[VARIABLE] = request
                     if round_ == 0:
                         embed_batches(elmos[request], batches[-1:])  # packs the weights
                         continue

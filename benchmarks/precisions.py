@@ -22,14 +22,16 @@ from functools import partial
 
 import numpy as np
 
-from elmokit.bilm import BiLM
 from elmokit.engine import compiler
 from elmokit.engine.config import PRESETS
-from elmokit.engine.engine import LSTM, TokenLayer, choose_kernels
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, available_sets
 from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.packing import choose_kernels
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats, State
+from elmokit.engine.token_layer import TokenLayer
+from elmokit.nn.bilm import BiLM
 from elmokit.text.characters import encode_tokens
 
 SIZES = "mini,small,medium,original"  # `en-mini` has the size mini

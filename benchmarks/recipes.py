@@ -24,7 +24,7 @@ from typing import Any
 
 import elmokit
 from elmokit.engine.config import PRESETS
-from elmokit.nn.softmax_config import SoftmaxConfig
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import RECIPES, TrainingConfig
 from elmokit.training.corpus import TrainingCorpus, count_corpus, read_held_out

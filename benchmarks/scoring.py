@@ -104,8 +104,8 @@ def random_model(size: str, n_words: int, sentences: list[list[str]]) -> Any:
     import torch
 
     from elmokit import LanguageModel
-    from elmokit.bilm import BiLM
     from elmokit.engine.config import PRESETS
+    from elmokit.nn.bilm import BiLM
     from elmokit.nn.softmax import FullSoftmax
     from elmokit.text.vocabulary import Vocabulary
     from elmokit.weights.model import PretrainedBiLM

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", help="path, URL or published name  [default: en-mini]")
     arguments = parser.parse_args()
     train, dev = (list(read_trees(path)) for path in (arguments.train, arguments.dev))
-    elmo = Elmo.from_pretrained(arguments.model, n_mixes=0)
+    elmo = Elmo.from_pretrained(arguments.model)
     labels = [torch.tensor([int(tree.nodes[0].label) for tree in trees]) for trees in (train, dev)]
     sentences = [[tree.tokens for tree in trees] for trees in (train, dev)]
     counts = Counter(word.lower() for tokens in sentences[0] for word in set(tokens))

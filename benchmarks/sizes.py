@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
 from elmokit.engine.config import PRESETS
 from elmokit.io.text_files import read_sentences
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.windows import WindowStream
 from elmokit.training.build import config_optimizer
@@ -57,9 +57,10 @@ def n_bytes(model: PretrainedBiLM) -> int:
 
 def training_seconds(model: PretrainedBiLM, config: TrainingConfig, text: Path) -> tuple[float, float]:
     """Return the processor time of a window's forward and backward pass, and that of the optimizer."""
-    assert model.softmax is not None
+    softmax = model.softmax_module
+    assert softmax is not None
     assert model.vocabulary is not None
-    losses = WindowLosses(model.bilm, model.softmax, config.n_samples).train()
+    losses = WindowLosses(model.bilm, softmax, config.n_samples).train()
     optimizer, state = config_optimizer(config, losses), model.bilm.zero_state(config.batch_size)
     stream = WindowStream([text], model.vocabulary, model.encode, config.batch_size, config.window_length)
     times = []
@@ -97,7 +98,7 @@ def main() -> None:
     for size in sizes:
         for precision in precisions:
             model = random_model(size)
-            model.bilm.precision = precision
+            model.precision = precision
             embedders[size, precision] = Elmo(model)
     best = dict.fromkeys(embedders, 0.0)
     for _ in range(N_ROUNDS):

@@ -13,7 +13,8 @@ from itertools import islice
 
 import numpy as np
 
-from elmokit import BiLMState, Elmo, PretrainedBiLM, open_model
+from elmokit import Elmo, PretrainedBiLM, open_model
+from elmokit.engine.state import State
 from elmokit.initial_state import boundary_state, mean_state
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.scoring.perplexity import perplexity
@@ -26,10 +27,10 @@ def read_first(path: str, limit: int) -> list[list[str]]:
     return list(islice((tokens for line in read_lines(path) if (tokens := split_tokens(line))), limit))
 
 
-def distances(model: PretrainedBiLM, start: BiLMState, text: list[list[str]], stateful: list[np.ndarray]) -> np.ndarray:
+def distances(model: PretrainedBiLM, start: State, text: list[list[str]], stateful: list[np.ndarray]) -> np.ndarray:
     """Return the mean cosine distance to the stateful vectors, per LSTM layer: ``(n_layers,)``."""
     elmo = Elmo(model, start="zero")
-    elmo.start_hidden, elmo.start_cell = start
+    elmo.start_state = start
     total, n_tokens = np.zeros(elmo.n_layers), 0
     for layers, expected in zip(elmo.embed(text), stateful, strict=True):
         norms = np.linalg.norm(layers, axis=2) * np.linalg.norm(expected, axis=2)
@@ -48,16 +49,16 @@ def main() -> None:
     arguments = parser.parse_args()
 
     model = open_model(arguments.model)
-    bilm = model.bilm
+    config = model.config
     text = read_first(arguments.text, arguments.sentences)
     calibration = read_first(arguments.calibration, arguments.sentences)
     stateful = Elmo(model, start="stateful").embed(text, batch_size=STATEFUL_BATCH_SIZE)
 
-    names = " | ".join(f"distance, layer {layer}" for layer in range(1, bilm.config.n_layers + 1))
+    names = " | ".join(f"distance, layer {layer}" for layer in range(1, config.n_layers + 1))
     print(f"| initial state | perplexity, forward | backward | mean | {names} |")
-    print("|---" * (4 + bilm.config.n_layers) + "|")
+    print("|---" * (4 + config.n_layers) + "|")
     starts = {
-        "zeros": bilm.zero_state(1),
+        "zeros": State.zero(config, 1),
         "one empty sentence": boundary_state(model),
         f"mean state over {len(calibration)} sentences": mean_state(model, calibration),
     }
@@ -69,7 +70,7 @@ def main() -> None:
         print(f"| {name} | {' | '.join(f'{p:.2f}' for p in (*result.per_direction, result.mean))} | {per_layer} |")
     result = perplexity(model, text, start="stateful", n_rows=STATEFUL_BATCH_SIZE)
     values = " | ".join(f"{p:.2f}" for p in (*result.per_direction, result.mean))
-    print(f"| stateful, batch size {STATEFUL_BATCH_SIZE} | {values} |" + " 0 |" * bilm.config.n_layers)
+    print(f"| stateful, batch size {STATEFUL_BATCH_SIZE} | {values} |" + " 0 |" * config.n_layers)
 
 
 if __name__ == "__main__":

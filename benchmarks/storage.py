@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000, help="of each text  [default: 1000]")
     arguments = parser.parse_args()
     model = open_model(arguments.model)
-    model.bilm.precision = model.precision = "float32"  # what is measured is the storage alone
+    model.precision = "float32"  # what is measured is the storage alone
     texts = [list(islice(read_sentences(path), arguments.sentences)) for path in arguments.texts]
     print("| storage | bytes | " + " | ".join(path.name for path in arguments.texts) + " | mean cosine | lowest |")
     print("|---" * (4 + len(texts)) + "|")

@@ -36,9 +36,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import elmokit
-from elmokit.bilm import BiLM, BiLMState
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.io.text_files import find_text_files
+from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream

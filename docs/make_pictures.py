@@ -136,12 +136,12 @@ def draw_shapes() -> None:
 
 def draw_engine() -> None:
     """Draw the way of a sentence through the engine, and where PyTorch takes its place."""
-    title = "A sentence becomes vectors in the engine, or in PyTorch, whose modules hold the weights"
-    diagram = Diagram(760, 384, title)
+    title = "A sentence becomes vectors in the engine, which packs the weights of a file or of PyTorch modules"
+    diagram = Diagram(760, 478, title)
     tokens, lstm, width = 205, 410, 165  # the left edges of the two parts, and their width
     rows = (
-        (60, BLUE, "engine: C functions on packed weights", "token layer", "LSTM layers", "→ and ←"),
-        (256, ORANGE, "PyTorch modules: the weights", "CharCNN", "LSTMStack", "→ and ←"),
+        (154, BLUE, "engine: C functions on packed weights, or NumPy", "token layer", "LSTM layers", "→ and ←"),
+        (350, ORANGE, "PyTorch modules: weights that are trained", "CharCNN", "LSTMStack", "→ and ←"),
     )
     for y, color, name, first, second, under in rows:
         diagram.box(185, y, 410, 104, color)
@@ -151,20 +151,25 @@ def draw_engine() -> None:
             diagram.text(x + width / 2, y + 57, part)
             diagram.text(x + width / 2, y + 77, note, GRAY, style='font-size="11"')
         diagram.arrow(tokens + width, y + 62, lstm - 2, y + 62, color)
-        diagram.arrow(150, 210, 183, y + 52, color)
-        diagram.arrow(595, y + 52, 628, 210, color)
-    diagram.box(20, 182, 130, 56, INK, PALE)
-    diagram.text(85, 205, "sentence")
-    diagram.text(85, 225, "word and char ids", GRAY, style='font-size="11"')
-    diagram.box(630, 182, 110, 56, INK, PALE)
-    diagram.text(685, 205, "vectors")
-    diagram.text(685, 225, "of all layers", GRAY, style='font-size="11"')
-    diagram.text(390, 40, "on a CPU, without gradients", GRAY)
+        diagram.arrow(150, 304, 183, y + 52, color)
+        diagram.arrow(595, y + 52, 628, 304, color)
+    diagram.box(20, 276, 130, 56, INK, PALE)
+    diagram.text(85, 299, "sentence")
+    diagram.text(85, 319, "word and char ids", GRAY, style='font-size="11"')
+    diagram.box(630, 276, 110, 56, INK, PALE)
+    diagram.text(685, 299, "vectors")
+    diagram.text(685, 319, "of all layers", GRAY, style='font-size="11"')
+    diagram.box(285, 14, 210, 56, INK, PALE)
+    diagram.text(390, 37, "model file, of any format")
+    diagram.text(390, 57, "arrays, read when they are needed", GRAY, style='font-size="11"')
+    diagram.arrow(390, 70, 390, 152, GRAY)
+    diagram.text(404, 108, "packed once, layer by layer", GRAY, "start")
+    diagram.text(404, 128, "without gradients, on a CPU", GRAY, "start")
     for x in (tokens + 30, lstm + width - 30):
-        diagram.arrow(x, 256, x, 166, GRAY)
-    diagram.text(390, 215, "packed once,", GRAY)
-    diagram.text(390, 233, "and again after a change", GRAY)
-    diagram.text(390, 378, "with gradients, on a GPU, or without C functions", GRAY)
+        diagram.arrow(x, 350, x, 260, GRAY)
+    diagram.text(390, 299, "packed again", GRAY)
+    diagram.text(390, 319, "after a change", GRAY)
+    diagram.text(390, 472, "with gradients, or on a GPU", GRAY)
     diagram.save("engine")
 
 

@@ -1,7 +1,7 @@
 """ELMo for modern Python: contextual embeddings from bidirectional LSTM language models.
 
-Public names are loaded when they are first used, so that ``import elmokit`` and ``elmokit --help`` do not wait for
-torch.
+Public names are loaded when they are first used, so ``import elmokit`` and ``elmokit --help`` are instant. PyTorch is
+imported only by what needs it: training, GPUs, and modules for other networks.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from elmokit.errors import needs_torch
+
 if TYPE_CHECKING:
     from elmokit.alignment import AlignmentResult, align
-    from elmokit.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.corpus.embed import embed_file
-    from elmokit.embedder import Elmo, ElmoOutput
+    from elmokit.elmo_module import ElmoModule, ElmoOutput
+    from elmokit.embedder import Elmo
     from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
     from elmokit.errors import ElmoError
+    from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.nn.scalar_mix import ScalarMix
-    from elmokit.nn.sentence_pooling import SentencePooling
     from elmokit.scoring.heat_map import HeatMap, show
     from elmokit.scoring.language_model import LanguageModel
+    from elmokit.sentence_pooling import SentencePooling
     from elmokit.sentence_vectors import SentenceEmbedder
     from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
@@ -27,27 +30,29 @@ if TYPE_CHECKING:
     from elmokit.training.results import TrainingResult
     from elmokit.weights.describe import describe
     from elmokit.weights.model import PretrainedBiLM
-    from elmokit.weights.open import open_model, save_model
+    from elmokit.weights.open import open_model
+    from elmokit.weights.save import save_model
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "PRESETS": "elmokit.engine.config",
     "AlignmentResult": "elmokit.alignment",
-    "BiLM": "elmokit.bilm",
+    "BiLM": "elmokit.nn.bilm",
     "BiLMConfig": "elmokit.engine.config",
-    "BiLMOutput": "elmokit.bilm",
-    "BiLMState": "elmokit.bilm",
+    "BiLMOutput": "elmokit.nn.bilm",
+    "BiLMState": "elmokit.nn.bilm",
     "CharCNNConfig": "elmokit.engine.config",
     "Elmo": "elmokit.embedder",
     "ElmoError": "elmokit.errors",
-    "ElmoOutput": "elmokit.embedder",
+    "ElmoModule": "elmokit.elmo_module",
+    "ElmoOutput": "elmokit.elmo_module",
     "HeatMap": "elmokit.scoring.heat_map",
     "LanguageModel": "elmokit.scoring.language_model",
     "PretrainedBiLM": "elmokit.weights.model",
     "ScalarMix": "elmokit.nn.scalar_mix",
     "SentenceEmbedder": "elmokit.sentence_vectors",
-    "SentencePooling": "elmokit.nn.sentence_pooling",
+    "SentencePooling": "elmokit.sentence_pooling",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
     "align": "elmokit.alignment",
@@ -57,7 +62,7 @@ _MODULES = {
     "finetune": "elmokit.training.api",
     "open_model": "elmokit.weights.open",
     "resume": "elmokit.training.api",
-    "save_model": "elmokit.weights.open",
+    "save_model": "elmokit.weights.save",
     "show": "elmokit.scoring.heat_map",
     "tokenize": "elmokit.text.tokenize",
     "train": "elmokit.training.api",
@@ -74,6 +79,7 @@ __all__ = [
     "CharCNNConfig",
     "Elmo",
     "ElmoError",
+    "ElmoModule",
     "ElmoOutput",
     "HeatMap",
     "LanguageModel",
@@ -100,7 +106,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'elmokit' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    with needs_torch(f"elmokit.{name}"):
+        return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -12,10 +12,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from elmokit.config import check_at_least, check_fraction
 from elmokit.embedder import Elmo
@@ -23,12 +22,14 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
 from elmokit.io.text_files import TextPaths, find_text_files, read_lines, read_sentences
-from elmokit.nn.alignment import LayerAlignment
-from elmokit.nn.devices import parse_device
+from elmokit.layer_alignment import LayerAlignment
 from elmokit.text.columns import split_columns
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import as_model
 from elmokit.word_retrieval import LayerRetrieval, Pair, measure_retrieval, word_anchors
+
+if TYPE_CHECKING:
+    import torch
 
 SENTENCES_PER_REPORT = 256
 
@@ -56,7 +57,7 @@ class AlignmentResult:
         notes = [f"Learned from {self.n_learned:,} pairs of the dictionary."]
         if self.n_missing:
             notes.append(f"{self.n_missing:,} pairs were left out, because a word is too rare in its text.")
-        if self.n_learned < (dim := self.model.bilm.config.output_dim):
+        if self.n_learned < (dim := self.model.config.output_dim):
             notes.append(f"That is fewer than the {dim} dimensions of a vector: more pairs give a better alignment.")
         if self.retrieval:
             notes.append(
@@ -116,7 +117,7 @@ def align(
             depends on a few sentences.
         test_ratio: Fraction of the source words of the dictionary to test on instead of learning from them.
         seed: Chooses these words.
-        device: Where to compute, such as "cuda".
+        device: Where to compute, such as "cuda", which needs PyTorch.
         progress: Called with the number of sentences read.
 
     Raises:
@@ -132,17 +133,18 @@ def align(
     """
     check_at_least("min_count", min_count, 1)
     check_fraction("test_ratio", test_ratio)
-    where = None if device is None else parse_device(device)
     pairs = read_dictionary(dictionary) if isinstance(dictionary, str | Path) else list(dict.fromkeys(dictionary))
     files = [find_text_files(texts) for texts in (source_texts, target_texts)]
     models = [as_model(one) for one in (source, target)]
-    models[0] = dataclasses.replace(models[0], alignment=None)
+    models[0] = models[0].replace(alignment=None)
     _check_sizes(*models)
+    if device is not None:
+        for model in models:
+            model.to(device)
     anchors = []
     for name, side, model, paths in zip(("source", "target"), (0, 1), models, files, strict=True):
-        elmo = Elmo(model) if where is None else Elmo(model).to(where)
         sentences = _counted(itertools.chain.from_iterable(map(read_sentences, paths)), f"{name} text", progress)
-        anchors.append(word_anchors(elmo, sentences, (pair[side] for pair in pairs), min_count))
+        anchors.append(word_anchors(Elmo(model), sentences, (pair[side] for pair in pairs), min_count))
     known = [set(one.words) for one in anchors]
     usable = [pair for pair in pairs if pair[0] in known[0] and pair[1] in known[1]]
     test_words = _test_words(usable, test_ratio, seed)
@@ -150,14 +152,13 @@ def align(
     if not learned:
         raise TextError(_no_pair(pairs, known, min_count))
     of_source, of_target = (
-        torch.from_numpy(one.vectors[:, one.rows(pair[side] for pair in learned)]) for side, one in enumerate(anchors)
+        one.vectors[:, one.rows(pair[side] for pair in learned)] for side, one in enumerate(anchors)
     )
     alignment = LayerAlignment.fit(of_source, of_target, centered)
     tested = [pair for pair in usable if pair[0] in test_words]
     retrieval = tuple(measure_retrieval(anchors[0], anchors[1], tested, alignment)) if tested else ()
     # A whitening was fitted on the vectors before the alignment, and does not suit those after it.
-    on_device = alignment.to(models[0].bilm.device)
-    model = dataclasses.replace(models[0], alignment=on_device, whitening=None, card=dict(models[0].card))
+    model = models[0].replace(alignment=alignment, whitening=None, card=dict(models[0].card))
     result = AlignmentResult(
         model,
         retrieval,
@@ -210,7 +211,7 @@ def _test_words(pairs: Sequence[Pair], test_ratio: float, seed: int) -> set[str]
 
 
 def _check_sizes(source: PretrainedBiLM, target: PretrainedBiLM) -> None:
-    sizes = [(model.bilm.config.n_layers + 1, model.bilm.config.output_dim) for model in (source, target)]
+    sizes = [(model.config.n_layers + 1, model.config.output_dim) for model in (source, target)]
     if sizes[0] != sizes[1]:
         (layers, dim), (target_layers, target_dim) = sizes
         raise ConfigError(

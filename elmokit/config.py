@@ -7,10 +7,8 @@ command-line flag with its type, default and help text, and a row of the referen
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import re
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import tomli_w
 
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, SettingError
 from elmokit.io.bounded import read_bounded
@@ -132,6 +129,8 @@ def _checked_table(cls: Any, table: Any, where: str) -> Table:
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return "Did you mean ...?" with the known name that is closest to an unknown one."""
+    import difflib  # here, because few names are misspelled
+
     (nearest,) = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.0)
     return f"Did you mean {nearest!r}?"
 
@@ -158,6 +157,8 @@ def read_toml(path: str | Path) -> Table:
     Raises:
         ConfigError: The file cannot be read or is not valid TOML.
     """
+    import tomllib  # here, because models have no TOML: a first vector does not wait for its parser
+
     try:
         return tomllib.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
     except OSError as error:
@@ -168,6 +169,8 @@ def read_toml(path: str | Path) -> Table:
 
 def to_toml(table: Mapping[str, Any]) -> str:
     """Write a table as TOML. None becomes ``false``, which :func:`from_dict` reads back as None."""
+    import tomli_w
+
     return tomli_w.dumps(_without_none(table))
 
 

@@ -22,6 +22,9 @@ Each message says what was given, what was expected, and how to fix it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception says that memory is exhausted."""
@@ -106,3 +109,21 @@ class MissingExtraError(ElmoError):
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         return MissingExtraError, (self.needed_for, self.extra)
+
+
+@contextlib.contextmanager
+def needs_torch(needed_for: str) -> Iterator[None]:
+    """Say what to install if the block imports PyTorch and it is not installed.
+
+    Args:
+        needed_for: As in :class:`MissingExtraError`.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError(needed_for, "torch") from None

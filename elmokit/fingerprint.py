@@ -7,9 +7,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from elmokit.config import to_dict
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, VARIABLE, available_sets
-from elmokit.nn.softmax import softmax_precision
+from elmokit.engine.softmax import softmax_precision
+from elmokit.engine.state import Floats
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.words import CachedModel
 
@@ -18,7 +21,7 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """Return a hash of everything that the layers of a sentence depend on.
 
     Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
-    their :class:`~elmokit.nn.kernels.computation.Computation` is the same too, else the same up to rounding. The hash
+    their :class:`~elmokit.engine.computation.Computation` is the same too, else the same up to rounding. The hash
     covers the weights, the configuration, the initial state, an alignment, word lists, and tables of precomputed
     vectors. It does not depend on the machine, so a task model that was trained on one recognizes its biLM on another.
 
@@ -30,7 +33,7 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
         32 hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=16)
-    sizes = to_dict(model.bilm.config)
+    sizes = to_dict(model.config)
     if not sizes["backward_only"]:
         del sizes["backward_only"]  # it is newer than the first fingerprints, which stay valid
     facts = {
@@ -38,22 +41,20 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
         # An initial state that is not stored follows from the weights; its last bits depend on the machine, so it is
         # left out.
         "start": "one empty sentence" if start == "warm" and model.initial_state is None else start,
-        "words": None if model.bilm.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
+        "words": None if model.config.n_words is None or model.vocabulary is None else model.vocabulary.words,
         "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
     if isinstance(model, CachedModel):
         digest.update(json.dumps(model.rows).encode("utf-8", "surrogatepass"))
-    tensors = dict(model.bilm.state_dict()) | dict(
-        model.bilm.named_buffers()
-    )  # precomputed tables are buffers outside the state dict
+    more: dict[str, Floats] = {}
+    if isinstance(model, CachedModel):
+        more["token_layer.vectors"] = model.table
     if start == "warm" and model.initial_state is not None:
-        tensors.update(start_hidden=model.initial_state.hidden, start_cell=model.initial_state.cell)
+        more |= {"start_hidden": model.initial_state.hidden, "start_cell": model.initial_state.cell}
     if model.alignment is not None:
-        tensors |= {f"alignment.{name}": tensor for name, tensor in model.alignment.state_dict().items()}
-    for name in sorted(tensors):
-        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
-        digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
+        more |= {"alignment.matrices": model.alignment.matrices, "alignment.offsets": model.alignment.offsets}
+    _add_arrays(digest, model.arrays, more)
     return digest.hexdigest()
 
 
@@ -63,7 +64,7 @@ def vector_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
     Stores of vectors have these JSON values as settings, so that none of them mixes the vectors of two computations.
     Arguments as in :func:`fingerprint`.
     """
-    return {"model": fingerprint(model, start), "start": start, **model.bilm.computation().settings()}
+    return {"model": fingerprint(model, start), "start": start, **model.network.computation().settings()}
 
 
 def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
@@ -71,8 +72,9 @@ def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
 
     Arguments and result as in :func:`vector_settings`.
     """
-    softmax = softmax_precision(model.bilm.device, model.bilm.precision)
-    return vector_settings(model, start) | {"model": prediction_fingerprint(model, start), "softmax": softmax}
+    settings = vector_settings(model, start)
+    softmax = softmax_precision(settings["device"], model.precision)
+    return settings | {"model": prediction_fingerprint(model, start), "softmax": softmax}
 
 
 def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
@@ -83,11 +85,18 @@ def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
     digest = hashlib.blake2b(fingerprint(model, start).encode(), digest_size=16)
     words = None if model.vocabulary is None else model.vocabulary.words
     digest.update(json.dumps(words).encode("utf-8", "surrogatepass"))
-    tensors = {} if model.softmax is None else model.softmax.state_dict()
-    for name in sorted(tensors):
-        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype}".encode())
-        digest.update(tensors[name].detach().float().cpu().contiguous().numpy().tobytes())
+    _add_arrays(digest, {} if model.softmax is None else model.softmax.arrays)
     return digest.hexdigest()
+
+
+def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None:
+    # One array is in memory at a time: those of a file are read when they are asked for.
+    source_of = {name: arrays for arrays in sources for name in arrays}
+    for name in sorted(source_of):
+        array = np.ascontiguousarray(source_of[name][name], np.float32)
+        # Fingerprints are older than the code that needs no PyTorch, and have its name of the type.
+        digest.update(f"{name} {array.shape} torch.float32".encode())
+        digest.update(array.data)
 
 
 def _restore_instructions(recorded: Any) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
+import numpy as np
 
-from elmokit.bilm import BiLMState, stack_states
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
+from elmokit.text.batching import number_tokens
 from elmokit.weights.model import PretrainedBiLM
 
 FixedStart = Literal["warm", "zero"]
@@ -32,7 +33,7 @@ def check_fixed_start(start: str) -> None:
         raise ConfigError(f"start is {start!r}. Choose 'warm' or 'zero'.")
 
 
-def initial_state(model: PretrainedBiLM) -> BiLMState:
+def initial_state(model: PretrainedBiLM) -> State:
     """Return the fixed state that sentences start from, for one row.
 
     It is the state stored with the model, or else the one after an empty sentence (:func:`boundary_state`).
@@ -40,13 +41,11 @@ def initial_state(model: PretrainedBiLM) -> BiLMState:
     return model.initial_state or boundary_state(model)
 
 
-def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> BiLMState:
+def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> State:
     """Return the state to read running text from: in each row that stored with the model, or else zero."""
-    zero = model.bilm.zero_state(n_rows)
     if model.initial_state is None:
-        return zero
-    start = model.initial_state.to(zero.hidden.device, zero.hidden.dtype).repeat_row(n_rows)
-    return BiLMState(start.hidden.contiguous(), start.cell.contiguous())
+        return State.zero(model.config, n_rows)
+    return model.initial_state.repeat_row(n_rows)
 
 
 def calibrate_initial_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], text_name: str) -> None:
@@ -64,19 +63,20 @@ def calibrate_initial_state(model: PretrainedBiLM, sentences: Sequence[Sequence[
     model.card[STATE_FACT] = f"mean state after a sentence, over {len(sentences):,} sentences of {text_name}"
 
 
-@torch.no_grad()
-def boundary_state(model: PretrainedBiLM) -> BiLMState:
+def boundary_state(model: PretrainedBiLM) -> State:
     """Return the state after one empty sentence, ``<S> </S>``, read from a state of zero.
 
     One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of them
     can end far from any state that text leads to.
     """
-    (_, state), _ = model.contextualize([[]], model.bilm.eval().zero_state(1))
-    return state
+    batch = number_tokens([[]])
+    vectors, start = model.word_vectors(batch.words), State.zero(model.config, 1)
+    _, after = model.network.layers(vectors, batch.index, batch.lengths, start, (), returns_state=True)
+    assert after is not None
+    return after
 
 
-@torch.no_grad()
-def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> BiLMState:
+def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> State:
     """Return the mean state after a sentence, with the state carried from sentence to sentence.
 
     The first sentences are read from the state stored with the model, if there is one, and else from zero. A biLM that
@@ -93,18 +93,17 @@ def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> BiL
         state = _state_after(model, sentences[start : start + n_rows], state)
         states.append(state)
     states = states[len(states) // 5 :]  # the first batches are still affected by the state before them
-    return BiLMState(*(torch.cat(parts, dim=2) for parts in zip(*states, strict=True))).mean_row()
+    return State(*(np.concatenate(parts, axis=2) for parts in zip(*states, strict=True))).mean_row()
 
 
-def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState) -> BiLMState:
+def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State) -> State:
     """Return the state after a batch of sentences, from which training continues with the next ones."""
-    bilm = model.bilm.eval()
-    vectors, batch = model.token_vectors(sentences)
-    mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)
-    states = []
-    for direction, backward in enumerate(bilm.config.read_backward):
+    network, batch = model.network, number_tokens(sentences)
+    vectors = model.word_vectors(batch.words)
+    after = State.zero(model.config, len(sentences))
+    for direction, backward in enumerate(model.config.read_backward):
         # The last boundary is predicted, but never read. A model may not know what to do with it as an input.
-        inputs = vectors[:, 1:] if backward else vectors[:, :-1]
-        _, after = bilm.run_direction(direction, inputs, state.of_direction(direction), mask, reverse=backward)
-        states.append(after)
-    return stack_states(states)
+        words, lengths = batch.inputs(backward)
+        _, end = network.direction(direction, vectors, words, lengths, state, ())
+        after = after.with_direction(direction, end)
+    return after

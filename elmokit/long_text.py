@@ -12,53 +12,62 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from elmokit.bilm import BiLM, BiLMState
-from elmokit.nn.lstm import LSTMState
+from elmokit.engine.network import Network
+from elmokit.engine.state import Floats, Ids, State
 
 
-@torch.no_grad()
 def read_in_chunks(
-    bilm: BiLM, vectors_of: Callable[[int, int], Tensor], edges: Sequence[int], start: BiLMState
-) -> Iterator[Tensor]:
-    """Compute all layers of one text, chunk by chunk.
+    network: Network,
+    vectors_of: Callable[[int, int], tuple[Floats, Ids]],
+    edges: Sequence[int],
+    start: State,
+    wanted: Sequence[int],
+) -> Iterator[Floats]:
+    """Compute layers of one text, chunk by chunk.
 
     Args:
-        bilm: The network.
-        vectors_of: Returns the token vectors ``(1, stop - start, projection_dim)`` of the positions ``[start, stop)``.
-            It is called for each chunk once from the end of the text, and once from the beginning.
+        network: The network.
+        vectors_of: Returns token vectors ``(words, projection_dim)``, and for each of the positions ``[start, stop)``
+            the row of its own. It is called for each chunk once from the end of the text, and once from the beginning.
         edges: The first position of each chunk, then the length of the text.
         start: The state that both directions start from, for one row.
+        wanted: The layers.
 
     Yields:
-        ``(n_layers + 1, 1, chunk, output_dim)``.
+        ``(wanted, chunk, output_dim)``.
     """
     chunks = list(pairwise(edges))
+    read_backward = network.config.read_backward
+
+    def read(direction: int, chunk: tuple[Floats, Ids], state: State, layers: Sequence[int]) -> tuple[Floats, State]:
+        vectors, words = chunk
+        (found,), after = network.direction(direction, vectors, words, np.array([len(words)]), state, layers)
+        return found, after
+
     # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs
     # the state after it.
-    backward_states: list[list[LSTMState]] = []
-    last = bilm.config.n_directions - 1
-    if bilm.config.read_backward[last]:
+    backward_states: list[State] = []
+    if read_backward[-1]:
         # A chunk is read backward from the state after its last position, which comes from the chunk that follows it in
         # the text.
-        states = start.of_direction(last)
+        state = start
         for first, stop in reversed(chunks):
-            backward_states.append(states)
+            backward_states.append(state)
             if first > edges[0]:
-                _, states = bilm.run_direction(last, vectors_of(first, stop), states, reverse=True)
-    states = start.of_direction(0)
+                _, state = read(len(read_backward) - 1, vectors_of(first, stop), state, ())
+    state = start
     for first, stop in chunks:
-        vectors = vectors_of(first, stop)
-        directions: list[list[Tensor]] = []
-        if not bilm.config.backward_only:
-            outputs, states = bilm.run_direction(0, vectors, states)
-            # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
-            directions.append([vectors, *outputs])
-        if backward_states:
-            # The list was filled from the end of the text, so `pop` returns the first chunk's state first. Each state
-            # is freed once it has been used.
-            outputs, _ = bilm.run_direction(last, vectors, backward_states.pop(), reverse=True)
-            directions.append([vectors, *outputs])
-        yield torch.stack([torch.cat(layer, dim=-1) for layer in zip(*directions, strict=True)])
+        chunk = vectors_of(first, stop)
+        directions: list[Floats] = []
+        for number, backward in enumerate(read_backward):
+            if backward:
+                # The list was filled from the end of the text, so `pop` returns the first chunk's state first. Each
+                # state is freed once it has been used.
+                layers, _ = read(number, chunk, backward_states.pop(), wanted)
+            else:
+                layers, state = read(number, chunk, state, wanted)
+            directions.append(layers)
+        # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
+        yield np.concatenate(directions, axis=-1)

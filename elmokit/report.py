@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import platform
 import shutil
@@ -17,11 +18,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from elmokit.embedder import Elmo
+from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
 from elmokit.fingerprint import RESTORE, prediction_settings
 from elmokit.io.atomic import atomic_write, check_output_path
@@ -30,12 +30,14 @@ from elmokit.io.figures import check_can_draw
 from elmokit.io.part_results import PartResults
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
-from elmokit.nn.devices import parse_device
 from elmokit.report_sections import SECTIONS, TEXT_NAME, Files, ReportRun, Section
 from elmokit.speed import processor_name
 from elmokit.weights.describe import describe
-from elmokit.weights.listing import DEFAULT_MODEL
+from elmokit.weights.folder import DEFAULT_MODEL
 from elmokit.weights.open import open_model
+
+if TYPE_CHECKING:
+    import torch
 
 FACTS = "results.json"
 
@@ -65,7 +67,7 @@ def evaluate_all(
         report: The report, such as ``report.md``.
         only: The names of the sections to write; empty for all.
         options: As in ``open_model``.
-        device: Where to compute, such as "cuda"; None for the CPU.
+        device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
         overwrite: Replace an existing report.
         progress: Called as in each of the evaluations.
         on_section: Called with the name of each section before it is computed.
@@ -94,20 +96,20 @@ def evaluate_all(
     found = {name: section.find(data) for name, section in chosen.items()}
     left_out = [f"{name}: the data has no {chosen[name].layout}." for name, files in found.items() if files is None]
     predicts = model.softmax is not None and model.vocabulary is not None
-    left_out += [
-        f"{name}: the model has no softmax and vocabulary."
-        for name, files in found.items()
-        if files is not None and chosen[name].predicts and not predicts
-    ]
-    inputs = {
-        name: files for name, files in found.items() if files is not None and (predicts or not chosen[name].predicts)
-    }
+    inputs: dict[str, Files] = {}
+    for name, files in found.items():
+        if files is None:
+            continue
+        if chosen[name].predicts and not predicts:
+            left_out.append(f"{name}: the model has no softmax and vocabulary.")
+        elif chosen[name].trains and not _has_torch():
+            left_out.append(f"{name}: PyTorch is not installed (pip install 'elmokit[torch]').")
+        else:
+            inputs[name] = files
     if not inputs:
         raise TextError(f"There is nothing to evaluate with {data}. {' '.join(left_out)}")
     if device is not None:
-        for module in (model.bilm, model.softmax):
-            if module is not None:
-                module.to(parse_device(device))
+        model.to(device)
     settings = {
         **prediction_settings(model, "warm"),
         "sections": ", ".join(inputs),
@@ -163,6 +165,10 @@ def _can_draw() -> bool:
     return True
 
 
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
 def _markdown(
     name: str,
     model: dict[str, Any],
@@ -184,10 +190,11 @@ def _markdown(
         lines += [f"## {section.title}", "", section.text, ""]
     lines += ["## Model", "", Table(["fact", "value"], shown).to_markdown(), ""]
     lines += ["## How it was measured", ""]
-    threads = torch.get_num_threads()
+    threads = n_threads()
+    libraries = f"NumPy {version('numpy')}" + (f", PyTorch {version('torch')}" if _has_torch() else "")
     lines += [
-        f"elmokit {version('elmokit')}, PyTorch {torch.__version__}, Python {platform.python_version()}, "
-        f"{processor_name()}, {threads} thread{'s' * (threads != 1)}.",
+        f"elmokit {version('elmokit')}, {libraries}, Python {platform.python_version()}, {processor_name()}, "
+        f"{threads} thread{'s' * (threads != 1)}.",
         "",
     ]
     if left_out:

@@ -98,7 +98,7 @@ def _find_perplexity(data: Path) -> Files | None:
 def _perplexity(run: ReportRun, files: Files) -> Section:
     language_model = LanguageModel(run.elmo.model)
     rows, headlines, facts = [], [], {}
-    names = run.elmo.model.bilm.config.direction_names
+    names = run.elmo.model.config.direction_names
     for path in files["texts"]:
         name = path.parent.name
         stage = f"perplexity {name}/{path.name}"
@@ -276,6 +276,8 @@ class SectionKind:
     """Whether the model needs its softmax and vocabulary."""
     find: Callable[[Path], Files | None]
     evaluate: Callable[[ReportRun, Files], Section]
+    trains: bool = False
+    """Whether it trains a classifier, which needs PyTorch."""
 
 
 SECTIONS = {
@@ -285,7 +287,7 @@ SECTIONS = {
     "similarity": SectionKind(
         "sts-benchmark/test.csv or dev.csv, and no word-similarity/*", False, _find_similarity, _similarity
     ),
-    "pos": SectionKind("ud-english-ewt/*-train.conllu and *-dev.conllu", False, _find_pos, _pos),
+    "pos": SectionKind("ud-english-ewt/*-train.conllu and *-dev.conllu", False, _find_pos, _pos, trains=True),
     "wsd": SectionKind(f"wsd/semcor/*{DATA} and wsd/*/*{DATA}", False, _find_senses, _senses),
 }
 """The sections by name, in the order of the report."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo, Vectors
 from elmokit.errors import ConfigError
-from elmokit.nn.sentence_pooling import SentencePooling, Whitening
+from elmokit.sentence_pooling import SentencePooling, Whitening
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
 

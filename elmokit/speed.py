@@ -2,7 +2,7 @@
 
 The *ceiling* is what the processor could reach if computing a batch were nothing but matrix products:
 
-- the products run at the rate of the fastest one that was measured in the same precision, by the kernels or by PyTorch;
+- the products run at the rate of the fastest one that was measured in the same precision, by the kernels or by NumPy;
 - but no faster than the weights can be read. One sentence at a time reads every recurrent weight for a single row, so
   that reading takes longer than multiplying.
 
@@ -12,32 +12,33 @@ characters are not counted, so small models stay further below their ceiling.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import torch
-from torch import nn
+import numpy as np
+from numpy.typing import NDArray
 
-from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
 from elmokit.engine import compiler
-from elmokit.engine.engine import Matrix
+from elmokit.engine.computation import NATIVE, Backend
+from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.engine.instruction_sets import available_sets
-from elmokit.engine.precision import NAMES, PRECISIONS, Precision
+from elmokit.engine.matrix import Matrix
+from elmokit.engine.precision import PRECISIONS, REQUESTS, VARIABLE, BackendRequest, Precision
+from elmokit.engine.threads import n_threads
 from elmokit.io.progress import ProgressCallback
-from elmokit.nn.kernels import backends
-from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
 from elmokit.weights.model import PretrainedBiLM
 
-REQUESTS: tuple[backends.BackendRequest, ...] = ("reference", *NAMES)
 N_ROWS = (1, 16, 64)
 SENTENCE_TOKENS = 20
 N_BOUNDARIES = 2  # positions of the network that are not tokens
@@ -50,11 +51,11 @@ PRODUCT_SHAPES = ((CHUNK_ROWS, 512, 2048), (64, 512, 4096), (512, 1024, 1024))
 class Speed(NamedTuple):
     """The speed of one backend at one batch size."""
 
-    request: backends.BackendRequest
-    """A precision, or "reference" for plain PyTorch."""
+    request: BackendRequest
+    """A precision, or "reference" for plain NumPy."""
     n_rows: int
     """Sentences in a batch."""
-    backend: backends.Backend
+    backend: Backend
     computed_in: tuple[Precision, ...]
     """The precisions of the LSTM layers' weights: not the requested one where that would be slower."""
     tokens_per_second: float
@@ -72,7 +73,7 @@ class SpeedReport(NamedTuple):
     """The rate at which as many bytes can be read as the LSTM weights take in each precision."""
     speeds: list[Speed]
 
-    def speed(self, request: backends.BackendRequest, n_rows: int) -> Speed:
+    def speed(self, request: BackendRequest, n_rows: int) -> Speed:
         """Return the speed for a request and a batch size."""
         return next(speed for speed in self.speeds if (speed.request, speed.n_rows) == (request, n_rows))
 
@@ -88,7 +89,7 @@ def measure_speed(
     seconds: float | None = None,
     progress: ProgressCallback | None = None,
 ) -> SpeedReport:
-    """Measure a model in every precision and in plain PyTorch, on the CPU.
+    """Measure a model in every precision and in plain NumPy, on the CPU.
 
     Each batch has sentences of 20 made-up words of common lengths. Half of the words of a large batch are distinct, as
     in running text. What is timed is ``Elmo.embed_batch`` from zero states, without the token cache; the fastest of
@@ -112,7 +113,7 @@ def measure_speed(
 
     operations: dict[Precision, float] = {}
     reading: dict[Precision, float] = {}
-    n_weights = sum(map(sum, _layer_weights(elmo.bilm)))
+    n_weights = sum(map(sum, _layer_weights(model.config)))
     for precision in PRECISIONS:
         operations[precision] = _product_rate(precision, seconds)
         reading[precision] = _reading_rate(n_weights * PRECISIONS[precision].bytes_per_weight, seconds)
@@ -120,16 +121,16 @@ def measure_speed(
     speeds: list[Speed] = []
     for request in REQUESTS:
         with _requested(request):
-            backend = backends.select_backend(torch.device("cpu"), request)
+            _, *kernels = model.network.computation().kernels
+            computed_in = _precisions(kernels)
             for n in n_rows:
                 batch = _sentences(n)
-                best = _best_seconds(partial(_embed, elmo, batch), seconds)
-                computed_in = _computed_in(elmo.bilm)
+                best = _best_seconds(partial(elmo.embed_batch, batch, elmo.zero_state(n)), seconds)
                 ceiling = min(
-                    _ceiling_seconds(elmo, batch, operations[each], reading[each], each) for each in computed_in
+                    _ceiling_seconds(model.config, batch, operations[each], reading[each], each) for each in computed_in
                 )
                 n_tokens = n * SENTENCE_TOKENS
-                speeds.append(Speed(request, n, backend, computed_in, n_tokens / best, n_tokens / ceiling))
+                speeds.append(Speed(request, n, kernels[0], computed_in, n_tokens / best, n_tokens / ceiling))
                 advance()
     return SpeedReport(describe_machine(), operations, reading, speeds)
 
@@ -140,8 +141,8 @@ def describe_machine() -> dict[str, Any]:
     used = None if library is None else library.instructions
     return {
         "processor": processor_name(),
-        "threads": backends.n_threads(),
-        "torch": torch.__version__,
+        "threads": n_threads(),
+        "numpy": np.__version__,
         "instruction_sets": available_sets(),
         "used": used,
         "library": None if used is None else "package" if compiler.is_packaged(used) else "compiled here",
@@ -160,17 +161,17 @@ def processor_name() -> str:
 
 
 @contextmanager
-def _requested(request: backends.BackendRequest) -> Iterator[None]:
-    """Request a backend by the environment variable, which alone can name plain PyTorch."""
-    before = os.environ.get(backends.VARIABLE)
-    os.environ[backends.VARIABLE] = request
+def _requested(request: BackendRequest) -> Iterator[None]:
+    """Request a backend by the environment variable, which alone can name plain NumPy."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = request
     try:
         yield
     finally:
         if before is None:
-            del os.environ[backends.VARIABLE]
+            del os.environ[VARIABLE]
         else:
-            os.environ[backends.VARIABLE] = before
+            os.environ[VARIABLE] = before
 
 
 def _sentences(n_rows: int) -> list[list[str]]:
@@ -181,10 +182,6 @@ def _sentences(n_rows: int) -> list[list[str]]:
     weights = [1 / (rank + 3) for rank in range(len(words))]
     drawn = iter(generator.choices(words, weights=weights, k=n_rows * SENTENCE_TOKENS))
     return [[next(drawn) for _ in range(SENTENCE_TOKENS)] for _ in range(n_rows)]
-
-
-def _embed(elmo: Elmo, batch: list[list[str]]) -> None:
-    elmo.embed_batch(batch, elmo.start_state(len(batch)))
 
 
 def _best_seconds(call: Callable[[], object], seconds: float) -> float:
@@ -198,26 +195,31 @@ def _best_seconds(call: Callable[[], object], seconds: float) -> float:
     return min(times)
 
 
-def _computed_in(bilm: BiLM) -> tuple[Precision, ...]:
+def _precisions(kernels: Sequence[Backend]) -> tuple[Precision, ...]:
     """Return the precisions of the LSTM layers' weights, the most precise first."""
-    found = {kernel.precision for kernel in bilm.kernels()}
+    found = {NATIVE.get(kernel, "float32") for kernel in kernels}
     return tuple(precision for precision in PRECISIONS if precision in found)
 
 
-def _lstm_layers(bilm: BiLM) -> list[ProjectedLSTM]:
-    return [cast(ProjectedLSTM, layer) for stack in bilm.directions for layer in cast(LSTMStack, stack).layers]
-
-
-def _layer_weights(bilm: BiLM) -> Iterator[tuple[int, int]]:
+def _layer_weights(config: BiLMConfig) -> Iterator[tuple[int, int]]:
     """Yield for each LSTM layer how many weights multiply its input, and how many its state."""
-    for layer in _lstm_layers(bilm):
-        n_from_input = len(layer.weight) * layer.input_dim
-        n_projecting = 0 if layer.projection is None else layer.projection.numel()
-        yield n_from_input, layer.weight.numel() - n_from_input + n_projecting
+    n_gates, dim = 4 * config.hidden_dim, config.projection_dim
+    n_projecting = 0 if config.hidden_dim == dim else config.hidden_dim * dim
+    for _ in range(config.n_directions * config.n_layers):
+        yield n_gates * dim, n_gates * dim + n_projecting
+
+
+def _token_weights(config: BiLMConfig) -> int:
+    """Return how many weights multiply each distinct token: those of the highway layers and of the projection."""
+    return sum(
+        math.prod(shape)
+        for name, shape in tensor_shapes(config).items()
+        if name.startswith("token_layer.") and len(shape) == 2 and not name.endswith("embedding.weight")
+    )
 
 
 def _ceiling_seconds(
-    elmo: Elmo, batch: list[list[str]], operations: float, reading: float, precision: Precision
+    config: BiLMConfig, batch: list[list[str]], operations: float, reading: float, precision: Precision
 ) -> float:
     """Return the time that the products of a batch would take at the given rates."""
     n_rows, n_steps = len(batch), SENTENCE_TOKENS + N_BOUNDARIES
@@ -229,30 +231,28 @@ def _ceiling_seconds(
         )
 
     total = 0.0
-    for from_input, from_state in _layer_weights(elmo.bilm):
+    for from_input, from_state in _layer_weights(config):
         # The input products of many steps are computed together, the others step by step.
         total += product_seconds(from_input, n_rows * n_steps, n_chunks)
         total += product_seconds(from_state, n_rows * n_steps, n_steps)
     n_distinct = len({word for sentence in batch for word in sentence}) + N_BOUNDARIES
-    linears = [module for module in elmo.bilm.token_layer.modules() if isinstance(module, nn.Linear)]
-    return total + sum(2 * linear.weight.numel() * n_distinct / operations for linear in linears)
+    return total + 2 * _token_weights(config) * n_distinct / operations
 
 
 def _product_rate(precision: Precision, seconds: float) -> float:
-    """Return the operations per second of the fastest matrix product: of the selected backend's and PyTorch's own."""
-    backend = backends.select_backend(torch.device("cpu"), precision)
+    """Return the operations per second of the fastest matrix product: of the C functions, and in float32 of NumPy."""
     library = compiler.load_library()
+    draw = np.random.default_rng(0)
     rates: list[float] = []
     for rows, n_inputs, n_outputs in PRODUCT_SHAPES:
-        inputs, weight = torch.randn(rows, n_inputs), torch.randn(n_outputs, n_inputs)
+        inputs = draw.standard_normal((rows, n_inputs), np.float32)
+        weight = draw.standard_normal((n_outputs, n_inputs), np.float32)
         products: list[Callable[[], object]] = []
-        if backend in backends.NATIVE and library is not None:
-            packed = Matrix(weight.numpy(), precision, library)
-            products.append(partial(packed, inputs.numpy(), backends.n_threads()))
-        if precision != "int8":  # PyTorch's operator @ multiplies no integers
-            dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-            products.append(partial(torch.matmul, inputs.to(dtype), weight.to(dtype).t()))
-        for product in products or [partial(torch.matmul, inputs, weight.t())]:
+        if library is not None:
+            products.append(partial(Matrix(weight, precision, library), inputs, n_threads()))
+        if library is None or precision == "float32":
+            products.append(partial(np.matmul, inputs, weight.T))
+        for product in products:
             fastest = _best_seconds(product, seconds / (2 * len(PRODUCT_SHAPES)))
             rates.append(2 * rows * n_inputs * n_outputs / fastest)
     return max(rates)
@@ -260,5 +260,11 @@ def _product_rate(precision: Precision, seconds: float) -> float:
 
 def _reading_rate(n_bytes: int, seconds: float) -> float:
     """Return the bytes per second at which a block of this size can be read again and again."""
-    block = torch.ones(max(n_bytes // 4, 1))
-    return n_bytes / _best_seconds(block.sum, seconds / 4)
+    # The maximum, because NumPy computes it as fast as memory can be read; and by as many threads as compute a model.
+    parts = np.array_split(np.ones(max(n_bytes // 4, 1), np.float32), n_threads())
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return n_bytes / _best_seconds(lambda: list(pool.map(_maximum, parts)), seconds / 4)
+
+
+def _maximum(numbers: NDArray[np.float32]) -> float:
+    return float(numbers.max(initial=0))

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
-from elmokit.nn.alignment import LayerAlignment
+from elmokit.layer_alignment import LayerAlignment
 
 Pair = tuple[str, str]
 """A word and its translation."""
@@ -104,7 +103,7 @@ def measure_retrieval(
     for word, translation in pairs:
         right.setdefault(word, []).append(translation)
     queries, translations = source.rows(right), [set(target.rows(words)) for words in right.values()]
-    aligned = alignment(torch.from_numpy(source.vectors)).numpy()
+    aligned = alignment.apply(source.vectors, range(len(source.vectors)))
     for layer, (before, after, other) in enumerate(zip(source.vectors, aligned, target.vectors, strict=True)):
         plain, mapped, plain_csls, mapped_csls = (
             retrieval_precision(vectors, other, queries, translations, csls)

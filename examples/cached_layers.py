@@ -38,7 +38,7 @@ class Tagger(nn.Module):
 def main(directory: str) -> None:
     """Fit the sentences in two batches, reading their layers from disk in every epoch."""
     torch.manual_seed(0)
-    cache = LayerCache(directory, Elmo.from_pretrained(n_mixes=0))
+    cache = LayerCache(directory, Elmo.from_pretrained())
     words = [[word for word, _ in sentence] for sentence in SENTENCES]
     print(f"computed: {cache.fill(words)} tokens")  # 0 on the next run if you keep the directory
     tagger = Tagger(cache.elmo.n_layers, cache.elmo.output_dim)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from elmokit import Elmo
+from elmokit import ElmoModule
 
 TEXTS = {
     "river": [
@@ -26,7 +26,7 @@ class Classifier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.elmo = Elmo.from_pretrained(n_mixes=2, dropout=0.3)
+        self.elmo = ElmoModule.from_pretrained(n_mixes=2, dropout=0.3)
         self.lstm = nn.LSTM(self.elmo.output_dim, 16, batch_first=True, bidirectional=True)
         self.output = nn.Linear(32 + self.elmo.output_dim, len(NAMES))
 

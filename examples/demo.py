@@ -23,9 +23,9 @@ def main() -> None:
     """Embed the sentences, describe the output file and print neighbors."""
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("vectors.hdf5")
     elmo = Elmo.from_pretrained()
-    config = elmo.bilm.config
+    config = elmo.model.config
     print(
-        f"model      {elmo.model.source.name if elmo.model.source else '?'}: {elmo.bilm.n_parameters / 1e6:.1f} M "
+        f"model      {elmo.model.source.name if elmo.model.source else '?'}: {elmo.model.n_parameters / 1e6:.1f} M "
         f"parameters, {config.n_layers} LSTM layers ({config.hidden_dim}/{config.projection_dim}), two directions"
     )
     summary = embed_file(elmo, SENTENCES, output, overwrite=True)

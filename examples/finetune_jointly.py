@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from elmokit import Elmo
+from elmokit import ElmoModule
 
 QUESTIONS = ["Who wrote this ?", "Where is Oslo ?", "Who came first ?", "Where did she go ?", "Who sings ?"]
 KINDS = ["person", "place", "person", "place", "person"]
@@ -17,7 +17,7 @@ KINDS = ["person", "place", "person", "place", "person"]
 def main() -> None:
     """Fit the questions and print how far the biLM's weights moved."""
     torch.manual_seed(0)
-    elmo = Elmo.from_pretrained(layers="top", trainable=True)  # or "average", a layer number, or [0, 1]
+    elmo = ElmoModule.from_pretrained(layers="top", trainable=True)  # or "average", a layer number, or [0, 1]
     output = nn.Linear(elmo.output_dim, 2)
     before = {name: weight.detach().clone() for name, weight in elmo.bilm.named_parameters()}
     optimizer = torch.optim.Adam(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from elmokit import Elmo
+from elmokit import ElmoModule
 
 TEXT = """Mira/NAME visits/O Oslo/PLACE ./O
 The/O bus/O to/O Bergen/PLACE leaves/O at/O nine/O ./O
@@ -23,7 +23,7 @@ class Tagger(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.elmo = Elmo.from_pretrained(dropout=0.5)  # 1
+        self.elmo = ElmoModule.from_pretrained(dropout=0.5)  # 1
         self.lstm = nn.LSTM(self.elmo.output_dim, 32, batch_first=True, bidirectional=True)
         self.output = nn.Linear(64, len(TAGS))
 

@@ -13,16 +13,16 @@ import pytest
 import torch
 from hypothesis import settings
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.engine.library import Library
-from elmokit.nn.alignment import LayerAlignment
+from elmokit.layer_alignment import LayerAlignment
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.probes import linear
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.weights import fetch
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import save_model
+from elmokit.weights.model import PretrainedBiLM, Weights
+from elmokit.weights.save import save_model
 from tests.helpers import instruction_sets
 from tests.helpers.http_server import Server
 from tests.helpers.shell import Shell, command_runner
@@ -98,11 +98,17 @@ def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: flo
     )
 
 
+def without_torch(model: PretrainedBiLM) -> PretrainedBiLM:
+    """The same model without PyTorch modules, as it would be read from files: the engine computes it."""
+    return model.replace(weights=Weights(model.config, model.arrays))
+
+
 def aligned_model() -> PretrainedBiLM:
     """A model of random weights with an alignment of random matrices."""
     model = random_model()
-    n_layers, dim = model.bilm.config.n_layers + 1, model.bilm.config.output_dim
-    model.alignment = LayerAlignment(torch.randn(n_layers, dim, dim, generator=torch.Generator().manual_seed(0)))
+    n_layers, dim = model.config.n_layers + 1, model.config.output_dim
+    matrices = torch.randn(n_layers, dim, dim, generator=torch.Generator().manual_seed(0))
+    model.alignment = LayerAlignment.of_matrices(matrices.numpy())
     return model
 
 

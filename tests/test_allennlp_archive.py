@@ -21,8 +21,9 @@ from elmokit.tasks.allennlp_archive.opened import convert_archive, open_task_arc
 from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
 from elmokit.weights.published import find_published
+from elmokit.weights.save import save_model
 from tests.helpers import allennlp_configs
 from tests.helpers.shell import Shell, command_runner
 

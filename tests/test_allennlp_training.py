@@ -23,7 +23,7 @@ def test_steps_on_a_padded_batch_equal_those_of_allennlp(backend: str, monkeypat
     monkeypatch.setenv("ELMOKIT_BACKEND", backend)
     trace = json.loads(TRACE.read_text(encoding="utf-8"))
     assert trace["largest_cell"] == 3.0  # cells reach the bound, so its gradient is tested too
-    embedder = copy_for_training(Elmo(wave_model(), start="zero", n_mixes=0)).train()
+    embedder = copy_for_training(Elmo(wave_model(), start="zero")).train()
     embedder.bilm.requires_grad_(True)
     mix, output = ScalarMix(embedder.n_layers), nn.Linear(CONFIG.output_dim, 3)
     with torch.no_grad():

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError
 from elmokit.fingerprint import fingerprint
+from elmokit.nn.bilm import BiLM
 from elmokit.scoring.language_model import LanguageModel
 from elmokit.text.windows import WindowStream
 from elmokit.weights import bilm_tf, tf_checkpoint
@@ -22,6 +21,7 @@ from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import random_model
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_names import checkpoint_tensors
+from tests.helpers.weights import same_weights
 
 SENTENCES = [["the", "cat", "sat", "."], ["dog", "ran"], ["zebra"]]
 BACKWARD = dataclasses.replace(PRESETS["tiny"], bidirectional=False, backward_only=True)
@@ -34,7 +34,7 @@ def models() -> tuple[PretrainedBiLM, PretrainedBiLM]:
     bilm = BiLM(BACKWARD)
     own = {name: value for name, value in both.bilm.state_dict().items() if not name.startswith("directions.0.")}
     bilm.load_state_dict({name.replace("directions.1.", "directions.0."): value for name, value in own.items()})
-    return both, dataclasses.replace(both, bilm=bilm.eval())
+    return both, both.replace(weights=bilm.eval())
 
 
 @pytest.mark.parametrize("start", ["zero", "warm"])
@@ -78,9 +78,7 @@ def test_training_windows_are_those_of_the_backward_direction(
     path.write_text("".join(" ".join(sentence) + "\n" for sentence in SENTENCES), encoding="utf-8")
     vocabulary = models[0].vocabulary
     assert vocabulary is not None
-    both, alone = (
-        WindowStream([path], vocabulary, model.encode, 2, 3, model.bilm.config.read_backward) for model in models
-    )
+    both, alone = (WindowStream([path], vocabulary, model.encode, 2, 3, model.config.read_backward) for model in models)
     for _ in range(5):
         whole, half = next(both), next(alone)
         assert np.array_equal(half.targets, whole.targets[1:])
@@ -92,7 +90,7 @@ def test_files_keep_the_direction(models: tuple[PretrainedBiLM, PretrainedBiLM],
     save_folder(alone, tmp_path / "model")
     bilm_tf.save(alone, tmp_path / "options.json", tmp_path / "weights.hdf5")
     # bilm-tf writes a backward model like a forward one; "reverse" in the options says which it is.
-    forward = dataclasses.replace(alone, bilm=BiLM(dataclasses.replace(BACKWARD, backward_only=False)))
+    forward = alone.replace(weights=BiLM(dataclasses.replace(BACKWARD, backward_only=False)))
     forward.bilm.load_state_dict(alone.bilm.state_dict())
     write_bundle(tmp_path / "model.ckpt-1", checkpoint_tensors(forward))
     (tmp_path / "vocab.txt").write_text(alone.vocabulary.to_text())  # type: ignore[union-attr]
@@ -101,10 +99,8 @@ def test_files_keep_the_direction(models: tuple[PretrainedBiLM, PretrainedBiLM],
         bilm_tf.load(tmp_path / "options.json", tmp_path / "weights.hdf5"),
         tf_checkpoint.load(tmp_path),
     ):
-        assert opened.bilm.config == BACKWARD
-        assert all(
-            torch.equal(value, alone.bilm.state_dict()[name]) for name, value in opened.bilm.state_dict().items()
-        )
+        assert opened.config == BACKWARD
+        assert same_weights(opened, alone)
 
 
 def test_a_model_of_two_directions_cannot_be_backward_only() -> None:
@@ -114,6 +110,6 @@ def test_a_model_of_two_directions_cannot_be_backward_only() -> None:
 
 def test_each_direction_has_its_own_fingerprint(models: tuple[PretrainedBiLM, PretrainedBiLM]) -> None:
     both, alone = models
-    forward = dataclasses.replace(alone, bilm=BiLM(dataclasses.replace(BACKWARD, backward_only=False)))
+    forward = alone.replace(weights=BiLM(dataclasses.replace(BACKWARD, backward_only=False)))
     forward.bilm.load_state_dict(alone.bilm.state_dict())
     assert len({fingerprint(model, "zero") for model in (both, alone, forward)}) == 3

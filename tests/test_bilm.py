@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.bilm import BiLM, BiLMState
 from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError
+from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.weights import bilm_tf
 from elmokit.weights.table import to_theirs
 from tests.reference import bilm_numpy
@@ -86,7 +86,8 @@ def test_network_equals_the_numpy_formulas(config: BiLMConfig, lengths: list[int
     state = random_state(config, len(lengths), seed)
     with torch.no_grad():
         layers, after = bilm(ids, mask, state)
-    weights = {name: tensor.numpy() for name, tensor in to_theirs(bilm, bilm_tf.table(config)).items()}
+    arrays = {name: tensor.numpy() for name, tensor in bilm.state_dict().items()}
+    weights = dict(to_theirs(arrays, bilm_tf.table(config)))
     options = bilm_tf.options_from_config(config)
     for row, length in enumerate(lengths):
         states = [

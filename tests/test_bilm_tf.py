@@ -19,6 +19,7 @@ from elmokit.weights import bilm_tf
 from elmokit.weights.bilm_tf import placeholders
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import fixture_sentences, random_model
+from tests.helpers.weights import same_weights
 
 CONFIGS = {
     "two layers": PRESETS["tiny"],
@@ -59,9 +60,7 @@ def rewrite(path: Path, content: dict[str, np.ndarray]) -> None:
 def test_hdf5_round_trip_keeps_every_tensor(kind: str, tmp_path: Path) -> None:
     model = random_model(CONFIGS[kind])
     again = bilm_tf.load(*saved(model, tmp_path))
-    assert again.bilm.config == model.bilm.config
-    for name, tensor in model.bilm.state_dict().items():
-        assert torch.equal(again.bilm.state_dict()[name], tensor), name
+    assert same_weights(again, model)
 
 
 def test_datasets_have_the_published_names_shapes_and_type(tmp_path: Path) -> None:
@@ -97,7 +96,7 @@ def test_datasets_have_the_published_names_shapes_and_type(tmp_path: Path) -> No
 def test_irregular_names_of_bilm_tfs_dump_are_read(kind: str, regular: str, odd: str, tmp_path: Path) -> None:
     model = random_model(CONFIGS[kind])
     options, weights = saved(model, tmp_path)
-    content = {name: value for name, value in datasets(weights).items() if name not in placeholders(model.bilm.config)}
+    content = {name: value for name, value in datasets(weights).items() if name not in placeholders(model.config)}
     for d in range(2):
         for k in range(2):
             for tensor, untranslated in (("W_0", "kernel"), ("B", "bias"), ("W_P_0", "projection/kernel")):
@@ -108,8 +107,7 @@ def test_irregular_names_of_bilm_tfs_dump_are_read(kind: str, regular: str, odd:
     assert not any(name.startswith("RNN_0/RNN/MultiRNNCell") for name in content)
     rewrite(weights, content)
     again = bilm_tf.load(options, weights)
-    for name, tensor in model.bilm.state_dict().items():
-        assert torch.equal(again.bilm.state_dict()[name], tensor), name
+    assert same_weights(again, model)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if config.char_cnn is not None])
@@ -163,7 +161,7 @@ def vectors_of_an_old_loader(
             stacked = np.stack(layers)
             stacked = stacked[:, ::-1] if d else stacked
             directions.append(stacked[:, 1:-1])
-        if not model.bilm.config.bidirectional:
+        if not model.config.bidirectional:
             directions[1][0] = 0
         vectors.append((directions[0], directions[1]))
     return vectors
@@ -218,7 +216,7 @@ def test_both_counts_of_characters_open(n_characters: int, tmp_path: Path) -> No
     content = json.loads(options.read_text())
     content["char_cnn"]["n_characters"] = n_characters
     options.write_text(json.dumps(content))
-    config = bilm_tf.load(options, weights).bilm.config
+    config = bilm_tf.load(options, weights).config
     assert config.char_cnn is not None
     assert config.char_cnn.n_chars == 261
 
@@ -233,7 +231,7 @@ def test_training_leftovers_are_ignored(tmp_path: Path) -> None:
         file["softmax/W"] = np.zeros((5, 32))
         file["global_step"] = 7.0
         file["RNN_0/Adagrad"] = np.zeros(8)
-    assert bilm_tf.load(options, weights).bilm.config == PRESETS["tiny"]
+    assert bilm_tf.load(options, weights).config == PRESETS["tiny"]
 
 
 def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) -> None:
@@ -244,7 +242,7 @@ def test_options_without_optional_keys_take_bilm_tfs_defaults(tmp_path: Path) ->
     for key in ("n_layers", "use_skip_connections", "cell_clip", "proj_clip"):
         del content["lstm"][key]
     options.write_text(json.dumps(content))
-    config = bilm_tf.load(options, weights).bilm.config
+    config = bilm_tf.load(options, weights).config
     assert (config.n_layers, config.skip_connections, config.cell_clip, config.projection_clip) == (
         1,
         False,
@@ -356,7 +354,7 @@ def test_inference_trace_of_three_calls_is_reproduced(bilm_tf_fixture: Path) -> 
     model = bilm_tf.load(bilm_tf_fixture / "options.json", bilm_tf_fixture / "lm_weights.hdf5")
     elmo = Elmo(model, start="stateful")
     batch = [["The", "first", "sentence", "."], ["The", "second"], ["Third"]]
-    state = model.bilm.zero_state(3)
+    state = elmo.zero_state(3)
     for call, expected in enumerate(APPENDIX_A):
         vectors, state = elmo.embed_batch(batch, state)
         sums = [[float(layer.sum(dtype=np.float64)) for layer in sentence] for sentence in vectors]
@@ -374,9 +372,9 @@ def test_inference_trace_of_three_calls_is_reproduced(bilm_tf_fixture: Path) -> 
             np.testing.assert_allclose(
                 vectors[0][2, 0, 16:20], [0.039795, 0.010686, -0.664422, 0.600988], atol=1e-6, rtol=0
             )
-    tokens = model.bilm.token_vectors(torch.from_numpy(model.encode(["<S>", "</S>", "The", "second"])))
+    tokens = model.word_vectors(["<S>", "</S>", "The", "second"])
     np.testing.assert_allclose(
-        tokens[:, :3].detach(),
+        tokens[:, :3],
         [
             [0.266147, 0.095156, 0.137369],
             [0.254890, 0.127126, 0.144967],
@@ -400,7 +398,7 @@ def test_inference_trace_with_skip_connections_is_reproduced(bilm_tf_fixture: Pa
 def test_a_real_one_layer_dump_opens(bilm_tf_run: Path) -> None:
     folder = bilm_tf_run
     model = bilm_tf.load(folder / "options.json", folder / "weights.hdf5")
-    assert (model.bilm.config.n_layers, model.bilm.config.bidirectional) == (1, True)
+    assert (model.config.n_layers, model.config.bidirectional) == (1, True)
     with h5py.File(folder / "weights.hdf5") as file:
         expected = file["RNN_1/RNN/LSTMCell/W_0"][...]
-    np.testing.assert_array_equal(model.bilm.state_dict()["directions.1.layers.0.weight"].T, expected)
+    np.testing.assert_array_equal(model.arrays["directions.1.layers.0.weight"].T, expected)

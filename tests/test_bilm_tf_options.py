@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from elmokit.engine.config import PRESETS
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
-from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.training.bilm_tf_options import options_from_settings, settings_from_options
 from elmokit.training.config import RECIPES, TrainingConfig
 from elmokit.training.settings import training_settings
@@ -66,7 +66,7 @@ def test_the_shipped_options_are_the_recipe(tmp_path: Path) -> None:
 def test_the_options_of_the_test_run_describe_its_model(bilm_tf_run: Path) -> None:
     layers = training_settings(None, None, bilm_tf_run / "options.json", {})
     config = layers.config(603)
-    assert config.model == open_model(bilm_tf_run).bilm.config
+    assert config.model == open_model(bilm_tf_run).config
     assert (config.batch_size, config.window_length, config.n_samples) == (16, 10, 128)
     assert config.tokens == 207 * 160  # the checkpoint's 207 steps
     assert layers.data.max_words == 603

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 
@@ -76,7 +77,7 @@ def test_convert_goes_to_hdf5_and_back(shell) -> None:  # type: ignore[no-untype
     assert shell("convert", "model", "there/weights.hdf5").code == 0
     ran = shell("convert", "there", "again", "--storage", "float16")
     assert (ran.code, ran.err) == (0, "wrote again\n")
-    assert open_model("again").bilm.config == open_model("model").bilm.config
+    assert open_model("again").config == open_model("model").config
 
 
 def test_convert_stores_a_calibrated_initial_state(shell) -> None:  # type: ignore[no-untyped-def]
@@ -94,7 +95,7 @@ def test_info_says_what_a_model_is(shell) -> None:  # type: ignore[no-untyped-de
         assert line in ours
         assert line in theirs
     facts = json.loads(shell("info", "--model", "model", "--json").out)
-    assert facts["parameters"] == f"{random_model().bilm.n_parameters:,}"
+    assert facts["parameters"] == f"{random_model().n_parameters:,}"
     assert facts["card"] == {"note": "random"}
 
 

@@ -15,8 +15,10 @@ from safetensors.torch import load_file
 
 from elmokit import SentenceEmbedder
 from elmokit.engine.config import PRESETS
+from elmokit.engine.state import State
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import WORDS, random_model
 from tests.helpers.shell import Shell
 
@@ -74,7 +76,7 @@ def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -
     assert ran.code == 0
     assert ran.err.endswith("Not saved (the HDF5 format does not support it): softmax, vocabulary, initial state\n")
     before, after = open_model("run/model"), open_model("there/out.hdf5")
-    assert after.bilm.config == before.bilm.config
+    assert after.config == before.config
     assert after.card == {name: fact for name, fact in before.card.items() if name != "warm_state"}
     for name, tensor in before.bilm.state_dict().items():
         assert torch.equal(after.bilm.state_dict()[name], tensor), name
@@ -93,7 +95,7 @@ def test_a_run_converts_to_hdf5_and_reports_what_is_left_out(shell, kind: str) -
 def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ignore[no-untyped-def]
     words = [word for word in WORDS if word != "<UNK>"]
     model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
-    save_model(dataclasses.replace(model, softmax=None, vocabulary=Vocabulary(words, strict=False)), Path("old"))
+    save_model(model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False)), Path("old"))
     Path("new").mkdir()
     ran = shell("convert", "old", "new/weights.hdf5")
     assert "left out" not in ran.err
@@ -108,7 +110,7 @@ def test_a_word_input_model_keeps_its_list_of_words(shell) -> None:  # type: ign
 
 def test_the_initial_state_is_reported_as_left_out(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
-    save_model(dataclasses.replace(model, softmax=None, initial_state=model.bilm.zero_state(1)), Path("warm"))
+    save_model(model.replace(softmax=None, initial_state=State.zero(model.config, 1)), Path("warm"))
     assert shell("convert", "warm", "w.hdf5").err.endswith("not support it): initial state\n")
     assert "left out" not in shell("convert", "w.hdf5", "again.hdf5", "--overwrite").err
 

@@ -17,9 +17,11 @@ import pytest
 import torch
 
 from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.state import State
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers import trace_b
 from tests.helpers.many_langs_files import toy_model
@@ -53,8 +55,8 @@ def fell(run: str, text: str = "held-out", times: float = 0.8) -> bool:
 
 
 def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
-    assert model.softmax is not None
-    own = {f"softmax.{name}": tensor for name, tensor in model.softmax.state_dict().items()}
+    assert model.softmax_module is not None
+    own = {f"softmax.{name}": tensor for name, tensor in model.softmax_module.state_dict().items()}
     return {**model.bilm.state_dict(), **own}
 
 
@@ -66,7 +68,7 @@ def changed(run: str) -> set[str]:
 
 def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
-    model.initial_state = model.bilm.zero_state(1)
+    model.initial_state = State.zero(model.config, 1)
     save_model(model, Path("model"))
     texts = ("new.txt", "--held-out", "held.txt", "--old-text", "old.txt")
     ran = shell("finetune", *texts, "--model", "model", "--run", "run", *QUICK)
@@ -76,7 +78,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell) -> None:  # typ
     assert tuned.vocabulary is not None
     assert tuned.vocabulary.words == open_model("model").vocabulary.words  # type: ignore[union-attr]
     assert tuned.initial_state is not None
-    assert tuned.initial_state.cell.abs().sum() > 0  # not the old weights' own
+    assert np.abs(tuned.initial_state.cell).sum() > 0  # not the old weights' own
     found = perplexities("run")
     assert set(found) == {"held-out", "old text"}
     before, after, old_before, old_after = (
@@ -173,10 +175,10 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell) -> 
     assert "The softmax over 11 words is the model's own" in ran.err
     assert shell("convert", "ckpt", "ours").code == 0
     assert shell("convert", "ckpt", "again.hdf5").code == 0  # has no place for a softmax
-    assert checkpoint.softmax is not None
-    for softmax in (open_model("run/initial").softmax, open_model("ours").softmax):
+    assert checkpoint.softmax_module is not None
+    for softmax in (open_model("run/initial").softmax_module, open_model("ours").softmax_module):
         assert softmax is not None
-        torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax.state_dict())
+        torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax_module.state_dict())
 
 
 def test_a_softmax_drawn_at_random_is_not_frozen(shell) -> None:  # type: ignore[no-untyped-def]

@@ -8,7 +8,8 @@ import pytest
 
 from elmokit.weights import listing
 from elmokit.weights.fetch import fetch
-from elmokit.weights.listing import DEFAULT_MODEL, named_models
+from elmokit.weights.folder import DEFAULT_MODEL
+from elmokit.weights.listing import named_models
 from elmokit.weights.open import open_model
 from elmokit.weights.published import ModelLocation, PublishedModel, find_published
 from tests.helpers.http_server import Handler, Server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 from tests.helpers.shell import Shell

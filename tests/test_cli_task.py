@@ -11,7 +11,7 @@ import pytest
 
 from elmokit.cli.task import format_evaluation
 from elmokit.tasks.loop import TaskEvaluation
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMState
 from elmokit.compat.allennlp import (
     ConfigurationError,
     Elmo,
@@ -28,7 +27,9 @@ from elmokit.compat.allennlp import (
     batch_to_ids,
 )
 from elmokit.errors import ConfigError, ModelNotFoundError, TensorMismatchError
-from elmokit.weights.open import open_model, save_model
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import fixture_sentences
 from tests.helpers.allennlp_files import CONFIG, DIM, Files, write_files
 from tests.reference.hdf5_h5py import VectorWriter

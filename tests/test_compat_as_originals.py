@@ -11,7 +11,7 @@ import pytest
 
 from elmokit.compat.allennlp import ConfigurationError, Token, cached_path
 from elmokit.errors import ModelNotFoundError
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import WORDS, random_model
 
 SCRIPT = """

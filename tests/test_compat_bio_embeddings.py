@@ -30,11 +30,11 @@ def test_vectors_are_those_of_allennlp_after_the_warm_up(files: Files) -> None:
     for protein in PROTEINS:
         found = embedder.embed(protein)
         assert found.shape == (3, len(protein), DIM)
-        np.testing.assert_array_equal(found, allennlp.embed_sentence(list(protein)))
+        np.testing.assert_allclose(found, allennlp.embed_sentence(list(protein)), atol=1e-6, rtol=0)
     for found, expected in zip(
         embedder.embed_batch(PROTEINS), allennlp.embed_batch([list(one) for one in PROTEINS]), strict=True
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
 
 
 def test_without_a_state_vectors_do_not_depend_on_other_proteins(files: Files) -> None:

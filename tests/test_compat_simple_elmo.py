@@ -15,6 +15,7 @@ from elmokit.embedder import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
+from elmokit.nn.bilm import BiLMState
 from elmokit.weights import bilm_tf
 from elmokit.weights.folder import save_folder
 from elmokit.weights.open import open_model
@@ -122,12 +123,12 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
     elmo = full_model(tmp_path)
     model = open_model(tmp_path / "full")
     model.bilm.eval()
-    start = model.initial_state
-    assert start is not None
+    assert model.initial_state is not None
+    start = BiLMState.from_numpy(model.initial_state)
     sentence = ["the", "cat", "sat"]
     (found,) = elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=False)
     assert [entry["word"] for entry in found] == sentence
-    assert model.softmax is not None
+    assert model.softmax_module is not None
     tokens = ["<S>", *sentence, "</S>"]
     vectors = model.bilm.token_vectors(torch.from_numpy(model.encode(tokens)))[None]
     for place, entry in enumerate(found, start=1):
@@ -138,7 +139,7 @@ def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path
                 direction, context, start.of_direction(direction), real, direction == 1
             )
             nearest = outputs[-1][0, -1 if direction == 0 else 0]
-            scores = F.linear(nearest, model.softmax.weight, model.softmax.bias)
+            scores = F.linear(nearest, model.softmax_module.weight, model.softmax_module.bias)
             best = scores.argsort(descending=True).tolist()
             assert predictions is not None
             assert predictions["candidates"] == best

@@ -13,7 +13,7 @@ from elmokit.embedder import Elmo
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 STRINGS = ["the cat sat on the mat", "dogs ran", ""]
@@ -176,7 +176,7 @@ def test_carried_state_is_that_of_the_embedder_and_can_be_forgotten() -> None:
     module = hub.Module(model, start="stateful")
     batches = [["the cat", "dogs ran on", "mat"], ["sat on the mat"], ["the dog", "the mat"]]
     expected = Elmo(model, start="stateful")
-    state = model.bilm.zero_state(0)
+    state = expected.zero_state(0)
     for batch in batches:
         sentences = [string.split() for string in batch]
         layers, after = expected.embed_batch(sentences, state.first_rows(len(batch)))

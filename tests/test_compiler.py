@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from elmokit.engine import c_sources, compiler, instruction_sets
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.engine import LSTM, Matrix
 from elmokit.engine.instruction_sets import InstructionSet
+from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.matrix import Matrix
+from elmokit.engine.precision import VARIABLE
 from elmokit.engine.state import State
-from elmokit.nn.kernels import backends
 from elmokit.nn.lstm import LSTMStack, LSTMState
 from tests.helpers.rounding import Rounded, assert_rounded
 
@@ -74,10 +76,24 @@ def packaged(fresh: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return Path(shutil.copy(compiled, fresh / "package" / f"{prefix}-{c_sources.digest(compiled.read_bytes())}.so"))
 
 
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that libraries are loaded from."""
+    paths: list[Path] = []
+
+    def load(path: Path, *arguments: str) -> Library:
+        paths.append(path.resolve())
+        return Library(path, *arguments)
+
+    monkeypatch.setattr(compiler, "Library", load)
+    return paths
+
+
 def forget_library() -> None:
     compiler._load.cache_clear()
     compiler.load_library.cache_clear()
-    compiler.build.cache_clear()
+    compiler._packaged.cache_clear()
+    compiler._compiled.cache_clear()
 
 
 @settings(max_examples=25)
@@ -145,11 +161,24 @@ def test_only_the_user_can_read_and_write_the_library(built: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
-def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(mode: int, built: Path) -> None:
+def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(
+    mode: int, built: Path, loaded: list[Path]
+) -> None:
     built.parent.chmod(mode)
-    with pytest.warns(UserWarning, match="other users can write"):
-        assert compiler.load_library() is None
-    assert "other users can write" in compiler.why_unavailable()
+    with pytest.warns(UserWarning, match="for this process only.*other users can write"):
+        assert compiler.load_library() is not None
+    (path,) = loaded
+    assert path != built
+    assert not path.parent.exists()
+
+
+def test_a_folder_that_others_can_write_to_is_refused_without_a_compiler(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built.parent.chmod(0o770)
+    monkeypatch.setenv("CC", "no-such-compiler-anywhere")
+    assert compiler.load_library() is None
+    assert "no C compiler 'no-such-compiler-anywhere'" in compiler.why_unavailable()
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o666])
@@ -175,17 +204,19 @@ def test_only_the_user_and_root_are_trusted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_refused(built: Path) -> None:
+def test_a_folder_of_another_user_is_refused(built: Path, loaded: list[Path]) -> None:
     os.chown(built.parent, 54321, -1)
     with pytest.warns(UserWarning, match="belongs to another user"):
-        assert compiler.load_library() is None
+        compiler.load_library()
+    assert built not in loaded
 
 
-def test_a_link_instead_of_the_folder_is_not_followed(built: Path) -> None:
+def test_a_link_instead_of_the_folder_is_not_followed(built: Path, loaded: list[Path]) -> None:
     moved = built.parent.rename(built.parent.with_name("elsewhere"))
     built.parent.symlink_to(moved)
     with pytest.warns(UserWarning, match="symbolic link"):
-        assert compiler.load_library() is None
+        compiler.load_library()
+    assert moved / built.name not in loaded
 
 
 @pytest.mark.slow
@@ -214,7 +245,7 @@ exec cc "$@"
 
 
 def test_a_directory_that_is_exchanged_after_the_check_is_not_used(
-    built: Path, monkeypatch: pytest.MonkeyPatch
+    built: Path, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = compiler._check_owner
 
@@ -227,7 +258,8 @@ def test_a_directory_that_is_exchanged_after_the_check_is_not_used(
 
     monkeypatch.setattr(compiler, "_check_owner", check_and_exchange)
     with pytest.warns(UserWarning, match="other users can write"):
-        assert compiler.load_library() is None
+        compiler.load_library()
+    assert all(built.parents[1] not in path.parents for path in loaded)
 
 
 def test_a_changed_library_is_replaced_in_the_same_process(built: Path) -> None:
@@ -272,7 +304,7 @@ def test_without_a_compiler_the_layers_still_work(command: str, fresh: Path, mon
     inputs, states = torch.randn(4, 5, 3), [LSTMState(torch.zeros(4, 3), torch.zeros(4, 6))] * 2
     with torch.no_grad():
         outputs, _ = stack(inputs, states)
-        monkeypatch.setenv(backends.VARIABLE, "reference")
+        monkeypatch.setenv(VARIABLE, "reference")
         torch.testing.assert_close(outputs, stack(inputs, states)[0])
 
 
@@ -327,19 +359,79 @@ def test_the_sources_can_be_compiled_where_no_other_package_is_installed() -> No
     subprocess.run([sys.executable, "-S", "-c", code], check=True, cwd=root, env={"PYTHONPATH": str(root)})
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (fresh / "file").write_text("")
-    monkeypatch.setenv("ELMOKIT_CACHE", str(fresh / "file"))
-    assert compiler.load_library() is None
-    assert "could not be loaded or built" in compiler.why_unavailable()
+def test_with_a_cache_that_cannot_be_written_the_library_is_compiled_for_the_process(
+    built: Path, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = built.parents[1] / "file"
+    file.write_text("")
+    monkeypatch.setenv("ELMOKIT_CACHE", str(file))
+    with pytest.warns(UserWarning, match="for this process only.*File exists"):
+        assert compiler.load_library() is not None
+    assert not loaded[0].exists()
 
 
-def test_without_a_home_folder_the_layers_still_work(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_the_library_is_compiled_for_the_process(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # what Python does for a user without a home
     for name in ("ELMOKIT_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert compiler.load_library() is None
-    assert "ELMOKIT_CACHE" in compiler.why_unavailable() or "Linux" in compiler.why_unavailable()
+    with pytest.warns(UserWarning, match="for this process only.*Set ELMOKIT_CACHE to a writable directory"):
+        assert compiler.load_library() is not None
+
+
+@pytest.mark.parametrize("cache", ["~no-such-user/cache", "/dev/null/cache"])
+def test_a_library_of_the_package_is_used_whatever_the_cache_directory(
+    cache: str, packaged: Path, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELMOKIT_CACHE", cache)
+    assert compiler.load_library() is not None
+    assert loaded == [packaged]
+
+
+def test_any_library_of_the_package_is_preferred_to_compiling(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The package has no library of the best set: for example, the wheel was built for a system without it.
+    best = instruction_sets.available_sets()[0]
+    monkeypatch.setitem(instruction_sets.INSTRUCTION_SETS, "better", InstructionSet(None, (), ("-DBETTER",)))
+    monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["better", best])
+    monkeypatch.setattr(compiler, "_compiled", lambda *_: pytest.fail("compiled"))
+    library = compiler.load_library()
+    assert library is not None
+    assert library.instructions == best
+
+
+def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    """Let the compiler believe in another system, whose libraries are those of this one."""
+    available, of_machine = instruction_sets.available_sets(), instruction_sets.machine()
+    monkeypatch.setattr(compiler, "requested_sets", lambda: available)
+    monkeypatch.setattr(c_sources, "machine", lambda: of_machine)
+    monkeypatch.setattr("platform.system", lambda: system)
+
+
+@pytest.mark.parametrize("system", ["Darwin", "Windows"])
+def test_on_other_systems_a_library_of_the_package_is_loaded_by_its_path(
+    system: str, packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_system(monkeypatch, system)
+    opened: list[Path] = []
+    monkeypatch.setattr(compiler, "Library", lambda path, *rest: opened.append(path) or Library(path, *rest))
+    assert compiler.load_library() is not None
+    assert opened == [packaged]
+    forget_library()
+    with packaged.open("ab") as file:
+        file.write(b"\0")
+    with pytest.warns(UserWarning, match="Install elmokit again"):
+        assert compiler.load_library() is None
+    assert "on Linux only" in compiler.why_unavailable()
+
+
+def test_a_path_in_a_directory_that_others_can_write_to_is_not_loaded(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_system(monkeypatch, "Darwin")
+    packaged.parent.chmod(0o777)
+    with pytest.warns(UserWarning, match="more users can write"):
+        assert compiler.load_library() is None
 
 
 @pytest.mark.slow
@@ -348,7 +440,7 @@ def test_an_instruction_set_that_the_compiler_rejects_is_replaced_by_the_next(
 ) -> None:
     if compiler.load_library() is None:
         pytest.skip(compiler.why_unavailable())
-    unknown = InstructionSet((), (), ("-march=none-of-ours",))
+    unknown = InstructionSet(None, (), ("-march=none-of-ours",))
     monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["unknown", "portable"])
     monkeypatch.setitem(instruction_sets.INSTRUCTION_SETS, "unknown", unknown)
     forget_library()

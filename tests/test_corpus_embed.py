@@ -18,11 +18,12 @@ from elmokit.corpus.layout import DatasetNames
 from elmokit.corpus.writer import ResumableWriter, partial_folder
 from elmokit.embedder import Elmo, Start
 from elmokit.engine.config import BiLMConfig
+from elmokit.engine.precision import VARIABLE
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.io import resumable
 from elmokit.io.text_files import split_tokens
+from elmokit.layer_selection import Layers
 from elmokit.nn.kernels import backends
-from elmokit.nn.layer_selection import Layers
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
@@ -183,7 +184,7 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
 def test_a_run_is_resumed_only_by_what_computed_its_beginning(
     elmo: Elmo, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(backends.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(resumable, "COMMIT_SECONDS", 0.0)
     library = backends.native_library()
     if library is None:
@@ -205,7 +206,7 @@ def test_a_run_is_resumed_only_by_what_computed_its_beginning(
             expected = f"instructions '{own}', but this run has instructions 'portable'. Set ELMOKIT_INSTRUCTIONS={own}"
         else:
             choose_kernels_as_if(patch)  # then even small layers are rounded
-            patch.setenv(backends.VARIABLE, "int8")
+            patch.setenv(VARIABLE, "int8")
             expected = "precision 'float32', but this run has precision 'int8'. Resume in float32 (--precision float32"
         with pytest.raises(OutputError, match=re.escape(f"was created with {expected}")):
             embed_file(elmo, text, output, batch_tokens=8, resume=True)
@@ -310,8 +311,9 @@ def test_resuming_requires_the_same_words_and_tables_but_the_initial_state_may_r
     model = random_model()
     assert name(model) != name(model, "zero")
     elmo = Elmo(model)
-    elmo.start_hidden += 1e-7  # the initial state of another backend
+    elmo.start_state.hidden[:] += 1e-7  # the initial state of another backend
     settings = _settings(elmo, "all", "float32", False, split_tokens, 1)
     assert settings["model"] == name(model)
-    cached = [CachedModel(**vars(model) | {"rows": {"the": row}}) for row in (0, 1)]
-    assert name(cached[0]) != name(cached[1])
+    table = np.zeros((2, model.config.projection_dim), np.float32)
+    cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
+    assert len({name(model), *map(name, cached)}) == 4

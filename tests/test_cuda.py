@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel, SentenceEmbedder, embed_file, finetune, open_model, resume, train
+from elmokit import Elmo, ElmoModule, LanguageModel, SentenceEmbedder, embed_file, finetune, open_model, resume, train
 from elmokit.compat.allennlp import ElmoEmbedder
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 DEVICE = os.environ.get("ELMOKIT_TEST_DEVICE", "cuda")
@@ -48,8 +48,8 @@ def assert_equal_vectors(found: list[np.ndarray], expected: list[np.ndarray]) ->
 @pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
 def test_vectors_equal_those_of_the_cpu(start: str) -> None:
     on_cpu, on_gpu = (
-        Elmo.from_pretrained(start=start, precision="float32"),
-        Elmo.from_pretrained(start=start, device=DEVICE, precision="float32"),
+        ElmoModule.from_pretrained(start=start, precision="float32").elmo,
+        ElmoModule.from_pretrained(start=start, device=DEVICE, precision="float32").elmo,
     )
     for layers in ("all", 0, "mix"):
         assert_equal_vectors(on_gpu.embed(SENTENCES, layers=layers), on_cpu.embed(SENTENCES, layers=layers))
@@ -64,8 +64,8 @@ def test_vectors_of_a_batch_equal_those_of_single_sentences() -> None:
 def test_bfloat16_is_computed_on_the_gpu_and_close_to_float32() -> None:
     exact, fast = (Elmo.from_pretrained(device=DEVICE, precision=precision) for precision in ("float32", "bfloat16"))
     if ON_GPU:
-        assert {kernel.backend for kernel in exact.bilm.kernels()} == {"torch"}
-        assert {kernel.backend for kernel in fast.bilm.kernels()} == {"torch-bfloat16"}
+        assert {kernel.backend for kernel in exact.model.bilm.kernels()} == {"torch"}
+        assert {kernel.backend for kernel in fast.model.bilm.kernels()} == {"torch-bfloat16"}
     for one, other in zip(fast.embed(SENTENCES), exact.embed(SENTENCES), strict=True):
         norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
         assert ((one * other).sum(axis=-1) > 0.999 * norms).all()
@@ -81,7 +81,7 @@ def test_changed_weights_are_noticed() -> None:
     elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
     before = elmo.embed(SENTENCES)[0]
     with torch.no_grad():
-        for parameter in elmo.bilm.parameters():
+        for parameter in elmo.model.bilm.parameters():
             parameter.data.mul_(1.01)  # which PyTorch does not count
     assert np.abs(elmo.embed(SENTENCES)[0] - before).max() > TOLERANCE
 
@@ -97,7 +97,7 @@ def test_a_long_text_in_chunks_equals_the_whole() -> None:
 def test_gradients_equal_those_of_the_cpu(trainable: bool) -> None:
     gradients = []
     for device in ("cpu", DEVICE):
-        elmo = Elmo(random_model(), trainable=trainable).to(device)
+        elmo = ElmoModule(random_model(), trainable=trainable).to(device)
         (mix,), _, _ = elmo(elmo.ids(SENTENCES))
         mix.square().mean().backward()
         gradients.append({name: p.grad.cpu() for name, p in elmo.named_parameters() if p.grad is not None})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit import Elmo
-from elmokit.bilm import BiLMState
+from elmokit import ElmoModule
+from elmokit.engine.state import State
 from elmokit.nn.kernels.lstm_inference import LayerWeights, TorchLayer, pack_layer, run_layer_torch
 from tests.conftest import random_model
 
@@ -30,6 +30,6 @@ def test_the_packed_loop_stays_on_its_device(backend: str) -> None:
 
 def test_the_start_state_is_where_the_network_is() -> None:
     model = random_model()
-    model.initial_state = BiLMState(*(part + 1 for part in model.bilm.zero_state(1)))
+    model.initial_state = State(*(part + 1 for part in State.zero(model.config, 1)))
     model.bilm.to("meta")
-    assert {part.device.type for part in Elmo(model).start_state(2)} == {"meta"}
+    assert {part.device.type for part in ElmoModule(model).start_state(2)} == {"meta"}

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import elmokit
-from elmokit.bilm import BiLMState
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError
+from elmokit.nn.bilm import BiLMState
 from elmokit.text.windows import WindowStream
 from elmokit.training.checkpoint import read_tensors
 from elmokit.training.config import DistillationConfig, TrainingConfig
@@ -72,10 +72,10 @@ def losses_of(
     student: PretrainedBiLM, teacher: PretrainedBiLM, config: DistillationConfig, n_samples: int = 0
 ) -> tuple[DistillationLosses, list[torch.Tensor]]:
     """The loss of a student, and the arguments of its first window."""
-    assert student.softmax is not None
+    assert student.softmax_module is not None
     reader = Teacher(teacher, student, torch.device("cpu"))
     torch.manual_seed(0)
-    losses = DistillationLosses(student.bilm, student.softmax, n_samples, reader, config)
+    losses = DistillationLosses(student.bilm, student.softmax_module, n_samples, reader, config)
     window = next(stream(student, teacher))
     tensors = [torch.from_numpy(array) for array in (window.tokens, window.inputs, window.targets)]
     return losses, [*tensors, *student.bilm.zero_state(4), *teacher.bilm.zero_state(4)]
@@ -240,7 +240,7 @@ def test_an_interrupted_distillation_ends_with_the_same_numbers(
 
 def test_without_a_softmax_the_student_learns_the_layers_only(corpus: Path, model: PretrainedBiLM) -> None:
     notices: list[str] = []
-    distill(dataclasses.replace(model, softmax=None), tokens=20, notices=notices)
+    distill(model.replace(softmax=None), tokens=20, notices=notices)
     assert (
         "The student learns the layers of its teacher; not the predictions, because the teacher has no softmax."
         in notices

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elmokit.bilm import BiLM
 from elmokit.errors import MissingExtraError
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax_config import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
@@ -28,7 +28,7 @@ from elmokit.training.run import VOCABULARY, RunSettings
 from elmokit.training.state import checkpoints
 from elmokit.weights.folder import load_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.shell import command_runner
 
@@ -130,8 +130,8 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     tolerance = 3e-4 if "muon" in flags else 1e-5
     alone = trained_alone(run, shards, RunSettings.open(run).config, 8)
     together = load_folder(newest / "model")
-    assert together.softmax is not None
-    for ours, theirs in ((together.bilm, alone.bilm), (together.softmax, alone.softmax)):
+    assert together.softmax_module is not None
+    for ours, theirs in ((together.bilm, alone.bilm), (together.softmax_module, alone.softmax)):
         for name, tensor in theirs.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[name], tensor, atol=tolerance, rtol=1e-4, msg=name)
     assert load_file(newest / "state.safetensors")["hidden"].shape[2] == 6

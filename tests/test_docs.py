@@ -15,7 +15,7 @@ import pytest
 
 import elmokit
 from elmokit.cli.main import MODULES, main
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
 from tests.helpers.hosts import need_host

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.bilm import BiLM, BiLMState
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
-from elmokit.engine.engine import LSTM, Engine, Ids, Matrix, TokenLayer, log_sum_exp
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.engine import Engine
 from elmokit.engine.library import Library
-from elmokit.engine.state import Floats, State
-from elmokit.nn.lstm import LSTMStack, ProjectedLSTM
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import log_sum_exp
+from elmokit.engine.state import Floats, Ids, State
+from elmokit.engine.token_layer import TokenLayer
+from elmokit.nn.bilm import BiLM
+from tests.helpers.arrays_on_demand import ArraysOnDemand
 from tests.helpers.engine_lstm import (
     LARGE_LAYERS,
     SHARED_LAYERS,
@@ -27,33 +35,8 @@ from tests.helpers.engine_lstm import (
     random_state,
     same_bits,
 )
+from tests.helpers.engine_models import CHARS, CONFIGS, LENGTHS, WORDS, arrays_of, random_bilm, random_ids
 from tests.helpers.memory import resident_bytes
-
-CHARS = CharCNNConfig(((1, 5), (2, 16), (3, 30)), char_dim=6, max_chars=12, n_chars=40)
-SIZES = {"projection_dim": 24, "hidden_dim": 40}
-CONFIGS = {
-    "characters": BiLMConfig(CHARS, **SIZES),
-    "tanh": BiLMConfig(replace(CHARS, activation="tanh"), **SIZES),
-    "no highways": BiLMConfig(replace(CHARS, n_highway=0), **SIZES),
-    "as many features as outputs": BiLMConfig(replace(CHARS, filters=((1, 4), (3, 20))), **SIZES),
-    "too many characters for a table of all": BiLMConfig(replace(CHARS, n_chars=260_000), **SIZES),
-    "words": BiLMConfig(None, n_words=30, **SIZES),
-    "words and characters": BiLMConfig(CHARS, word_features=WordFeaturesConfig(30, 7), **SIZES),
-    "words and too many characters": BiLMConfig(
-        replace(CHARS, n_chars=260_000), word_features=WordFeaturesConfig(30, 7), **SIZES
-    ),
-    "a projected word table": BiLMConfig(None, word_features=WordFeaturesConfig(30, 7), **SIZES),
-    "forward only": BiLMConfig(CHARS, bidirectional=False, **SIZES),
-    "backward only": BiLMConfig(CHARS, bidirectional=False, backward_only=True, **SIZES),
-    "no projection": BiLMConfig(CHARS, projection_dim=24, hidden_dim=24),
-    "a projection of equal size": BiLMConfig(CHARS, projection_dim=24, hidden_dim=24),
-    "one layer": BiLMConfig(CHARS, n_layers=1, **SIZES),
-    "three plain layers": BiLMConfig(
-        CHARS, n_layers=3, cell_clip=None, projection_clip=None, skip_connections=False, **SIZES
-    ),
-}
-WORDS = np.array([3, 0, 7, 7, 1, 4, 2, 9, 9, 0, 5, 8, 6, 3, 11, 10, 2, 1])
-LENGTHS = np.array([5, 0, 1, 9, 3])
 
 
 @pytest.fixture
@@ -62,71 +45,6 @@ def library() -> Library:
     if found is None:
         pytest.skip(compiler.why_unavailable())
     return found
-
-
-def random_bilm(name: str) -> BiLM:
-    bilm = BiLM(CONFIGS[name])
-    bilm.reset_parameters(seed=0)
-    generator = torch.Generator().manual_seed(0)
-    for stack in bilm.directions:
-        assert isinstance(stack, LSTMStack)
-        for layer in stack.layers:
-            assert isinstance(layer, ProjectedLSTM)
-            if name == "a projection of equal size":
-                layer.projection = torch.nn.Parameter(torch.randn(24, 24, generator=generator) / 5)
-            torch.nn.init.normal_(layer.bias, generator=generator)
-    return bilm.requires_grad_(False).eval()
-
-
-def arrays_of(bilm: BiLM) -> dict[str, Floats]:
-    return {name: tensor.numpy() for name, tensor in bilm.state_dict().items()}
-
-
-def random_ids(config: BiLMConfig, n_tokens: int) -> Ids:
-    """Return ids of tokens of all lengths, as ``TokenLayer`` takes them."""
-    generator = np.random.default_rng(0)
-    parts = []
-    if config.n_words is not None or config.word_features is not None:
-        parts.append(generator.integers(0, 31, (n_tokens, 1)))
-    if config.char_cnn is not None:
-        last, columns = config.char_cnn.n_chars, np.arange(config.char_cnn.max_chars)
-        lengths = generator.integers(0, config.char_cnn.max_chars + 1, (n_tokens, 1))
-        parts.append(np.where(columns < lengths, generator.integers(0, last, (n_tokens, len(columns))), last))
-    ids = np.concatenate(parts, axis=1)
-    return ids[:, 0] if config.n_words is not None else ids
-
-
-def padded(lengths: Ids, words: Ids) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the words of a batch as ``(batch, time)``, and its mask."""
-    mask = torch.arange(int(lengths.max())) < torch.from_numpy(lengths)[:, None]
-    table = torch.zeros(mask.shape, dtype=torch.int64)
-    table[mask] = torch.from_numpy(words)
-    return table, mask
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_it_equals_the_formulas(name: str, library: Library) -> None:
-    config, bilm = CONFIGS[name], random_bilm(name)
-    engine = Engine(config, arrays_of(bilm), "float32", library, threads=2)
-    ids, start = random_ids(config, 12), random_state(config, len(LENGTHS))
-    wanted = [*range(config.n_layers, -1, -1)]
-    vectors = engine.token_vectors(ids)
-    layers, state = engine.layers(vectors, WORDS, LENGTHS, start, wanted, returns_state=True)
-    bilm.double()
-    exact_vectors = bilm.token_layer(torch.from_numpy(ids))
-    table, mask = padded(LENGTHS, WORDS)
-    exact = bilm.contextualize(
-        exact_vectors[table], mask, BiLMState(*(torch.from_numpy(part).double() for part in start))
-    )
-    np.testing.assert_allclose(vectors, exact_vectors, atol=3e-6, rtol=0)
-    for row, found in enumerate(layers):
-        expected = exact.layers.flip(0)[:, row, : LENGTHS[row]]
-        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
-    assert state is not None
-    for found, expected in zip(state, exact.state, strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
-    # A row without a position keeps its state.
-    assert all(np.array_equal(after[:, :, 1], before[:, :, 1]) for after, before in zip(state, start, strict=True))
 
 
 def test_without_tokens_there_are_no_vectors(library: Library) -> None:
@@ -250,8 +168,8 @@ def test_padding_changes_no_bit_wherever_it_is_and_each_direction_can_read_eithe
                 for number, direction in enumerate(directions):
                     flips = reverse[direction] != config.read_backward[direction]
                     words = places[::-1].copy() if flips else places
-                    expected, state = lstm.direction(
-                        direction, vectors[row], words, rows_of(start, [row]), returns_layers=True
+                    (expected,), state = lstm.direction(
+                        direction, vectors[row], words, np.array([len(words)]), rows_of(start, [row]), range(3)
                     )
                     found = layers[:, row, words, number * dim : (number + 1) * dim]
                     assert np.array_equal(found, expected)
@@ -259,16 +177,23 @@ def test_padding_changes_no_bit_wherever_it_is_and_each_direction_can_read_eithe
                         assert np.array_equal(ours[direction, :, row], theirs[direction, :, 0])
 
 
-def test_a_direction_alone_has_the_bits_of_both(lstm: LSTM) -> None:
-    vectors, start, dim = random_vectors(lstm, 12), random_state(lstm.config, 1), lstm.config.projection_dim
-    (both,), state = lstm.layers(vectors, WORDS, np.array([len(WORDS)]), start, range(3), returns_state=True)
+@pytest.mark.parametrize("n_start_rows", [1, len(LENGTHS)])
+def test_a_direction_alone_has_the_bits_of_both(n_start_rows: int, lstm: LSTM) -> None:
+    vectors, start = random_vectors(lstm, 12), random_state(lstm.config, n_start_rows)
+    dim = lstm.config.projection_dim
+    both, state = lstm.layers(vectors, WORDS, LENGTHS, start, range(3), returns_state=True)
     assert state is not None
     for number in (0, 1):
-        for returns_layers in (True, False):
-            layers, own = lstm.direction(number, vectors, WORDS, start, returns_layers=returns_layers, threads=2)
-            expected = both[:, :, number * dim : (number + 1) * dim] if returns_layers else both[:0, :, :dim]
-            assert np.array_equal(layers, expected)
-            assert all(np.array_equal(ours[number], theirs[number]) for ours, theirs in zip(own, state, strict=True))
+        for wanted in ([0, 1, 2], [2], [1, 0], []):
+            for threads in (1, 2, 3):
+                layers, own = lstm.direction(number, vectors, WORDS, LENGTHS, start, wanted, threads=threads)
+                assert same_bits(layers, [rows[wanted, :, number * dim : (number + 1) * dim] for rows in both])
+                assert all(
+                    np.array_equal(ours[number], theirs[number]) for ours, theirs in zip(own, state, strict=True)
+                )
+                assert not any(np.shares_memory(layers[0], other) for other in layers[1:])
+    none, start = np.zeros(0, np.int64), State.zero(lstm.config, 0)
+    assert lstm.direction(0, vectors, none, none, start, [2])[0] == []
 
 
 @settings(max_examples=30)
@@ -301,11 +226,12 @@ def test_a_text_of_a_million_tokens_is_computed(library: Library) -> None:
     lstm = random_lstm(library, "float32", lstm_config(2, 1, 1))
     words = np.tile(np.arange(8), (2**20 + 64) // 8)
     vectors = random_vectors(lstm, 8)
-    whole, after = lstm.direction(0, vectors, words, State.zero(lstm.config, 1), returns_layers=True)
+    n_words = np.array([len(words)])
+    (whole,), after = lstm.direction(0, vectors, words, n_words, State.zero(lstm.config, 1), range(2))
     half, state = len(words) // 2, State.zero(lstm.config, 1)
     parts = []
     for chunk in (words[:half], words[half:]):
-        part, state = lstm.direction(0, vectors, chunk, state, returns_layers=True)
+        (part,), state = lstm.direction(0, vectors, chunk, n_words // 2, state, range(2))
         parts.append(part)
     assert np.array_equal(np.concatenate(parts, axis=1), whole)
     assert same_bits(state, after)
@@ -341,80 +267,72 @@ def test_weights_in_another_order_or_dtype_are_converted(library: Library) -> No
     assert np.array_equal(compute({name: array.astype(np.float64) for name, array in arrays.items()}), expected)
 
 
-def test_arrays_of_a_wrong_shape_are_an_error(library: Library) -> None:
-    config = CONFIGS["words and characters"]
-    arrays = arrays_of(random_bilm("words and characters"))
-    for name, array in arrays.items():
-        with pytest.raises(ValueError, match="must be a contiguous array of float32"):
-            Engine(config, {**arrays, name: array[..., :-1]}, "float32", library)
+def test_layers_are_packed_one_at_a_time(library: Library) -> None:
+    config = CONFIGS["three plain layers"]
+    arrays = ArraysOnDemand(config)
+    engine = Engine(config, arrays, "float32", library)
+    assert sorted(arrays.asked) == sorted(arrays.shapes)  # each once
+    sizes: dict[str, int] = defaultdict(int)
+    for name, shape in arrays.shapes.items():
+        (layer,) = re.findall(r"^(?:directions\.\d\.layers\.\d|token_layer(?:\.highways\.\d)?)", name)
+        sizes[layer] += 4 * math.prod(shape)
+    assert arrays.most == max(sizes.values()) < engine.n_bytes / 3
 
 
-@pytest.mark.parametrize("name", ["characters", "too many characters for a table of all", "words and characters"])
-def test_ids_outside_of_their_table_are_an_error(name: str, library: Library) -> None:
-    config = CONFIGS[name]
-    layer, ids = TokenLayer(config, arrays_of(random_bilm(name)), "float32", library), random_ids(config, 5)
-    assert config.char_cnn is not None
-    for wrong in (-1, config.char_cnn.n_chars + 1, 2**62, -(2**62)):
-        for place in ((0, 0), (4, -1)):
-            damaged = ids.copy()
-            damaged[place] = wrong
-            with pytest.raises(ValueError, match="no character or word for"):
-                layer(damaged)
+@pytest.mark.slow
+def test_opening_and_embedding_take_little_more_memory_than_the_packed_weights(library: Library) -> None:
+    code = """
+import re
+from pathlib import Path
+
+import numpy as np
+
+from elmokit.engine import compiler
+from elmokit.engine.config import PRESETS
+from elmokit.engine.engine import Engine
+from elmokit.engine.state import State
+from tests.helpers.arrays_on_demand import ArraysOnDemand
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+config = PRESETS["original"]
+engine = Engine(config, ArraysOnDemand(config), "float32", compiler.load_library())
+vectors = engine.token_vectors(np.random.default_rng(0).integers(1, 262, (320, 50)))
+lengths = np.full(16, 20)
+engine.layers(vectors, np.arange(320), lengths, State.zero(config, 1), [0, 1, 2], returns_state=True)
+print(peak() / engine.n_bytes)
+"""
+    # A process of its own has a peak of its own.
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert 1 < float(ran.stdout) < 1.3
 
 
-def test_word_ids_outside_of_the_table_are_an_error(library: Library) -> None:
-    for name in ("words", "words and characters", "a projected word table"):
-        config = CONFIGS[name]
-        layer, ids = TokenLayer(config, arrays_of(random_bilm(name)), "float32", library), random_ids(config, 5)
-        for wrong in (-1, 31):
-            damaged = ids.copy()
-            damaged.reshape(5, -1)[2, 0] = wrong
-            with pytest.raises(ValueError, match="no character or word for"):
-                layer(damaged)
+def test_a_layer_is_packed_once_and_before_a_batch_is_computed(library: Library) -> None:
+    class UnpackedLSTM(LSTM):
+        def _pack_layer(self, arrays: Mapping[str, Floats], direction: int, layer: int) -> None:
+            """Leave the layer without weights."""
 
+    class UnpackedHighways(TokenLayer):
+        def _pack_highway(self, arrays: Mapping[str, Floats], number: int, prefix: str) -> None:
+            """Leave the layer without weights."""
 
-def test_tokens_with_too_few_or_too_many_ids_are_an_error(library: Library) -> None:
-    characters = TokenLayer(CONFIGS["characters"], arrays_of(random_bilm("characters")), "float32", library)
-    assert characters(np.ones((2, 3), np.int64)).shape == (2, 24)  # as many as the widest filter has
-    words = TokenLayer(CONFIGS["words"], arrays_of(random_bilm("words")), "float32", library)
-    for layer, n_ids in ((characters, 2), (words, 2)):
-        with pytest.raises(ValueError, match="do not fit together"):
-            layer(np.ones((2, n_ids), np.int64))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda batch: batch["words"].__setitem__(4, 12), "words has numbers outside of the 12 rows"),
-        (lambda batch: batch["words"].__setitem__(4, -1), "words has numbers outside of the 12 rows"),
-        (lambda batch: batch["lengths"].__setitem__(0, 6), "The lengths add up to 19, and there are 18 words"),
-        (lambda batch: batch.update(lengths=np.array([-1, 19, 0, 0, 0])), "lengths has a number below 0"),
-        (lambda batch: batch.update(start=batch["start"].first_rows(3)), "The state has 3 rows, and the batch has 5"),
-        (lambda batch: batch.update(vectors=batch["vectors"][:, :-1].copy()), r"vectors must be .* \(12, 23\)"),
-        (lambda batch: batch.update(vectors=batch["vectors"].astype(np.float64)), "vectors must be .* float64"),
-        (lambda batch: batch.update(vectors=np.asfortranarray(batch["vectors"])), "vectors must be .* not contiguous"),
-        (lambda batch: batch.update(words=batch["words"].astype(np.int32)), "words must be .* int32"),
-        (lambda batch: batch.update(start=batch["start"]._replace(cell=batch["start"].hidden)), "cell must be"),
-        (lambda batch: batch.update(wanted=[3]), r"wanted must be distinct layers from 0 to 2, but is \[3\]"),
-        (lambda batch: batch.update(wanted=[1, 1]), r"wanted must be distinct layers from 0 to 2, but is \[1, 1\]"),
-    ],
-)
-def test_a_batch_that_would_read_foreign_memory_is_an_error(
-    change: Callable[[dict[str, object]], None], message: str, library: Library
-) -> None:
-    config = lstm_config(40, 24, 2, bidirectional=True)
-    lstm = random_lstm(library, "float32", config)
-    batch = {
-        "vectors": random_vectors(lstm, 12),
-        "words": WORDS.copy(),
-        "lengths": LENGTHS.copy(),
-        "start": random_state(config, 5),
-        "wanted": [0, 1, 2],
-    }
-    lstm.layers(**batch)  # type: ignore[arg-type]
-    change(batch)
-    with pytest.raises(ValueError, match=message):
-        lstm.layers(**batch)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="packed twice, or computed before all layers are packed"):
+        UnpackedHighways(CONFIGS["characters"], arrays_of(random_bilm("characters")), "float32", library)(
+            random_ids(CONFIGS["characters"], 3)
+        )
+    config, one = lstm_config(40, 24, 2), np.zeros(1, np.int64)
+    arrays, start = random_arrays(config), State.zero(config, 1)
+    lstm, vectors = UnpackedLSTM(config, arrays, "float32", library), np.ones((1, 24), np.float32)
+    LSTM._pack_layer(lstm, arrays, 0, 1)
+    with pytest.raises(ValueError, match="packed twice, or computed before all layers are packed"):
+        lstm.layers(vectors, one, one + 1, start, [2])
+    LSTM._pack_layer(lstm, arrays, 0, 0)
+    found, _ = lstm.layers(vectors, one, one + 1, start, [2])
+    assert same_bits(found, LSTM(config, arrays, "float32", library).layers(vectors, one, one + 1, start, [2])[0])
+    with pytest.raises(ValueError, match="packed twice"):
+        LSTM._pack_layer(lstm, arrays, 0, 1)
 
 
 def test_rows_of_another_size_than_the_matrix_are_an_error(library: Library) -> None:
@@ -441,11 +359,3 @@ def test_a_deleted_engine_frees_its_memory(library: Library) -> None:
         used.append(resident_bytes())
     assert n_bytes > 1_000_000
     assert used[-1] - used[20] < 8_000_000
-
-
-def test_an_engine_reports_the_memory_of_its_weights(library: Library) -> None:
-    name = "words and characters"
-    arrays = arrays_of(random_bilm(name))
-    engine = Engine(CONFIGS[name], arrays, "float32", library)
-    # Panels are padded, and the filters are kept as tables.
-    assert sum(array.nbytes for array in arrays.values()) < engine.n_bytes < 2_000_000

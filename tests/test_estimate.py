@@ -15,7 +15,7 @@ from elmokit.corpus.reading import CorpusSentence, SentenceCounts, count_sentenc
 from elmokit.corpus.writer import WriteProgress
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError
-from elmokit.nn.layer_selection import Layers
+from elmokit.layer_selection import Layers
 from tests.conftest import random_model
 
 
@@ -58,7 +58,7 @@ def test_time_is_estimated_only_for_long_texts(elmo: Elmo) -> None:
     expected = r"1,000,000 sentences, 100,000,000 tokens, 5 already done; out.hdf5 will take 100 GB and about "
     assert re.fullmatch(expected + r".+ \(.+ tokens/s\); computed in float32 \(.+, cpu\)", much)
     little = describe_work(elmo, "out.hdf5", SentenceCounts(10, 20, 0), WriteProgress(), 5000, sentences, "all", 2048)
-    computation = elmo.bilm.computation()
+    computation = elmo.model.network.computation()
     assert little == f"10 sentences, 20 tokens; out.hdf5 will take 5.0 kB; computed in {computation}"
 
 

@@ -13,7 +13,8 @@ import torch
 
 from elmokit.embedder import Elmo
 from elmokit.errors import FormatError, TensorMismatchError
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.helpers.fast_nlp_files import CHARS, toy_model
 
 SENTENCES = [["das", "Haus"], ["Überläufer", "ist", "北", "", "zzz"], ["ist"]]

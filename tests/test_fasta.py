@@ -16,7 +16,7 @@ from elmokit.corpus.reading import count_sentences
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, TextError
 from elmokit.text.fasta import Protein, read_fasta
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 TEXT = """; a comment

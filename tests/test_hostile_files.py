@@ -18,7 +18,8 @@ import pytest
 
 from elmokit.config import MAX_LAYERS
 from elmokit.errors import ConfigError, FormatError, ModelError
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 TERABYTE = 10**12

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine import engine, instruction_sets
-from elmokit.engine.engine import Matrix, choose_kernels
+from elmokit.engine import instruction_sets, softmax
 from elmokit.engine.library import Library
+from elmokit.engine.matrix import Matrix
+from elmokit.engine.packing import choose_kernels
 from elmokit.engine.precision import PRECISIONS, Precision
 from elmokit.errors import ConfigError
 from tests.helpers.engine_lstm import (
@@ -186,7 +187,7 @@ def log_sum_exp(
     threads: int = 1,
 ) -> torch.Tensor:
     arrays = (tensor.numpy() for tensor in (hidden, weight, bias))
-    return torch.from_numpy(engine.log_sum_exp(library, *arrays, precision, threads))
+    return torch.from_numpy(softmax.log_sum_exp(library, *arrays, precision, threads))
 
 
 def exact_log_sum_exp(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Rounded:

@@ -5,17 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from elmokit import LanguageModel
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.scoring.bilm_tf import bilm_tf_perplexity
 from elmokit.scoring.minimal_pairs import score_minimal_pairs
 from elmokit.scoring.perplexity import perplexity, spelling_of
+from elmokit.scoring.substitutes import _largest
 from elmokit.scoring.surprisal import surprisals
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
@@ -89,9 +90,8 @@ def test_the_model_inside_the_package_is_a_language_model() -> None:
     assert result.nats[0].tolist() == result.nats[1].tolist()
 
 
-@torch.no_grad()
 def test_substitutes_are_the_words_of_a_direct_softmax(model: PretrainedBiLM) -> None:
-    assert model.softmax is not None
+    assert model.softmax_module is not None
     assert model.vocabulary is not None
     lm, sentence, position = LanguageModel(model), TEXT[2], 2
     # The surprisal of each word of the vocabulary in the word's place is minus the log of its probability there.
@@ -188,4 +188,9 @@ def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
 
 
 def test_a_model_is_opened_by_name_with_its_softmax() -> None:
-    assert open_model("en-mini").softmax is not None
+    assert open_model("en-mini").softmax_module is not None
+
+
+def test_of_equally_probable_substitutes_the_first_in_the_vocabulary_comes_first() -> None:
+    scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
+    assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]

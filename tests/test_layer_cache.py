@@ -22,7 +22,7 @@ from elmokit.io.resumable import ResumableStore
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.tasks import layer_cache
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 SENTENCES = [["the", "cat", "sat"], ["dog"], [], ["the", "cat", "sat"], ["a b", "c"], ["a", "b c"], ["a", "b", "c"]]
@@ -30,7 +30,7 @@ SENTENCES = [["the", "cat", "sat"], ["dog"], [], ["the", "cat", "sat"], ["a b", 
 
 @pytest.fixture
 def elmo() -> Elmo:
-    return Elmo(random_model(), n_mixes=0)
+    return Elmo(random_model())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -86,13 +86,13 @@ def test_each_distinct_sentence_is_computed_once(elmo: Elmo, tmp_path: Path, mon
 
 
 def test_the_folder_is_named_by_all_that_the_layers_depend_on(elmo: Elmo, tmp_path: Path) -> None:
-    other = Elmo(random_model(seed=1), n_mixes=0)
-    cold = Elmo(random_model(), start="zero", n_mixes=0)
+    other = Elmo(random_model(seed=1))
+    cold = Elmo(random_model(), start="zero")
     assert len({fingerprint(model.model, model.start) for model in (elmo, other, cold)}) == 3
     assert fingerprint(elmo.model, elmo.start) == fingerprint(random_model(), "warm")
-    moved = Elmo(random_model(), n_mixes=0)
+    moved = Elmo(random_model())
     with torch.no_grad():
-        next(moved.bilm.parameters()).view(-1)[-1].add_(1e-3)
+        next(moved.model.bilm.parameters()).view(-1)[-1].add_(1e-3)
     assert fingerprint(moved.model, moved.start) != fingerprint(elmo.model, elmo.start)
     LayerCache(tmp_path, elmo).fill(SENTENCES)
     assert ["dog"] not in LayerCache(tmp_path, other)
@@ -100,12 +100,12 @@ def test_the_folder_is_named_by_all_that_the_layers_depend_on(elmo: Elmo, tmp_pa
 
 
 def test_layers_that_another_precision_computed_are_not_taken(tmp_path: Path) -> None:
-    exact, rounded = (Elmo.from_pretrained(precision=precision, n_mixes=0) for precision in ("float32", "int8"))
-    if exact.bilm.computation() == rounded.bilm.computation():
+    exact, rounded = (Elmo.from_pretrained(precision=precision) for precision in ("float32", "int8"))
+    if exact.model.network.computation() == rounded.model.network.computation():
         pytest.skip("this machine computes the included model in float32 only")
     LayerCache(tmp_path, rounded).fill(SENTENCES)
     assert ["dog"] not in LayerCache(tmp_path, exact)
-    assert ["dog"] in LayerCache(tmp_path, Elmo.from_pretrained(n_mixes=0))  # int8 by its files
+    assert ["dog"] in LayerCache(tmp_path, Elmo.from_pretrained())  # int8 by its files
 
 
 def test_an_interrupted_call_continues_after_the_last_commit_with_the_same_numbers(
@@ -151,7 +151,7 @@ from elmokit.io import resumable
 resumable.COMMIT_SECONDS = 0.01
 from elmokit.tasks import layer_cache
 layer_cache.CHUNK_TOKENS = 100
-cache = LayerCache(sys.argv[1], Elmo.from_pretrained(sys.argv[2], n_mixes=0))
+cache = LayerCache(sys.argv[1], Elmo.from_pretrained(sys.argv[2]))
 cache.fill([[f"word{n}", "the", "cat"] for n in range(int(sys.argv[3]), int(sys.argv[4]))])
 """
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from elmokit.errors import ConfigError
-from elmokit.probes.linear import LinearSettings, predict_linear, train_linear
+from elmokit.probes.linear import predict_linear, train_linear
+from elmokit.probes.linear_settings import LinearSettings
 
 DRAW = np.random.default_rng(0)
 N_TOKENS, DIM, N_CLASSES = 1200, 8, 3

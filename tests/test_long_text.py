@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit import Elmo, embedder
+from elmokit import Elmo, ElmoModule, embedder
 from elmokit.engine.config import PRESETS
+from elmokit.engine.state import Floats, Ids, State
 from elmokit.errors import ConfigError, TextError
+from elmokit.layer_selection import Layers
 from elmokit.long_text import read_in_chunks
-from elmokit.nn.layer_selection import Layers
 from elmokit.text import batching
 from elmokit.weights.model import PretrainedBiLM
 from tests.conftest import WORDS, random_model
@@ -29,7 +29,7 @@ def test_the_chunks_together_are_the_whole(n_tokens: int, chunk: int, bidirectio
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
 
 
-@pytest.mark.parametrize("layers", ["top", "average", "mix", 1, (0, 2)])
+@pytest.mark.parametrize("layers", ["top", "average", 1, (0, 2)])
 def test_layers_are_chosen_as_in_embed(layers: Layers, model: PretrainedBiLM) -> None:
     elmo, tokens = Elmo(model, start="zero"), WORDS[3:] * 3
     parts = list(elmo.embed_document(tokens, layers=layers, chunk_tokens=5))
@@ -39,13 +39,14 @@ def test_layers_are_chosen_as_in_embed(layers: Layers, model: PretrainedBiLM) ->
 def test_each_chunk_is_read_twice(model: PretrainedBiLM) -> None:
     asked: list[tuple[int, int]] = []
 
-    def vectors_of(start: int, stop: int) -> torch.Tensor:
+    def vectors_of(start: int, stop: int) -> tuple[Floats, Ids]:
         asked.append((start, stop))
-        return torch.zeros(1, stop - start, model.bilm.config.projection_dim)
+        return np.zeros((1, model.config.projection_dim), np.float32), np.zeros(stop - start, np.int64)
 
-    parts = list(read_in_chunks(model.bilm, vectors_of, [0, 4, 8, 10], model.bilm.zero_state(1)))
+    start = State.zero(model.config, 1)
+    parts = list(read_in_chunks(model.network, vectors_of, [0, 4, 8, 10], start, (0, 1, 2)))
     assert asked == [(8, 10), (4, 8), (0, 4), (4, 8), (8, 10)]
-    assert [part.shape for part in parts] == [(3, 1, n, 64) for n in (4, 4, 2)]
+    assert [part.shape for part in parts] == [(3, n, 64) for n in (4, 4, 2)]
 
 
 def test_embed_computes_a_long_sentence_in_chunks(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_embed_computes_a_long_sentence_in_chunks(model: PretrainedBiLM, monkeyp
 
 def test_invalid_documents_are_refused(model: PretrainedBiLM) -> None:
     with pytest.raises(ConfigError, match="needs the whole text in memory"):
-        Elmo(model, layer_norm=True).embed_document(["the"], layers="mix")
+        ElmoModule(model, layer_norm=True).elmo.embed_document(["the"], layers="mix")
     with pytest.raises(ConfigError, match="chunk_tokens is 0"):
         Elmo(model).embed_document(["the"], chunk_tokens=0)
     with pytest.raises(TextError, match="Expected a sentence as a list of tokens"):

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elmokit.nn.lstm import FORGET_OFFSET, LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.engine.config import FORGET_OFFSET
+from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 
 
 def torch_twin(layer: ProjectedLSTM) -> torch.nn.LSTM:

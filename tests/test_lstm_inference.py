@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elmokit.engine.computation import Backend
+from elmokit.engine.precision import VARIABLE
 from elmokit.nn.kernels import backends, lstm_inference
-from elmokit.nn.kernels.backends import Backend
 from elmokit.nn.kernels.lstm_inference import inference_step, packed_order
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
 from tests.helpers import rounding
@@ -24,7 +25,7 @@ CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
 def use(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
     if not backends.is_available(backend):
         pytest.skip(f"this machine lacks {backend}")
-    monkeypatch.setenv(backends.VARIABLE, "float32")
+    monkeypatch.setenv(VARIABLE, "float32")
     monkeypatch.setitem(backends.ON_CPU, "float32", (backend,))
 
 
@@ -91,7 +92,7 @@ def test_every_backend_equals_the_reference(backend: Backend, monkeypatch: pytes
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
             patch.setattr(lstm_inference, "MAX_CHUNK_ROWS", at_once)
             fast, fast_states = stack(inputs, states, mask, reverse)
-            patch.setenv(backends.VARIABLE, "reference")
+            patch.setenv(VARIABLE, "reference")
             reference, reference_states = stack(inputs, states, mask, reverse)
         for (results, after), digits in (
             ((fast, fast_states), LOWER.get(backend, "float32")),
@@ -117,7 +118,7 @@ def test_a_long_batch_equals_the_reference(
     mask = torch.arange(70) < lengths[:, None]
     with torch.no_grad():
         fast, fast_states = stack(inputs, states, mask, True)
-        monkeypatch.setenv(backends.VARIABLE, "reference")
+        monkeypatch.setenv(VARIABLE, "reference")
         reference, reference_states = stack(inputs, states, mask, True)
     torch.testing.assert_close(fast, reference, atol=1e-5, rtol=0)
     torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
@@ -197,7 +198,7 @@ def test_a_step_equals_the_formulas(n_rows: int, hidden: int, clip: float | None
 
 
 def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(backends.VARIABLE, "float32")
+    monkeypatch.setenv(VARIABLE, "float32")
     stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
     layer = stack.layers[0]
     assert isinstance(layer, ProjectedLSTM)
@@ -226,7 +227,7 @@ def test_weights_are_packed_again_only_after_they_change(monkeypatch: pytest.Mon
 
 
 def test_gradients_and_dropout_use_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(backends.VARIABLE, "int8")
+    monkeypatch.setenv(VARIABLE, "int8")
     stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
     outputs, _ = stack(inputs, states, torch.ones(2, 4, dtype=torch.bool))
     assert outputs[0].requires_grad

@@ -15,15 +15,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from elmokit.bilm import BiLM
 from elmokit.cli.main import elmokit
+from elmokit.elmo_module import ElmoModule
 from elmokit.embedder import Elmo
 from elmokit.engine.config import BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.nn.bilm import BiLM
 from elmokit.weights import many_langs
 from elmokit.weights.many_langs_config import read_settings, stock_settings
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
@@ -92,7 +94,7 @@ def test_clips_are_at_work_in_these_tests() -> None:
 def test_parameters_are_counted_as_the_files_hold_them(tmp_path: Path) -> None:
     toy = toy_model()
     n_theirs = sum(tensor.numel() for part in (toy.token_embedder, toy.encoder) for tensor in part.values())
-    assert open_model(toy.write(tmp_path / "toy")).bilm.n_parameters == n_theirs
+    assert open_model(toy.write(tmp_path / "toy")).n_parameters == n_theirs
 
 
 def test_ids_are_a_word_and_its_characters_from_one_up(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_a_long_word_is_looked_up_in_its_cut_form(tmp_path: Path) -> None:
 
 def test_the_module_reads_padded_ids_and_finds_the_mask(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
-    elmo = Elmo(model, start="zero")
+    elmo = ElmoModule(model, start="zero")
     ids = elmo.ids(SENTENCES)
     assert ids.shape == (4, 9, 10)
     output = elmo(ids)
@@ -124,7 +126,7 @@ def test_the_module_reads_padded_ids_and_finds_the_mask(tmp_path: Path) -> None:
 
 
 def test_gate_layouts_undo_themselves() -> None:
-    theirs = torch.arange(8.0)
+    theirs = np.arange(8, dtype=np.float32)
     ours = many_langs.GATE_BIAS.to_ours(theirs)
     assert ours.tolist() == [0, 1, 4, 5, 1, 2, 6, 7]  # i, g, f - 1, o
     assert many_langs.GATE_BIAS.to_theirs(ours).tolist() == theirs.tolist()

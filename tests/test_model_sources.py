@@ -10,17 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.bilm import BiLM
 from elmokit.embedder import Elmo
 from elmokit.engine.config import PRESETS
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
+from elmokit.nn.bilm import BiLM
 from elmokit.weights import published
 from elmokit.weights.fetch import local_path
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.open import open_model
 from elmokit.weights.published import ModelLocation, PublishedModel, find_published, many_languages, models
+from elmokit.weights.save import save_model
 from tests.conftest import DATA, random_model
 from tests.helpers import trace_b
 from tests.helpers.http_server import Server
+from tests.helpers.weights import same_weights
 
 
 @pytest.fixture
@@ -37,8 +40,8 @@ def serve(server: Server, folder: str, files: dict[str, bytes]) -> str:
     return server.address(folder)
 
 
-def assert_is_the_model(model: object) -> None:
-    assert [p.shape for p in model.bilm.parameters()] == [p.shape for p in random_model().bilm.parameters()]  # type: ignore[attr-defined]
+def assert_is_the_model(model: PretrainedBiLM) -> None:
+    assert same_weights(model, random_model())
 
 
 def test_a_url_opens_with_the_options_next_to_it(server: Server, files: dict[str, bytes]) -> None:

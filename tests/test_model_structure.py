@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from elmokit import Elmo
+from elmokit import ElmoModule
 from elmokit.config import from_dict, to_dict
 from elmokit.engine.config import PRESETS
 from elmokit.errors import FormatError
@@ -35,9 +35,9 @@ def models(folder: Path) -> dict[str, PretrainedBiLM]:
 @pytest.mark.parametrize("start", ["warm", "zero"])
 def test_structure_and_state_dict_restore_the_vectors(tmp_path: Path, kind: str, start: str) -> None:
     model = models(tmp_path)[kind]
-    elmo = Elmo(model, start=start)  # type: ignore[arg-type]
+    elmo = ElmoModule(model, start=start)  # type: ignore[arg-type]
     stored = msgspec.msgpack.decode(msgspec.msgpack.encode(to_dict(ModelStructure.of(model))))
-    restored = Elmo(from_dict(ModelStructure, stored, "").build(), start=start)  # type: ignore[arg-type]
+    restored = ElmoModule(from_dict(ModelStructure, stored, "").build(), start=start)  # type: ignore[arg-type]
     with pytest.raises(FormatError, match="NaN"):  # the weights are not there yet
         restored.embed(SENTENCES)
     restored.load_state_dict(elmo.state_dict())

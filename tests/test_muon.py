@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import PRESETS
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig

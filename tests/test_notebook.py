@@ -90,7 +90,7 @@ def test_models_are_shown_with_their_facts() -> None:
     model = random_model()
     for shown in (model, Elmo(model), LanguageModel(model)):
         page = Page(shown._repr_html_())
-        assert {"format", "parameters", f"{model.bilm.n_parameters:,}"} <= set(page.texts)
+        assert {"format", "parameters", f"{model.n_parameters:,}"} <= set(page.texts)
 
 
 def test_neighbors_are_shown_as_a_table(tmp_path: Path) -> None:

@@ -155,9 +155,9 @@ def test_an_index_is_continued_only_by_what_computed_its_beginning(
 
     with pytest.raises(KeyboardInterrupt):
         build_index(model, corpus, tmp_path / "index", progress=interrupt)
-    before = model.bilm.computation()
+    before = model.model.network.computation()
     monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
-    now = model.bilm.computation()
+    now = model.model.network.computation()
     name = "instructions" if before.instructions != now.instructions else "kernels"
     with pytest.raises(OutputError, match=rf"was created with {name} .*, but this run has {name} "):
         build_index(model, corpus, tmp_path / "index")

@@ -10,17 +10,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import torch
 
 from elmokit.errors import FormatError, ModelNotFoundError
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model, open_model, save_model
+from elmokit.weights.open import as_model, open_model
+from elmokit.weights.save import save_model
 from elmokit.weights.words import CachedModel
-
-
-def same(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
-    tensors = second.bilm.state_dict()
-    return all(torch.equal(tensor, tensors[name]) for name, tensor in first.bilm.state_dict().items())
+from tests.helpers.weights import same_weights
 
 
 def test_an_opened_model_is_taken_as_it_is_and_a_path_is_opened(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -31,7 +27,7 @@ def test_an_opened_model_is_taken_as_it_is_and_a_path_is_opened(model: Pretraine
 
 def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(model, tmp_path / "run" / "model")
-    assert same(open_model(tmp_path / "run"), model)
+    assert same_weights(open_model(tmp_path / "run"), model)
 
 
 def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -40,9 +36,9 @@ def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: 
     assert (tmp_path / "b" / "elmo_tiny_options.json").exists()
     for path in ("a", "a/weights.hdf5", "b", "b/elmo_tiny_weights.hdf5"):
         opened = open_model(tmp_path / path)
-        assert (opened.family, same(model, opened)) == ("bilm-tf", True)
+        assert (opened.family, same_weights(model, opened)) == ("bilm-tf", True)
     (tmp_path / "a" / "options.json").rename(tmp_path / "elsewhere.json")
-    assert same(model, open_model(tmp_path / "a" / "weights.hdf5", options=tmp_path / "elsewhere.json"))
+    assert same_weights(model, open_model(tmp_path / "a" / "weights.hdf5", options=tmp_path / "elsewhere.json"))
 
 
 def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -101,7 +97,7 @@ def test_every_path_may_start_with_a_tilde(
     words = ["<S>", "</S>", "<UNK>", "cat"]
     (tmp_path / "words").write_text("\n".join(words))
     with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((len(words), model.bilm.config.projection_dim), np.float32)
+        file["embedding"] = np.ones((len(words), model.config.projection_dim), np.float32)
     monkeypatch.setenv("HOME", str(tmp_path))
     opened = open_model("~/model", options="~/options.json", token_embeddings="~/table.hdf5", vocabulary="~/words")
     assert isinstance(opened, CachedModel)

@@ -78,8 +78,8 @@ def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: b
     assert ("The optimizer continues with the state of" in notices(reports)) == kept
     newest = checkpoints(tmp_path / "run")[-1]
     trained, sums = load_folder(newest / "model"), load_file(newest / "optimizer.safetensors")
-    assert trained.softmax is not None
-    weights = trained.bilm.state_dict() | {f"softmax.{k}": v for k, v in trained.softmax.state_dict().items()}
+    assert trained.softmax_module is not None
+    weights = trained.bilm.state_dict() | {f"softmax.{k}": v for k, v in trained.softmax_module.state_dict().items()}
     rows = [*bilm_tf.table(trained.bilm.config), *(TensorRow(f"softmax.{k}", f"softmax/{v}") for k, v in SOFTMAX)]
     for row in rows:
         theirs = f"lm/{CELL.sub(lambda found: CELL_PARTS[found[1]], row.theirs)}"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from elmokit import Elmo
+from elmokit import Elmo, ElmoModule
 from elmokit.nn.kernels.packed_weights import _read_at_once
 from elmokit.scoring.perplexity import perplexity
 from tests.conftest import random_model
@@ -26,15 +26,18 @@ OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], Optimizer]] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_of_any_optimizer_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(scale=1.0)
-    elmo = Elmo(model, start="zero", trainable=True).eval()
+    elmo = ElmoModule(model, start="zero", trainable=True)
     optimizer = OPTIMIZERS[name](model.bilm.parameters())
-    before, score_before = elmo.embed(SENTENCES), perplexity(model, SENTENCES).mean  # packs the weights, keeps vectors
+    before, score_before = (
+        elmo.elmo.embed(SENTENCES),
+        perplexity(model, SENTENCES).mean,
+    )  # packs the weights, keeps vectors
     vectors, mask, _ = elmo(elmo.ids(SENTENCES))
     (vectors[0][mask] ** 2).mean().backward()
     optimizer.step()
-    after, score_after = elmo.embed(SENTENCES), perplexity(model, SENTENCES).mean
+    after, score_after = elmo.elmo.embed(SENTENCES), perplexity(model, SENTENCES).mean
     monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
-    fresh = Elmo(model, start="zero", token_cache_mib=0).eval()
+    fresh = Elmo(model, start="zero", token_cache_mib=0)
     for ours, reference, old in zip(after, fresh.embed(SENTENCES), before, strict=True):
         np.testing.assert_allclose(ours, reference, atol=1e-5)
         assert np.abs(ours - old).max() > 1e-3

@@ -28,7 +28,7 @@ def test_every_layer_equals_the_formulas(n_layers: int, tmp_path: Path) -> None:
     toy = toy_model(n_layers=n_layers)
     model = open_model(toy.write(tmp_path / "490001"))
     assert model.family == "paddle"
-    assert model.bilm.config.n_layers == n_layers
+    assert model.config.n_layers == n_layers
     for sentence, layers in zip(SENTENCES, Elmo(model, start="zero").embed(SENTENCES), strict=True):
         np.testing.assert_allclose(layers, sentence_layers(ids(sentence), n_layers, toy.variables), atol=1e-5)
 
@@ -78,6 +78,15 @@ def test_files_that_do_not_fit_are_reported(tmp_path: Path) -> None:
     (tmp_path / "two").write_text("<S>\n</S>\n")
     with pytest.raises(TensorMismatchError, match="lists 2 words"):
         open_model(toy_model().write(tmp_path / "words"), vocabulary=tmp_path / "two")
+
+
+def test_forged_sizes_are_refused_before_anything_is_allocated(tmp_path: Path) -> None:
+    toy = toy_model()
+    toy.variables["embedding_para"] = np.zeros((1, 900_000), np.float32)
+    for name in ("fw_layer1_gate_w", "lstmp_0.w_0"):
+        toy.variables[name] = np.zeros((0, 4_000_000), np.float32)  # 8 terabytes for the matrix of both
+    with pytest.raises(TensorMismatchError, match="wrong shape: fw_layer1_gate_w"):
+        open_model(toy.write(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(

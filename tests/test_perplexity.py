@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from elmokit.engine.config import PRESETS
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.initial_state import boundary_state
 from elmokit.scoring.perplexity import Perplexity, exp_or_inf, perplexity, spelling_of
@@ -29,7 +30,7 @@ def scored(model: PretrainedBiLM, **settings: object) -> Perplexity:
 
 def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[float]:
     """Token by token, one sentence after another: what the text's surprisal is by definition."""
-    assert model.softmax is not None
+    assert model.softmax_module is not None
     assert model.vocabulary is not None
     nats = []
     states = model.bilm.zero_state(1).of_direction(direction)
@@ -41,7 +42,7 @@ def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[flo
         for token, target in pairwise(tokens):
             vector = model.bilm.token_vectors(torch.from_numpy(model.encode([token])))
             outputs, states = model.bilm.run_direction(direction, vector[None], states)
-            scores = F.linear(outputs[-1][0], model.softmax.weight, model.softmax.bias)
+            scores = F.linear(outputs[-1][0], model.softmax_module.weight, model.softmax_module.bias)
             nats.append(F.cross_entropy(scores, torch.from_numpy(model.vocabulary.word_ids([target]))).item())
     return nats
 
@@ -114,12 +115,12 @@ def test_no_tail_is_lost_with_several_stateful_rows(model: PretrainedBiLM, n_row
 def test_a_start_state_changes_the_first_words_only_through_the_state(model: PretrainedBiLM) -> None:
     zero = scored(model, start="zero").mean_nats
     assert scored(model, start=boundary_state(model)).mean_nats != zero
-    assert scored(model, start=model.bilm.zero_state(1)).mean_nats == zero
+    assert scored(model, start=State.zero(model.config, 1)).mean_nats == zero
 
 
 def test_a_sentence_starts_from_the_models_fixed_initial_state(model: PretrainedBiLM) -> None:
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
-    model.initial_state = model.bilm.zero_state(1)
+    model.initial_state = State.zero(model.config, 1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
     with pytest.raises(ConfigError, match="Choose 'warm' or 'zero'"):
         scored(model, start="cold")

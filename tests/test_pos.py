@@ -7,7 +7,7 @@ import pytest
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.probes.linear import LinearSettings
+from elmokit.probes.linear_settings import LinearSettings
 from elmokit.probes.pos import PosRow, probe_pos
 from elmokit.probes.tagged import TaggedSentence
 from elmokit.weights.model import PretrainedBiLM

@@ -12,7 +12,7 @@ from elmokit import report
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.report import evaluate_all
 from elmokit.report_sections import SECTIONS
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 from tests.helpers.shell import Shell

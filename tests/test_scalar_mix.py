@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.layer_selection import FixedMix
 from elmokit.nn.scalar_mix import ScalarMix
 
 
@@ -76,3 +77,15 @@ def test_layers_that_do_not_exist_are_an_error() -> None:
     for chosen in ([], [3], [-1]):
         with pytest.raises(ValueError, match="layers 0 to 2"):
             ScalarMix(3, chosen=chosen)
+
+
+def test_the_mix_of_a_published_model_is_the_same_without_pytorch() -> None:
+    mix = ScalarMix(3)
+    with torch.no_grad():
+        mix.weight.copy_(torch.tensor([0.1, -0.3, 0.5]))
+        mix.gamma.fill_(1.1)
+    sentences = [np.random.default_rng(n).standard_normal((3, n, 5), np.float32) for n in (4, 0, 2)]
+    for sentence, found in zip(sentences, FixedMix([0.1, -0.3, 0.5], 1.1)(sentences), strict=True):
+        expected = mix(torch.from_numpy(sentence)[:, None])[0].detach().numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert found.dtype == np.float32

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
 from elmokit.errors import ConfigError, TensorMismatchError, TextError
-from elmokit.nn.sentence_pooling import Whitening
+from elmokit.sentence_pooling import Whitening
 from elmokit.sentence_vectors import word_probability
 from elmokit.weights.model import PretrainedBiLM
 

@@ -16,7 +16,7 @@ from elmokit.initial_state import boundary_state
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.probes.neighbours import nearest_tokens
 from elmokit.scoring.perplexity import perplexity
-from elmokit.weights.listing import DEFAULT_MODEL
+from elmokit.weights.folder import DEFAULT_MODEL
 from elmokit.weights.open import open_model
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ def test_it_is_small_and_says_where_it_comes_from() -> None:
     assert model.source is not None
     assert sum(file.stat().st_size for file in model.source.iterdir()) < 16_000_000
     assert {"corpus", "command", "n_steps", "held_out", "warm_state"} <= set(model.card)
-    assert model.softmax is not None
+    assert model.softmax_module is not None
     assert model.initial_state is not None
     assert all(file.stat().st_mode & 0o044 for file in model.source.iterdir())
     assert open_model(DEFAULT_MODEL).bilm.config == model.bilm.config

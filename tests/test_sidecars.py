@@ -9,34 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from elmokit.engine.config import PRESETS
 from elmokit.errors import FormatError, ModelNotFoundError, OutputError
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from elmokit.weights.sidecars import VOCABULARY
 from tests.conftest import WORDS, random_model
 from tests.helpers import trace_b
 from tests.helpers.tf_hub_files import write_module
 from tests.helpers.tf_names import module_tensors
+from tests.helpers.weights import same_weights
 
 OTHER = dataclasses.replace(PRESETS["tiny"], n_layers=1, cell_clip=None, dropout=0.0)
 
 
 def same(path: Path, model: PretrainedBiLM) -> bool:
-    opened = open_model(path)
-    tensors = opened.bilm.state_dict()
-    return opened.bilm.config == model.bilm.config and all(
-        torch.equal(tensor, tensors[name]) for name, tensor in model.bilm.state_dict().items()
-    )
+    return same_weights(open_model(path), model)
 
 
 def word_model(words: list[str]) -> PretrainedBiLM:
     model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
-    return dataclasses.replace(model, softmax=None, vocabulary=Vocabulary(words, strict=False))
+    return model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False))
 
 
 @pytest.mark.parametrize(

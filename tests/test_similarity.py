@@ -11,8 +11,8 @@ import pytest
 from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.errors import TextError
 from elmokit.io.part_results import PartResults
-from elmokit.nn.sentence_pooling import Whitening
 from elmokit.scoring.similarity import ScoredPair, evaluate_similarity, read_scored_pairs, score_similarity
+from elmokit.sentence_pooling import Whitening
 from elmokit.text.tokenize import treebank_tokenizer
 from tests.helpers.shell import Shell
 

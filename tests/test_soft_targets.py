@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.engine.softmax import ROWS_AT_ONCE
 from elmokit.nn.soft_targets import soft_target_loss
-from elmokit.nn.softmax import ROWS_AT_ONCE, FullSoftmax, TiedSoftmax
+from elmokit.nn.softmax import FullSoftmax, TiedSoftmax
 
 N_WORDS = 11
 N_POSITIONS = ROWS_AT_ONCE + 5  # more than one block

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax, FullSoftmax, TiedSoftmax
+from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, TiedSoftmax
 
 
 @pytest.fixture

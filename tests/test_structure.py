@@ -39,4 +39,17 @@ def test_importing_elmo_loads_the_network_and_not_the_readers_of_formats() -> No
     loaded = ran.stdout.split()
     assert "elmokit.embedder" in loaded
     assert "elmokit.weights.open" not in loaded
-    assert len(loaded) < 42
+
+
+def test_few_files_run_until_a_first_vector_and_no_pytorch() -> None:
+    code = """
+import sys
+from elmokit import Elmo
+Elmo.from_pretrained().embed([["Hello", "world"]])
+assert not {"torch", "h5py"} & sys.modules.keys()
+print(*[module.__file__ for name, module in sys.modules.items() if name.startswith("elmokit")], sep="\\n")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    sizes = [len(Path(file).read_text(encoding="utf-8").splitlines()) for file in ran.stdout.splitlines()]
+    assert sum(size > 0 for size in sizes) <= 35  # without the empty files of subpackages
+    assert sum(sizes) <= 6000

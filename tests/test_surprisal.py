@@ -15,7 +15,8 @@ from elmokit.scoring.surprisal import softmax_and_vocabulary, surprisals
 from elmokit.text import batching
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers import trace_b
 

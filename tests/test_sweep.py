@@ -30,7 +30,7 @@ from elmokit.tasks.sweep import (
     steps_to_baseline,
 )
 from elmokit.tasks.table import TASKS, load_config
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 CONFIG = """

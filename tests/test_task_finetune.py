@@ -13,7 +13,8 @@ from elmokit.scoring.perplexity import perplexity
 from elmokit.tasks.config import FinetuneConfig
 from elmokit.tasks.finetune import finetune_for_task
 from elmokit.weights.folder import load_folder, save_folder
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config

@@ -26,7 +26,7 @@ from elmokit.io.resumable import ResumableStore
 from elmokit.tasks.config import FinetuneConfig, WordsConfig
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.table import load_config
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.task_examples import TEXTS, changed, tiny
 

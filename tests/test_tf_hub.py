@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from elmokit.embedder import Elmo
 from elmokit.engine.config import PRESETS
 from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.tf_hub_files import pack_module, write_module
 from tests.helpers.tf_names import module_tensors
+from tests.helpers.weights import same_weights
 
 TINY = replace(PRESETS["tiny"], dropout=0.0)
 GOOGLE_MIX: dict[str, Any] = {
@@ -32,9 +33,7 @@ STATES: dict[str, Any] = {f"bilm/Variable{end}": np.zeros((8, 4), dtype=np.float
 
 
 def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
-    assert model.bilm.config == other.bilm.config
-    ours, theirs = model.bilm.state_dict(), other.bilm.state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert same_weights(model, other)
 
 
 @pytest.mark.parametrize("graph", ["saved_model.pb", "tfhub_module.pb"])
@@ -69,7 +68,7 @@ def test_options_next_to_the_module_complete_the_variables(tmp_path: Path) -> No
     model = random_model(config)
     folder = write_module(tmp_path / "module", module_tensors(model, zero_row=True))
     (tmp_path / "options.json").write_text(json.dumps(bilm_tf.options_from_config(config)))
-    assert open_model(folder).bilm.config != config
+    assert open_model(folder).config != config
     assert_same(open_model(folder, options=tmp_path / "options.json"), model)
     (tmp_path / "options.json").rename(folder / "options.json")
     assert_same(open_model(folder), model)

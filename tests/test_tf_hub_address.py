@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from elmokit.compat import tfhub as hub
 from elmokit.engine.config import PRESETS
@@ -22,6 +21,7 @@ from tests.conftest import random_model
 from tests.helpers.http_server import Server
 from tests.helpers.tf_hub_files import pack_module, write_module
 from tests.helpers.tf_names import module_tensors
+from tests.helpers.weights import same_weights
 
 TINY = dataclasses.replace(PRESETS["tiny"], dropout=0.0)
 TFHUB = "https://tfhub.dev/google/elmo/"
@@ -48,8 +48,7 @@ def write_elmo(folder: Path, seed: int = 0) -> Path:
 
 
 def is_elmo(model: Any, seed: int = 0) -> bool:
-    expected = random_model(TINY, seed).bilm.state_dict()
-    return all(torch.equal(tensor, expected[name]) for name, tensor in model.bilm.state_dict().items())
+    return same_weights(model, random_model(TINY, seed))
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_every_address(
 def test_a_module_in_the_cache_of_kagglehub_opens(cache: Path, tmp_path: Path) -> None:
     write_elmo(tmp_path / "kagglehub" / "models" / "google" / "elmo" / "tensorFlow1" / "elmo" / "3")
     assert is_elmo(open_model(TFHUB + "3"))
-    assert is_elmo(hub.Module(KAGGLE + "TensorFlow1/elmo/3").elmo)
+    assert is_elmo(hub.Module(KAGGLE + "TensorFlow1/elmo/3").elmo.model)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -176,7 +175,7 @@ def test_without_any_server_the_error_says_what_to_download_and_where_to_put_it(
     assert "give the path instead" in message
     assert f"unpack it into the directory {module_folder(TFHUB + '2')}" in message
     write_elmo(module_folder(TFHUB + "2"))
-    assert is_elmo(hub.Module(TFHUB + "2").elmo)
+    assert is_elmo(hub.Module(TFHUB + "2").elmo.model)
 
 
 def test_a_version_that_was_never_published_is_reported(cache: Path) -> None:
@@ -199,7 +198,7 @@ def test_the_calls_of_the_tutorials_work_verbatim(cache: Path) -> None:
     ]
     assert embeddings.shape == (2, 6, 64)
     named = hub.Module("https://tfhub.dev/google/elmo/3", trainable=False, name="elmo_module", tags=set())
-    assert is_elmo(named.elmo, seed=3)
+    assert is_elmo(named.elmo.model, seed=3)
     loaded = hub.load("https://tfhub.dev/google/elmo/3", tags=[])
     assert loaded.signatures["default"](["the cat"])["elmo"].shape == (1, 2, 64)
 
@@ -228,7 +227,7 @@ def test_another_server_of_modules_is_asked_as_tensorflow_hub_asks(server: Serve
     content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
     server.answers["/me/elmo/1" + QUERY] = server.answers["/elmo.tar.gz"] = lambda handler: handler.give(content)
     for path in ("/me/elmo/1", "/elmo.tar.gz"):
-        assert is_elmo(hub.Module(server.address(path)).elmo)
+        assert is_elmo(hub.Module(server.address(path)).elmo.model)
     write_elmo(module_folder(server.address("/kept/1")), seed=1)
-    assert is_elmo(hub.Module(server.address("/kept/1")).elmo, seed=1)
+    assert is_elmo(hub.Module(server.address("/kept/1")).elmo.model, seed=1)
     assert len(server.seen) == 2

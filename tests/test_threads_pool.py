@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from elmokit.engine import compiler
-from elmokit.engine.engine import LSTM
 from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
 from elmokit.engine.state import Floats, State
 from elmokit.engine.threads import cores_of_quota
 from tests.helpers.engine_lstm import LARGE_LAYERS, SHARED_LAYERS, lstm_config, random_lstm, same_bits
@@ -145,7 +145,7 @@ assert count() == before
 def test_a_call_computes_while_another_one_holds_all_threads() -> None:
     run_script(
         """
-from elmokit.engine.engine import Matrix
+from elmokit.engine.matrix import Matrix
 matrix = Matrix(np.ones((40, 30), np.float32), "float32", compiler.load_library())
 rows = np.ones((20, 30), np.float32)
 matrix(rows, 5000)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from elmokit.engine.library import Library
+from elmokit.engine.precision import VARIABLE
 from elmokit.nn.char_cnn import CharCNN, Highway
 from elmokit.nn.dropout import dropout
 from elmokit.nn.kernels import backends
@@ -213,7 +214,7 @@ def test_tiles_are_used_only_where_bfloat16_is_requested(tiles: Library, monkeyp
     with torch.autocast("cpu", torch.bfloat16):
         assert backends.tile_library_for(tensor) is tiles
         assert backends.tile_library_for(tensor.double()) is None
-        monkeypatch.setenv(backends.VARIABLE, "reference")
+        monkeypatch.setenv(VARIABLE, "reference")
         assert backends.tile_library_for(tensor) is None
     with torch.autocast("cpu", torch.float16):
         assert backends.tile_library_for(tensor) is None

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine.config import Activation
-from elmokit.engine.engine import choose_kernels
 from elmokit.engine.library import Library
-from elmokit.engine.precision import PRECISIONS, Precision
+from elmokit.engine.packing import choose_kernels
+from elmokit.engine.precision import PRECISIONS, VARIABLE, Precision
 from elmokit.nn.char_cnn import CharCNN, pack_char_cnn
 from elmokit.nn.kernels import backends
 from tests.helpers import rounding
@@ -59,7 +59,7 @@ def compute(library: Library, cnn: CharCNN, ids: torch.Tensor, precision: Precis
 @torch.no_grad()
 def reference(cnn: CharCNN, ids: torch.Tensor) -> torch.Tensor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(backends.VARIABLE, "reference")
+        patch.setenv(VARIABLE, "reference")
         vectors: torch.Tensor = cnn(ids)
         return vectors
 

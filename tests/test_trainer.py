@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.bilm import BiLM, BiLMState
 from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, LockedError, TextError, TrainingError
 from elmokit.io.lock import file_lock
+from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.nn.softmax_config import SoftmaxConfig
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training import loop
@@ -71,8 +71,8 @@ def run_training(
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     stored = load_folder(checkpoints(folder)[-1] / "model")
-    assert stored.softmax is not None
-    return {**stored.bilm.state_dict(), **stored.softmax.state_dict()}
+    assert stored.softmax_module is not None
+    return {**stored.bilm.state_dict(), **stored.softmax_module.state_dict()}
 
 
 @pytest.mark.slow
@@ -322,7 +322,7 @@ def test_a_fine_tuning_goes_on_from_the_initial_state_of_the_model(
     run_training(tmp_path / "first")
     initial = load_folder(tmp_path / "first" / "model")
     assert initial.initial_state is not None
-    expected = initial.initial_state.repeat_row(4).cell.clone()
+    expected = torch.from_numpy(initial.initial_state.repeat_row(4).cell.copy())
     starts: list[torch.Tensor] = []
     forward = WindowLosses.forward
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import PRESETS
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import Window, WindowStream

@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import BiLMConfig
-from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
+from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax_config import softmax_config
 from elmokit.training.config import TrainingConfig
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.training.loop import run_training
@@ -82,10 +83,10 @@ def start_of(name: str, folder: Path) -> tuple[PretrainedBiLM, BiLMConfig]:
     model = open_model(write_checkpoint(folder, CONFIGS[name], tied) / "model.ckpt-0")
     assert model.vocabulary is not None
     if tied:
-        bias = model.softmax.bias  # type: ignore[union-attr]
+        bias = model.softmax_module.bias  # type: ignore[union-attr]
         model = with_softmax_over(model, model.vocabulary, {}, 0, SoftmaxConfig("tied"))
         with torch.no_grad():
-            model.softmax.bias.copy_(bias)  # type: ignore[union-attr]
+            model.softmax_module.bias.copy_(bias)  # type: ignore[union-attr]
     assert isinstance(model.bilm, BiLM)
     return model, model.bilm.config
 
@@ -94,7 +95,7 @@ def start_of(name: str, folder: Path) -> tuple[PretrainedBiLM, BiLMConfig]:
 def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     model, sizes = start_of(name, tmp_path / "checkpoint")
-    assert model.softmax is not None
+    assert model.softmax_module is not None
     assert model.vocabulary is not None
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
@@ -102,7 +103,7 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     corpus = TrainingCorpus([text], sentences, model.vocabulary, len(LINES), sum(map(len, sentences)))
     config = TrainingConfig(
         model=sizes,
-        softmax=softmax_config(model.softmax),
+        softmax=softmax_config(model.softmax_module),
         tokens=6 * 2 * 5,
         batch_size=2,
         window_length=5,
@@ -125,8 +126,8 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
     newest = checkpoints(tmp_path / "run")[-1]
     trained = load_folder(newest / "model")
-    assert trained.softmax is not None
-    softmax = {f"softmax.{name}": value for name, value in trained.softmax.state_dict().items()}
+    assert trained.softmax_module is not None
+    softmax = {f"softmax.{name}": value for name, value in trained.softmax_module.state_dict().items()}
     tensors = {**trained.bilm.state_dict(), **softmax}
     for key, (total, squares) in SUMS[name].items():
         assert float(tensors[key].double().sum()) == pytest.approx(total, abs=1e-5), key

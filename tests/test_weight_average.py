@@ -36,9 +36,9 @@ def test_the_average_of_a_tied_softmax_stays_tied() -> None:
     model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=7))
     assert isinstance(model.bilm.token_layer, WordEmbedding)
     model.softmax = TiedSoftmax(model.bilm.token_layer.embedding)
-    model.softmax.reset_parameters()
+    model.softmax_module.reset_parameters()
     average = WeightAverage(model, decay=0.9).model
-    assert isinstance(average.softmax, TiedSoftmax)
+    assert isinstance(average.softmax_module, TiedSoftmax)
     assert isinstance(average.bilm.token_layer, WordEmbedding)
-    assert average.softmax.weight.data_ptr() == average.bilm.token_layer.embedding.weight[1:].data_ptr()
-    assert average.softmax.weight.data_ptr() != model.softmax.weight.data_ptr()
+    assert average.softmax_module.weight.data_ptr() == average.bilm.token_layer.embedding.weight[1:].data_ptr()
+    assert average.softmax_module.weight.data_ptr() != model.softmax_module.weight.data_ptr()

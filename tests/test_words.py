@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.elmo_module import ElmoModule
 from elmokit.embedder import Elmo
 from elmokit.engine.config import PRESETS, BiLMConfig
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.nn.cached_char_cnn import CachedCharCNN
 from elmokit.text.vocabulary import read_words
+from elmokit.token_cache import TokenCache
 from elmokit.weights import bilm_tf
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from elmokit.weights.words import CachedModel, read_embeddings
 from tests.conftest import WORDS, random_model
 
@@ -172,7 +175,7 @@ def test_listed_words_come_from_the_table_and_others_from_characters(tmp_path: P
     with h5py.File(table, "r+") as file:
         file["embedding"][WORDS.index("cat")] = 7.0
     cached = open_model(folder, token_embeddings=table)
-    assert cached.bilm.token_layer.output_dim == cached.bilm.config.projection_dim
+    assert cached.bilm.token_layer.output_dim == cached.config.projection_dim
     with torch.no_grad():
         cat, zebra = cached.bilm.token_layer(torch.from_numpy(cached.encode(["cat", "zebra"])))
         expected = plain.bilm.token_layer(torch.from_numpy(plain.encode(["zebra"])))[0]
@@ -180,10 +183,28 @@ def test_listed_words_come_from_the_table_and_others_from_characters(tmp_path: P
     np.testing.assert_allclose(zebra, expected, atol=1e-6, rtol=0)
 
 
+def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    with h5py.File(table, "r+") as file:
+        file["embedding"][WORDS.index("cat")] = 7.0
+    cached, plain = open_model(folder, token_embeddings=table), open_model(folder)
+    words = ["zebra", "cat", "the", "zebras"]
+    for cache in (None, TokenCache()):
+        for _ in range(2):
+            vectors = cached.word_vectors(words, cache)
+            assert (vectors[1] == 7.0).all()
+            np.testing.assert_array_equal(vectors[[0, 3]], plain.word_vectors(["zebra", "zebras"]))
+    np.testing.assert_array_equal(cached.word_vectors(["cat"]), vectors[1:2])
+    assert isinstance(cached.bilm.token_layer, CachedCharCNN)
+    np.testing.assert_array_equal(cached.word_vectors(words), vectors)
+    assert isinstance(cached.replace(card={}), CachedModel)
+
+
 def test_a_table_works_inside_a_module(tmp_path: Path) -> None:
     folder = char_input(tmp_path / "chars")
     table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
-    elmo, plain = (Elmo(open_model(folder, token_embeddings=path), start="zero") for path in (table, None))
+    elmo, plain = (ElmoModule(open_model(folder, token_embeddings=path), start="zero") for path in (table, None))
     ours, theirs = (module(module.ids(SENTENCES)).mixes[0] for module in (elmo, plain))
     torch.testing.assert_close(ours, theirs)
 
@@ -248,7 +269,8 @@ def test_a_word_input_model_takes_another_table(word_input: Path, tmp_path: Path
         file["embedding"] = np.ones((3, WORD_CONFIG.projection_dim), np.float32)
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     model = open_model(word_input, token_embeddings=tmp_path / "table.hdf5")
-    assert model.bilm.config.n_words == 3
+    assert model.config.n_words == 3
+    np.testing.assert_array_equal(model.arrays["token_layer.embedding.weight"], [[0.0] * 8, *[[1.0] * 8] * 3])
     assert all_layers(model, [["cat"]])[0].shape == (3, 1, 2 * WORD_CONFIG.projection_dim)
     with pytest.raises(TextError, match="dog"):
         model.encode(["dog"])

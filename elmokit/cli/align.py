@@ -65,7 +65,7 @@ def align(
     """
     from elmokit.alignment import align as learn_alignment
     from elmokit.io.hdf5 import HDF5_SUFFIXES
-    from elmokit.weights.open import refuse_target, save_model
+    from elmokit.weights.save import refuse_target, save_model
 
     if out.suffix in HDF5_SUFFIXES:
         raise OutputError(f"{out}: HDF5 files cannot store an alignment. Choose a name without that ending.")

@@ -60,7 +60,7 @@ def allennlp_elmo(
     from elmokit.io.atomic import check_output_path
     from elmokit.io.progress import ProgressBar
     from elmokit.io.text_files import can_reread, check_input_file
-    from elmokit.nn.layer_selection import Layers
+    from elmokit.layer_selection import Layers
 
     modes: dict[Layers, bool] = {"all": all_layers, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]

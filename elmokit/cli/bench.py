@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=ThreadCount(), help="Number of CPU threads.  [default: all cores]")
 @json_option
 def bench(model: str | None, options: str | None, threads: int | None, as_json: bool) -> None:
-    """Measure how fast this machine computes a model, in every precision and in plain PyTorch.
+    """Measure how fast this machine computes a model, in every precision and in plain NumPy.
 
     The rows are sentences of 20 tokens that are computed together; no token is cached. "of ceiling" compares the speed
     with what this machine would reach if it only multiplied matrices, in the same precision, at the fastest rate that
@@ -34,20 +35,22 @@ def bench(model: str | None, options: str | None, threads: int | None, as_json: 
       elmokit bench --model original --threads 4
       elmokit bench --model my-model --json > speed.json
     """
-    import torch
-
+    if threads is not None:
+        # Before NumPy is imported, which reads it: its products are measured, too.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    from elmokit.engine.threads import set_threads
     from elmokit.speed import measure_speed
     from elmokit.weights.open import open_model
 
     if threads is not None:
-        torch.set_num_threads(threads)
+        set_threads(threads)
     opened = open_model(model, options=options)
     with ProgressBar("") as progress:
         report = measure_speed(opened, progress=progress)
     if as_json:
         echo_json({"model": str(opened.source), **report.as_dict()})
         return
-    click.echo("\n".join(_report_lines(report, str(opened.source), opened.bilm.n_parameters)))
+    click.echo("\n".join(_report_lines(report, str(opened.source), opened.n_parameters)))
 
 
 def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[str]:
@@ -56,7 +59,7 @@ def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[s
     threads = f"{machine['threads']} thread{'s' * (machine['threads'] != 1)}"
     lines = [
         f"model             {source}, {n_parameters:,} parameters",
-        f"processor         {machine['processor']}, {threads}, PyTorch {machine['torch']}",
+        f"processor         {machine['processor']}, {threads}, NumPy {machine['numpy']}",
         f"instruction sets  {', '.join(machine['instruction_sets'])}",
         f"kernels           {kernels}",
         "",
@@ -67,11 +70,11 @@ def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[s
         ),
         "",
         f"{'requested':<12}{'rows':>5}  {'backend':<23}{'weights':<20}"
-        f"{'tokens/s':>10}{'/ PyTorch':>11}{'of ceiling':>12}",
+        f"{'tokens/s':>10}{'/ NumPy':>11}{'of ceiling':>12}",
     ]
     for speed in report.speeds:
         ratio = speed.tokens_per_second / report.speed("reference", speed.n_rows).tokens_per_second
-        # Plain PyTorch is compared with what float32 could reach.
+        # Plain NumPy is compared with what float32 could reach.
         of_ceiling = speed.tokens_per_second / speed.ceiling
         lines.append(
             f"{_name(speed):<12}{speed.n_rows:>5}  {speed.backend:<23}{' and '.join(speed.computed_in):<20}"
@@ -82,7 +85,7 @@ def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[s
 
 
 def _name(speed: Speed) -> str:
-    return "PyTorch" if speed.request == "reference" else speed.request
+    return "NumPy" if speed.request == "reference" else speed.request
 
 
 def _note(speed: Speed) -> str:

@@ -85,7 +85,8 @@ def convert(
     from elmokit.initial_state import calibrate_initial_state
     from elmokit.io.hdf5 import HDF5_SUFFIXES
     from elmokit.io.text_files import read_sentences
-    from elmokit.weights.open import open_model, refuse_target, save_model
+    from elmokit.weights.open import open_model
+    from elmokit.weights.save import refuse_target, save_model
 
     if target.suffix == ".onnx":
         if storage != "float32" or any((precision, calibrate, whiten, matrices)):
@@ -104,18 +105,18 @@ def convert(
     refuse_target(target, overwrite)
     model = open_model(source, options=options)
     if precision is not None:
-        model.bilm.precision = model.precision = precision
+        model.precision = precision
     if calibrate is not None:
         calibrate_initial_state(model, list(read_sentences(calibrate)), calibrate.name)
     if matrices:
         from elmokit.weights.alignment import read_alignment
 
-        model.alignment = read_alignment(matrices, model.bilm.config)
+        model.alignment = read_alignment(matrices, model.config)
         model.whitening = None  # it was fitted on the vectors before the alignment
         model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in matrices]}
     if whiten is not None:
         from elmokit.embedder import Elmo
-        from elmokit.nn.sentence_pooling import SentencePooling
+        from elmokit.sentence_pooling import SentencePooling
         from elmokit.sentence_vectors import SentenceEmbedder
 
         SentenceEmbedder(Elmo(model), SentencePooling()).fit(read_sentences(whiten))

@@ -144,6 +144,7 @@ def embed(
     from elmokit.corpus.formats import output_format
     from elmokit.corpus.writer import partial_folder
     from elmokit.embedder import Elmo
+    from elmokit.engine.threads import set_threads
     from elmokit.io.atomic import check_output_path
     from elmokit.io.progress import ProgressBar
     from elmokit.io.text_files import check_input_file
@@ -167,9 +168,7 @@ def embed(
         raise ConfigError("--raw cannot be combined with --tokenize or --strict: its rows are sentences, not lines.")
     language = raw_language(raw, language)
     if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+        set_threads(threads)
     elmo = Elmo.from_pretrained(
         model,
         options=options,

@@ -91,7 +91,7 @@ def perplexity(
     from elmokit.io.text_files import find_text_files
     from elmokit.scoring.language_model import LanguageModel
     from elmokit.scoring.perplexity import unknown_words_warning
-    from elmokit.weights.listing import DEFAULT_MODEL
+    from elmokit.weights.folder import DEFAULT_MODEL
 
     if batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1.")

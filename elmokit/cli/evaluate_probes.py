@@ -47,7 +47,7 @@ def pos(
       elmokit evaluate pos train.conllu dev.conllu
       elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control --figure pos.png
     """
-    from elmokit.probes.linear import LinearSettings
+    from elmokit.probes.linear_settings import LinearSettings
     from elmokit.probes.pos import probe_pos
     from elmokit.probes.tagged import read_tagged
 

@@ -85,9 +85,7 @@ def _refuse_models(texts: tuple[Path, ...]) -> None:
     Raises:
         ConfigError: One is.
     """
-    from elmokit.weights.folder import is_folder
-    from elmokit.weights.listing import DEFAULT_MODEL
-    from elmokit.weights.open import RUN_MODEL
+    from elmokit.weights.folder import DEFAULT_MODEL, RUN_MODEL, is_folder
     from elmokit.weights.published import find_published
 
     for text in texts:

@@ -13,7 +13,7 @@ import click
 
 from elmokit.cli.common import PROGRAM, CommandInterrupted
 from elmokit.cli.options import CommandGroup
-from elmokit.errors import ElmoError, is_out_of_memory
+from elmokit.errors import ElmoError, is_out_of_memory, needs_torch
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -142,8 +142,10 @@ def main() -> None:
     if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _format_warning
+    command = next((argument for argument in sys.argv[1:] if argument in MODULES), "")
     try:
-        sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
+        with needs_torch(f"{PROGRAM} {command}"):
+            sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _fail(message, BAD_INPUT)

@@ -30,7 +30,7 @@ class TrainCommand(SettingsCommand):
     def setting_options() -> list[click.Option]:
         """Return the options, with the defaults of training."""
         from elmokit.engine.config import BiLMConfig
-        from elmokit.nn.softmax_config import SoftmaxConfig
+        from elmokit.engine.softmax import SoftmaxConfig
         from elmokit.training.config import TrainingConfig
         from elmokit.training.corpus import MAX_WORDS
         from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS, BaseConfig, DataConfig

@@ -22,6 +22,11 @@ stay as they are.
 
 from __future__ import annotations
 
+from elmokit.errors import needs_torch
+
+with needs_torch("elmokit.compat.allennlp"):
+    import torch  # noqa: F401
+
 from elmokit.compat.allennlp_embedder import ElmoEmbedder
 from elmokit.compat.allennlp_files import cached_path
 from elmokit.compat.allennlp_layers import (

@@ -16,9 +16,10 @@ from torch import Tensor
 from elmokit.compat.allennlp_layers import ConfigurationError, Source, on_cuda_device
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer
+from elmokit.engine.precision import requested_backend
 from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import create_hdf5
-from elmokit.nn.kernels.backends import requested_backend
+from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.text.batching import pad_batch, read_ahead
 from elmokit.text.characters import encode_tokens
 from elmokit.token_cache import TokenCache
@@ -46,6 +47,7 @@ class ElmoEmbedder:
         self.elmo_bilm = on_cuda_device(_ElmoBiLm(options_file, weight_file, stateful=stateful).eval(), cuda_device)
         self.cuda_device = cuda_device
         self._token_cache = TokenCache()
+        self._token_layer_version: PackedWeights[object] = PackedWeights()
 
     def reset_states(self) -> None:
         """Reset the carried state."""
@@ -56,14 +58,18 @@ class ElmoEmbedder:
         """Return tensors ``(batch, layers, time, dim)`` and their mask ``(batch, time)``, without boundaries."""
         encoder = self.elmo_bilm._token_embedder
 
-        def encode(words: Sequence[str]) -> Tensor:
+        device = encoder._char_embedding_weights.device
+
+        def encode(words: Sequence[str]) -> Vectors:
             ids = torch.from_numpy(encode_tokens(words, encoder.max_chars))
-            return encoder.token_vectors(ids.to(encoder._char_embedding_weights.device))
+            vectors: Vectors = encoder.token_vectors(ids.to(device)).cpu().numpy()
+            return vectors
 
         padded = pad_batch(batch)
-        vectors = self._token_cache.vectors(padded.words, encode, list(encoder.parameters()), requested_backend())
-        index, mask = (torch.from_numpy(part).to(vectors.device) for part in (padded.index, padded.mask))
-        layers = torch.stack(self.elmo_bilm.contextualize(vectors[index], mask), dim=1)
+        version = self._token_layer_version.get(requested_backend(), list(encoder.parameters()), object)
+        vectors = self._token_cache.vectors(padded.words, encode, version)[padded.index]
+        mask = torch.from_numpy(padded.mask).to(device)
+        layers = torch.stack(self.elmo_bilm.contextualize(torch.from_numpy(vectors).to(device), mask), dim=1)
         # A row's last real position is its </S>; without the boundaries everything is one position further left.
         return layers[:, :, 1:-1] * mask[:, None, 2:, None], mask[:, 2:]
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.bilm import BiLM
-from elmokit.engine.engine import TokenLayer
+from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.char_cnn import CharCNN
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.kernels.tile_layers import TileLinear

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.bilm import BiLMState, stack_states
 from elmokit.compat.allennlp_layers import Source, lengths_of, open_files, set_parameters
-from elmokit.engine.engine import LSTM
+from elmokit.engine.lstm import LSTM
+from elmokit.nn.bilm import BiLMState, stack_states
 from elmokit.nn.kernels.lstm_inference import TorchLayer
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.lstm import LSTMStack, LSTMState, ProjectedLSTM
-from elmokit.weights.allennlp import DIRECTIONS, lstm_to_allennlp
-from elmokit.weights.table import GATE_BIAS, GATES
+from elmokit.weights.allennlp import DIRECTIONS, gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
 
 State = tuple[Tensor, Tensor]
 
@@ -44,12 +43,12 @@ class _CellLayer(ProjectedLSTM):
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The matrix for inputs and recurrent state side by side."""
-        return GATES.to_ours(torch.cat([self.input_linearity.weight, self.state_linearity.weight], dim=1))
+        return swap_gates(torch.cat([self.input_linearity.weight, self.state_linearity.weight], dim=1))
 
     @property
     def bias(self) -> Tensor:  # type: ignore[override]
         """The bias without the offset of the forget gate."""
-        return GATE_BIAS.to_ours(self.state_linearity.bias)
+        return gate_bias_from_allennlp(self.state_linearity.bias)
 
     @property
     def projection(self) -> Tensor:  # type: ignore[override]

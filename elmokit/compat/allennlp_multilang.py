@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elmokit.compat.allennlp_layers import ConfigurationError, Source
 from elmokit.compat.allennlp_modules import Elmo
 from elmokit.compat.allennlp_params import FromParams
+from elmokit.nn.tensors import tensor_of
 from elmokit.weights.alignment import read_alignment_matrix
 
 
@@ -74,7 +75,7 @@ class ElmoTokenEmbedderMultiLang(FromParams, nn.Module):
         self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
         for lang in weight_files:
             file = (aligning_files or {}).get(lang)
-            matrix = read_alignment_matrix(file, dim) if file else torch.eye(dim)
+            matrix = tensor_of(read_alignment_matrix(file, dim)) if file else torch.eye(dim)
             aligning = nn.Linear(dim, dim, bias=False)
             aligning.weight = nn.Parameter(matrix, requires_grad=False)
             self.add_module(f"aligning_{lang}", aligning)

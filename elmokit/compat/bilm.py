@@ -13,23 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from elmokit.bilm import BiLM, BiLMState
+from elmokit.errors import ConfigError, TextError, needs_torch
+
+with needs_torch("elmokit.compat.bilm"):
+    import torch
+    from torch import Tensor, nn
+
 from elmokit.compat.bilm_data import Batcher, TokenBatcher, UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
-from elmokit.errors import ConfigError, TextError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import create_hdf5
 from elmokit.io.text_files import read_lines, split_tokens
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.from_arrays import load_arrays
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
 from elmokit.weights import bilm_tf
-from elmokit.weights.table import TensorRow, fill
+from elmokit.weights.table import TensorRow, read_through
 from elmokit.weights.words import read_embeddings
 
 __all__ = [
@@ -347,10 +351,12 @@ def dump_bilm_embeddings(
 
 def _reading_words(bilm: BiLM, path: str | Path) -> BiLM:
     """Return a biLM with the same LSTMs over a table of word vectors from an HDF5 file."""
-    table = torch.from_numpy(read_embeddings(path, bilm.config.projection_dim))
+    table = read_embeddings(path, bilm.config.projection_dim)
     with torch.device("meta"):
         reader = BiLM(dataclasses.replace(bilm.config, char_cnn=None, n_words=len(table)))
     rows = [TensorRow("embedding.weight", "embedding", bilm_tf.WITHOUT_ZERO_ROW)]
-    fill(reader.token_layer, rows, {"embedding": tuple(table.shape)}, lambda _: table, str(path))
+    wanted = {name: tuple(tensor.shape) for name, tensor in reader.token_layer.state_dict().items()}
+    arrays = read_through(rows, wanted, {"embedding": table.shape}, lambda _: table, str(path))
+    load_arrays(reader.token_layer, arrays)
     reader.directions = bilm.directions
     return reader

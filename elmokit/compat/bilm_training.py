@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from elmokit.bilm import BiLM
 from elmokit.compat.bilm_data import UnicodeCharsVocabulary, Vocabulary
 from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.io.text_files import TextPaths, read_sentences
+from elmokit.nn.bilm import BiLM
 from elmokit.scoring.language_model import LanguageModel
 from elmokit.scoring.perplexity import unknown_words_warning
 from elmokit.text.vocabulary import read_words
@@ -237,7 +237,7 @@ def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> P
     The checkpoint of a backward model does not say that it is one, because in bilm-tf that follows from the data.
     """
     model = open_model(checkpoint, vocabulary=data.vocab.path)
-    config = model.bilm.config
+    config = model.config
     if config.bidirectional and len(data.read_backward) == 1:
         raise ConfigError(f"{checkpoint} has two directions, and the data have one. Use BidirectionalLMDataset.")
     if config.bidirectional or data.read_backward[0] == config.backward_only:
@@ -247,7 +247,7 @@ def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> P
     with torch.device("meta"):
         bilm = BiLM(dataclasses.replace(config, backward_only=True))
     bilm.load_state_dict(model.bilm.state_dict(), assign=True)
-    return dataclasses.replace(model, bilm=bilm)
+    return model.replace(weights=bilm)
 
 
 def _sample(files: Sequence[Path], path: Path) -> Path:

@@ -8,6 +8,7 @@ for vectors that do not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -15,9 +16,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.compat.allennlp_embedder import ElmoEmbedder
-from elmokit.compat.allennlp_layers import ConfigurationError, Source
-from elmokit.errors import TextError
+from elmokit.embedder import Elmo
+from elmokit.errors import ConfigError, TextError
 
 DEFAULT_MODEL = "seqvec"
 # The protein that bio_embeddings embeds several times beforehand, so that the state no longer starts at zero.
@@ -39,7 +39,7 @@ class SeqVecEmbedder:
 
     Raises:
         ModelError: The model does not exist or cannot be opened.
-        ConfigurationError: The device cannot be used, or both a directory and files are given.
+        ConfigError: The device cannot be used, or both a directory and files are given.
     """
 
     name: ClassVar[str] = "seqvec"
@@ -52,18 +52,22 @@ class SeqVecEmbedder:
         *,
         device: str | None = None,
         model_directory: str | Path | None = None,
-        weights_file: Source = None,
-        options_file: Source = None,
+        weights_file: str | Path | None = None,
+        options_file: str | Path | None = None,
         max_amino_acids: int | None = None,
         stateful: bool = True,
     ) -> None:
         if model_directory is not None:
             if weights_file is not None or options_file is not None:
-                raise ConfigurationError("Pass either model_directory, or weights_file and options_file.")
+                raise ConfigError("Pass either model_directory, or weights_file and options_file.")
             weights_file = model_directory
             if (Path(model_directory) / "weights_file").exists():
                 weights_file, options_file = (Path(model_directory) / f"{kind}_file" for kind in ("weights", "options"))
-        self._embedder = ElmoEmbedder(options_file, weights_file or DEFAULT_MODEL, _number(device), stateful=stateful)
+        _check_device(device)
+        self._elmo = Elmo.from_pretrained(
+            weights_file or DEFAULT_MODEL, options=options_file, start="zero", device=device
+        )
+        self._stateful, self._state = stateful, self._elmo.zero_state(0)
         self.warmup_rounds = warmup_rounds
         if stateful:
             for _ in range(warmup_rounds):
@@ -85,7 +89,13 @@ class SeqVecEmbedder:
         """
         if isinstance(batch, str) or not all(isinstance(sequence, str) for sequence in batch):
             raise TextError("Expected a list of proteins, each a string of amino acids.")
-        yield from self._embedder.embed_batch([list(sequence) for sequence in batch])
+        # As in AllenNLP, row r continues from row r of the batch before; new rows start from zero, and the others keep
+        # their state.
+        start = self._state.first_rows(len(batch))
+        vectors, after = self._elmo.embed_batch([list(sequence) for sequence in batch], start)
+        if self._stateful and any(batch):
+            self._state = self._state.with_first_rows(after)
+        yield from vectors
 
     def embed_many(self, sequences: Iterable[str], batch_size: int | None = None) -> Iterator[NDArray[np.float32]]:
         """Embed any number of proteins, in their order.
@@ -114,11 +124,11 @@ class SeqVecEmbedder:
         return vector
 
 
-def _number(device: str | None) -> int:
-    """Return the number of a CUDA device, or -1 for the CPU."""
-    if device is None or str(device) == "cpu":
-        return -1
-    kind, _, number = str(device).partition(":")
-    if kind != "cuda" or (number and not number.isdecimal()):
-        raise ConfigurationError(f"device is {device!r}; pass 'cpu', 'cuda' or 'cuda:NUMBER'.")
-    return int(number or 0)
+def _check_device(device: str | None) -> None:
+    """Check the name of a device.
+
+    Raises:
+        ConfigError: It is neither the CPU nor a CUDA device.
+    """
+    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", str(device)):
+        raise ConfigError(f"device is {device!r}; pass 'cpu', 'cuda' or 'cuda:NUMBER'.")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo, Start
 from elmokit.errors import ConfigError
-from elmokit.nn.layer_selection import Layers
+from elmokit.layer_selection import Layers
 
 AVERAGE = -1
 ALL = -2
@@ -45,7 +45,7 @@ class Embedder:
     def __init__(
         self, model_dir: str | Path, batch_size: int = 64, *, start: Start = "zero", device: str | None = None
     ) -> None:
-        self.elmo = Elmo.from_pretrained(model_dir, start=start, n_mixes=0, device=device)
+        self.elmo = Elmo.from_pretrained(model_dir, start=start, device=device)
         self.model_dir = model_dir
         self.batch_size = batch_size
 

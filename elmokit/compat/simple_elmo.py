@@ -84,7 +84,7 @@ class ElmoModel:
                 "checkpoint with its vocab.txt, or an elmokit directory with softmax.safetensors. Vectors need no "
                 "full=True."
             )
-        self._warm, self._zero = Elmo(model, start="warm", n_mixes=0), Elmo(model, start="zero", n_mixes=0)
+        self._warm, self._zero = Elmo(model, start="warm"), Elmo(model, start="zero")
         self._batch_tokens = max_batch_size * TOKENS_PER_SENTENCE
 
     def get_elmo_vectors(
@@ -163,7 +163,7 @@ class ElmoModel:
         left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
         n = topn + len(left_out)  # these may be among the first ones, and others then take their places
         forward = all_substitutes(model, texts, "forward", n, batch_tokens=self._batch_tokens, special_words=True)
-        if model.bilm.config.bidirectional:
+        if model.config.bidirectional:
             backward = all_substitutes(model, texts, "backward", n, batch_tokens=self._batch_tokens, special_words=True)
         else:
             backward = ([[]] * len(text) for text in texts)

@@ -18,12 +18,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from elmokit.errors import ConfigError, TextError, needs_torch
 
-from elmokit.bilm import BiLMState
-from elmokit.embedder import Elmo, Start
-from elmokit.errors import ConfigError, TextError
+with needs_torch("elmokit.compat.tfhub"):
+    import torch
+    from torch import Tensor, nn
+
+from elmokit.elmo_module import ElmoModule
+from elmokit.embedder import Start
+from elmokit.nn.bilm import BiLMState
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.weights.fetch import is_url, normalize_url, url_file_name
 from elmokit.weights.model import PretrainedBiLM
@@ -83,7 +86,7 @@ class Module(nn.Module):
         model = spec if isinstance(spec, PretrainedBiLM) else _open(spec)
         if trainable_lstm is None:
             trainable_lstm = trainable and isinstance(spec, str) and is_url(spec) and elmo_version(spec) == 1
-        self.elmo = Elmo(model, start=start)
+        self.elmo = ElmoModule(model, start=start)
         self.mix.requires_grad_(trainable)
         self.elmo.bilm.directions.requires_grad_(trainable_lstm)
         if MIX in model.card:

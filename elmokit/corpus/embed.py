@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 
-from elmokit.bilm import BiLMState
 from elmokit.corpus.estimate import check_disk_space, describe_work
 from elmokit.corpus.formats import OutputFormat, output_format
 from elmokit.corpus.layout import DatasetNames, StoredDtype, VectorFileLayout
@@ -28,12 +26,13 @@ from elmokit.corpus.reading import SentencePool, count_sentences, read_corpus_se
 from elmokit.corpus.threads import BackgroundWriter, Prefetcher
 from elmokit.corpus.writer import ResumableWriter, open_resumable
 from elmokit.embedder import Elmo, Vectors
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError
 from elmokit.fingerprint import vector_settings
 from elmokit.io.atomic import check_output_path
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import STDIN, can_reread, check_input_file, split_tokens
-from elmokit.nn.layer_selection import Layers
+from elmokit.layer_selection import Layers
 from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 from elmokit.text.tokenize import text_splitter
@@ -306,13 +305,13 @@ class _Embedding:
         elmo: Elmo,
         layers: Layers,
         batch_tokens: int,
-        state: BiLMState | None,
+        state: State | None,
         pooler: SentenceEmbedder | None = None,
     ) -> None:
         self.elmo, self.layers, self.batch_tokens, self.pooler = elmo, layers, batch_tokens, pooler
-        self.state: BiLMState | None = None
+        self.state: State | None = None
         if elmo.start == "stateful":
-            self.state = elmo.bilm.zero_state(0) if state is None else state.to(elmo.bilm.device)
+            self.state = elmo.zero_state(0) if state is None else state
 
     def plan(self, pool: SentencePool) -> list[list[int]]:
         """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
@@ -354,10 +353,13 @@ def _write_chunks(writer: ResumableWriter, chunks: list[_VectorChunk], dtype: St
     for chunk in chunks:
         vectors: Any = chunk.vectors
         if dtype == "float16":
-            vectors = torch.from_numpy(vectors).half()  # eight times as fast as numpy
-            if not bool(vectors.sum(dtype=torch.float32).isfinite()):
-                raise ConfigError("A vector has a number beyond 65,504, the largest of float16. Pass --dtype float32.")
-            vectors = vectors.numpy()
+            try:
+                with np.errstate(over="raise"):
+                    vectors = vectors.astype(np.float16)
+            except FloatingPointError:
+                raise ConfigError(
+                    "A vector has a number beyond 65,504, the largest of float16. Pass --dtype float32."
+                ) from None
         if vectors.shape[-2] == chunk.n_rows:
             writer.write_vectors(chunk.offset, vectors)
             continue
@@ -379,12 +381,12 @@ def _settings(
     elmo: Elmo, layers: Layers, dtype: StoredDtype, fasta: bool, tokenizer: str, batch: int
 ) -> dict[str, Any]:
     """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
-    # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
-    mixes = zlib.crc32(b"".join(part.detach().float().cpu().numpy().tobytes() for part in elmo.mixes.parameters()))
     settings = vector_settings(elmo.model, elmo.start)
+    if elmo.mix is not None:
+        # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
+        settings["model"] += f"-{elmo.mix.checksum:08x}"
     return {
         **settings,
-        "model": f"{settings['model']}-{mixes:08x}",
         "elmokit": version("elmokit"),
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,

@@ -12,7 +12,7 @@ from elmokit.corpus.writer import WriteProgress, partial_folder
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError
 from elmokit.io.progress import format_duration
-from elmokit.nn.layer_selection import Layers
+from elmokit.layer_selection import Layers
 
 TRIAL_TOKENS = 1000
 MIN_TOKENS_FOR_TRIAL = 20 * TRIAL_TOKENS  # shorter texts take seconds
@@ -76,7 +76,7 @@ def describe_work(
     if n_left >= MIN_TOKENS_FOR_TRIAL:
         seconds = _seconds_per_token(elmo, _first_tokens(sentences), layers, batch_tokens)
         line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
-    return f"{line}; computed in {elmo.bilm.computation()}"
+    return f"{line}; computed in {elmo.model.network.computation()}"
 
 
 def _seconds_per_token(elmo: Elmo, sentences: list[list[str]], layers: Layers, batch_tokens: int) -> float:

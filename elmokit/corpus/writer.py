@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.bilm import BiLMState
 from elmokit.corpus.hdf5_format import DATA_START
+from elmokit.engine.state import State
 from elmokit.fingerprint import RESTORE
 from elmokit.io.atomic import check_output_path
 from elmokit.io.resumable import ResumableStore
@@ -141,7 +141,7 @@ class ResumableWriter:
         progress: WriteProgress,
         lengths: NDArray[np.int64],
         names: bytes,
-        state: BiLMState | None = None,
+        state: State | None = None,
         tokens: bytes = b"",
     ) -> None:
         """Count all vectors up to ``progress`` as written, and commit if it is time to.
@@ -258,14 +258,14 @@ def partial_folder(output: str | Path) -> Path:
     return Path(output).with_name(Path(output).name + ".partial")
 
 
-def _save_state(state: BiLMState) -> bytes:
+def _save_state(state: State) -> bytes:
     # Imported here, because only stateful runs need it.
-    from safetensors.torch import save
+    from safetensors.numpy import save
 
-    return save({name: tensor.cpu().contiguous() for name, tensor in state._asdict().items()})
+    return save({name: np.ascontiguousarray(array) for name, array in state._asdict().items()})
 
 
-def _load_state(content: bytes) -> BiLMState:
-    from safetensors.torch import load
+def _load_state(content: bytes) -> State:
+    from safetensors.numpy import load
 
-    return BiLMState(**load(content))
+    return State(**load(content))

@@ -1,22 +1,22 @@
 """The C files of the package, and how they are compiled into a shared library.
 
 Two programs compile them: ``compiler.py`` on the user's machine, and ``hatch_build.py``, which builds the wheel with a
-library for every instruction set. The latter runs where PyTorch is not installed, so nothing here imports it.
+library for every instruction set, also for other systems (``TARGETS``). The latter runs where no other package is
+installed, so this module imports none. Modules of the standard library that only compiling needs are imported there: a
+first vector does not wait for them.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-import platform
-import shlex
-import subprocess
-import tempfile
+import sys
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
-from elmokit.engine.instruction_sets import InstructionSet
+from elmokit.engine.instruction_sets import InstructionSet, machine
 
 # Not -ffast-math: it assumes that there is no NaN (the kernels let a NaN pass, so that broken inputs are noticed), and
 # it allows sums in any order (a row must get the same bits in any batch). The two -fno flags give up only errno and
@@ -28,13 +28,44 @@ HEADERS = ("elmokit.h", "training.h")
 """The headers that declare the functions of the library."""
 PACKAGED = "libraries"
 """The directory of the compiled libraries in a wheel, next to this file."""
+SUFFIXES = {"Linux": ".so", "Darwin": ".dylib", "Windows": ".dll"}
+"""How the name of a shared library ends, by ``platform.system``."""
 
 
+class Target(NamedTuple):
+    """A system and a kind of processor that zig, a cross compiler, compiles for.
+
+    zig brings the headers and the names of the system libraries of every target, so one machine builds all wheels.
+    """
+
+    system: str  # by Python's ``platform.system``
+    machine: str  # as ``instruction_sets.machine`` returns it
+    zig: str  # zig's name of the target, with the oldest version of the system that the library loads on
+    tag: str  # of the wheel, for the platform
+
+    def compiler(self) -> list[str]:
+        """Return the compiler's command; PyPI has it as ``ziglang``."""
+        # zig's default for a Mac with an Arm processor is an M1, with more instructions than the sets that are plain.
+        processor = ["-mcpu=generic"] if self.machine == "aarch64" else []
+        return [sys.executable, "-m", "ziglang", "cc", "-target", self.zig, *processor, "-s"]
+
+
+# macOS has `aligned_alloc` since 10.15, and Arm processors since 11.
+TARGETS = {
+    "linux-x86_64": Target("Linux", "x86_64", "x86_64-linux-gnu.2.17", "manylinux_2_17_x86_64"),
+    "linux-aarch64": Target("Linux", "aarch64", "aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64"),
+    "macos-x86_64": Target("Darwin", "x86_64", "x86_64-macos.10.15", "macosx_10_15_x86_64"),
+    "macos-aarch64": Target("Darwin", "aarch64", "aarch64-macos.11.0", "macosx_11_0_arm64"),
+    "windows-x86_64": Target("Windows", "x86_64", "x86_64-windows-gnu", "win_amd64"),
+    "windows-aarch64": Target("Windows", "aarch64", "aarch64-windows-gnu", "win_arm64"),
+}
+
+
+@functools.cache
 def source_files() -> dict[str, bytes]:
     """Return the content of every C file and header, by name. They are compiled together in one directory."""
-    package = resources.files("elmokit")
-    directories = [package.joinpath(*name.split("/")) for name in DIRECTORIES]
-    files = sorted((file.name, file) for directory in directories for file in directory.iterdir())
+    package = Path(__file__).parents[1]
+    files = sorted((file.name, file) for name in DIRECTORIES for file in (package / name).iterdir())
     return {name: file.read_bytes() for name, file in files if name.endswith((".c", ".h"))}
 
 
@@ -46,11 +77,19 @@ def header_text() -> str:
 
 def compiler_command() -> list[str]:
     """Return the C compiler: ``CC`` if it is set, else ``cc``."""
-    return shlex.split(os.environ.get("CC") or "cc")
+    if not (command := os.environ.get("CC", "")):
+        return ["cc"]
+    import shlex
+
+    return shlex.split(command) or ["cc"]
 
 
 def compile_sources(
-    output: Path, instructions: InstructionSet, timeout: float | None = None, descriptors: Sequence[int] = ()
+    output: Path,
+    instructions: InstructionSet,
+    timeout: float | None = None,
+    descriptors: Sequence[int] = (),
+    target: Target | None = None,
 ) -> None:
     """Compile all C files into one shared library, which needs nothing but C's own.
 
@@ -59,50 +98,68 @@ def compile_sources(
         instructions: The instruction set.
         timeout: The time that the compiler may take, in seconds. None for no limit.
         descriptors: Open files that the compiler inherits, for an output in ``/proc/self/fd``.
+        target: The system and the processor that zig compiles for. None for the compiler's own, without zig.
 
     Raises:
         subprocess.CalledProcessError: The compiler rejected a file; ``stderr`` says why.
         subprocess.TimeoutExpired: It took too long.
     """
-    # Copies, because the package may be in an archive (zipimport).
+    import subprocess
+    import tempfile
+
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
         for name, content in source_files().items():
             Path(directory, name).write_bytes(content)
-        subprocess.run(
-            [
-                *(*compiler_command(), *FLAGS, *instructions.flags, "-o", str(output)),
-                *sorted(str(file) for file in Path(directory).glob("*.c")),
-                "-lm",
-            ],
-            check=True,
-            capture_output=True,
-            timeout=timeout,
-            pass_fds=descriptors,
-            # Its intermediate files become part of the library too, so they are not left in a directory of others.
-            env={**os.environ, "TMPDIR": directory},
-        )
+
+        def run(*command: str) -> None:
+            subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                timeout=timeout,
+                pass_fds=descriptors,
+                # Its intermediate files become part of the library too, so they are not left in a directory of others.
+                env={**os.environ, "TMPDIR": directory},
+            )
+
+        files = sorted(str(file) for file in Path(directory).glob("*.c"))
+        link = ["-o", str(output)]
+        if target is None:
+            run(*compiler_command(), *FLAGS, *instructions.flags, *link, *files, "-lm")
+            return
+        # In two steps, because zig compiles what a library of Windows runs when it is loaded: that must run on every
+        # processor, before anyone can ask whether the processor has the instructions.
+        flags = [flag for flag in FLAGS if flag != "-shared"]
+        for file in files:
+            run(*target.compiler(), *flags, *map(_for_zig, instructions.flags), "-c", file, "-o", f"{file}.o")
+        run(*target.compiler(), *FLAGS, *link, *(f"{file}.o" for file in files), "-lm")
 
 
-def library_key(instructions: InstructionSet, compiler: Sequence[str], machine: str | None = None) -> str:
+def _for_zig(flag: str) -> str:
+    """Return a flag in zig's words: its names of Arm's instructions are part of ``-mcpu``."""
+    return flag.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a")
+
+
+def library_key(instructions: InstructionSet, compiler: Sequence[str], of_machine: str | None = None) -> str:
     """Return a hash of everything that a library depends on.
 
     Args:
         instructions: The instruction set.
         compiler: The compiler's command. Empty for a library of a wheel, where the user's compiler does not matter.
-        machine: The kind of processor, by Python's ``platform.machine``. None for this machine's.
+        of_machine: The kind of processor. None for this machine's.
     """
     # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
-    command = [machine or platform.machine(), *compiler, *FLAGS, *instructions.flags]
+    command = [of_machine or machine(), *compiler, *FLAGS, *instructions.flags]
     named = [part for name, content in source_files().items() for part in (name.encode(), content)]
     return digest(b"\0".join([*named, " ".join(command).encode()]))[:16]
 
 
-def packaged_prefix(name: str, instructions: InstructionSet, machine: str | None = None) -> str:
-    """Return what the file name of a wheel's library starts with; ``-DIGEST.so`` follows.
+def packaged_prefix(name: str, instructions: InstructionSet, of_machine: str | None = None) -> str:
+    """Return what the file name of a wheel's library starts with; ``-DIGEST`` and a suffix follow.
 
     The name has a hash of the sources, so that a library that an older version left behind is not taken for this one.
     """
-    return f"{name}-{library_key(instructions, (), machine)}"
+    return f"{name}-{library_key(instructions, (), of_machine)}"
 
 
 def digest(content: bytes) -> str:

@@ -11,6 +11,9 @@ from elmokit.errors import ConfigError
 Activation = Literal["relu", "tanh"]
 Shape = tuple[int, ...]
 
+# TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step and does not store it. Forget gates that start out
+# open let gradients flow back further at the start of training (Jozefowicz et al. 2015).
+FORGET_OFFSET = 1.0
 MIN_CHARS = 3  # a token's begin and end marks, and one character between them
 # Upper bounds, so that a damaged configuration file is an error message and not an attempt to allocate terabytes.
 MAX_CHARS, MAX_ROWS = 10_000, 1_000_000_000

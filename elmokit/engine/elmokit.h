@@ -3,7 +3,8 @@
    This header is all that a program needs. Python's bindings are made from it (`library.py` reads it), and so can those of
    any language that can call C.
 
-   A model is packed once, from weights in float32 that may be freed afterwards, and then computes batches of sentences. It
+   A model is packed once, from weights in float32 that may be freed afterwards, and then computes batches of sentences.
+   Its large layers are packed one at a time, so no more than the weights of one are needed at the same time. A packed model
    has no state: the LSTM state goes in and comes out. Threads may use one model at the same time. The vectors of a sentence
    depend on that sentence, its start state and nothing else: not on the other sentences of a batch, not on their order, not
    on the number of threads, which is 1 where less is given.
@@ -30,6 +31,7 @@ enum {
     ELMOKIT_NO_MEMORY = 1,
     ELMOKIT_BAD_SIZES = 2, /* sizes are not positive, or do not fit together */
     ELMOKIT_BAD_IDS = 3,   /* an id is not a row of its table */
+    ELMOKIT_BAD_LAYER = 4, /* a layer to pack does not exist or is packed already, or one to compute is not packed yet */
 };
 
 /* The token layer: a word table, a char CNN, or both, whose features are then concatenated and projected. Sizes and
@@ -47,14 +49,13 @@ typedef struct {
     const float *const *filters;     /* for each (n_filters, character_dim, width) */
     const float *const *filter_biases;
     int64_t uses_tanh;               /* the activation of the convolutions: tanh, or else relu */
-    int64_t n_highways;
-    const float *const *highways;    /* for each: transform weight and bias, gate weight and bias */
+    int64_t n_highways;              /* `elmokit_pack_highway` packs their weights */
     const float *projection;         /* (output_dim, word_dim + sum of n_filters), or NULL */
     const float *projection_bias;
     int64_t output_dim;
 } elmokit_token_weights;
 
-/* The LSTM layers of all directions. Arrays of pointers run over directions, and in each over its layers. */
+/* The sizes of the LSTM layers of all directions. */
 typedef struct {
     int64_t n_directions;
     const int64_t *reads_backward;   /* for each direction, whether it reads sentences from their end */
@@ -64,10 +65,7 @@ typedef struct {
     float cell_clip;                 /* bounds on the magnitude of cells and outputs; INFINITY for none */
     float output_clip;
     int64_t adds_inputs;             /* whether each layer but the first adds its inputs to its outputs */
-    const float *const *weights;     /* (4 * hidden_dim, 2 * dim): blocks i, g, f, o; columns of the input, the output */
-    const float *const *biases;      /* (4 * hidden_dim), without the 1 that the forget gate adds */
-    const float *const *projections; /* (dim, hidden_dim), or NULL for all if hidden_dim equals dim */
-} elmokit_lstm_weights;
+} elmokit_lstm_sizes;
 
 /* A sentence of a batch. */
 typedef struct {
@@ -109,9 +107,15 @@ ELMOKIT_API void elmokit_choose_kernels(int64_t lowest_precision, int64_t n_weig
 /* A packed token layer. */
 typedef struct elmokit_tokens elmokit_tokens;
 
-/* Pack a token layer. Return 0 and the layer, which `elmokit_close_tokens` frees, or the reason why not. */
+/* Pack a token layer, but for its highways. Return 0 and the layer, which `elmokit_close_tokens` frees, or the reason why
+   not. */
 ELMOKIT_API int64_t elmokit_open_tokens(const elmokit_token_weights *weights, int64_t lowest_precision,
                                         elmokit_tokens **tokens);
+
+/* Pack the weights of one highway layer: of the branch that is transformed, and of its gate. All are packed, in any order,
+   before the first tokens are computed. Weights: (n, n) for n features of the convolutions; biases: (n). */
+ELMOKIT_API int64_t elmokit_pack_highway(elmokit_tokens *tokens, int64_t highway, const float *transform,
+                                         const float *transform_bias, const float *gate, const float *gate_bias);
 ELMOKIT_API void elmokit_close_tokens(elmokit_tokens *tokens);
 ELMOKIT_API int64_t elmokit_tokens_bytes(const elmokit_tokens *tokens);
 
@@ -125,9 +129,17 @@ ELMOKIT_API int64_t elmokit_token_vectors(const elmokit_tokens *tokens, int64_t 
 /* Packed LSTM layers. */
 typedef struct elmokit_lstm elmokit_lstm;
 
-/* Pack the LSTM layers of all directions. Return 0 and the layers, which `elmokit_close_lstm` frees, or the reason why
-   not. */
-ELMOKIT_API int64_t elmokit_open_lstm(const elmokit_lstm_weights *weights, int64_t lowest_precision, elmokit_lstm **lstm);
+/* Make room for the LSTM layers of all directions. Return 0 and the layers, which `elmokit_close_lstm` frees, or the reason
+   why not. */
+ELMOKIT_API int64_t elmokit_open_lstm(const elmokit_lstm_sizes *sizes, int64_t lowest_precision, elmokit_lstm **lstm);
+
+/* Pack the weights of one layer. All layers are packed, in any order, before the first batch is computed.
+
+   weight: (4 * hidden_dim, 2 * dim), blocks i, g, f, o, and columns of the input, then of the output; bias:
+   (4 * hidden_dim), without the 1 that the forget gate adds; projection: (dim, hidden_dim), or NULL for none if hidden_dim
+   equals dim. */
+ELMOKIT_API int64_t elmokit_pack_layer(elmokit_lstm *lstm, int64_t direction, int64_t layer, const float *weight,
+                                       const float *bias, const float *projection);
 ELMOKIT_API void elmokit_close_lstm(elmokit_lstm *lstm);
 ELMOKIT_API int64_t elmokit_lstm_bytes(const elmokit_lstm *lstm);
 

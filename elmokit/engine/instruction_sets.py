@@ -20,13 +20,13 @@ VARIABLE = "ELMOKIT_INSTRUCTIONS"
 class InstructionSet(NamedTuple):
     """One way to build the kernels."""
 
-    machines: tuple[str, ...]  # names by Python's ``platform.machine``; empty for any
+    machine: str | None  # the kind of processor, as ``machine`` returns it; None for any
     features: tuple[str, ...]  # what the processor must report, by the names of Linux's /proc/cpuinfo
-    flags: tuple[str, ...]  # for the compiler
+    flags: tuple[str, ...]  # for the compiler: as GCC and Clang understand them
+    systems: tuple[str, ...] = ("Linux", "Darwin", "Windows")  # names by Python's ``platform.system``
 
 
-_X86 = ("x86_64", "AMD64")
-_ARM = ("aarch64", "arm64")
+_X86, _ARM = "x86_64", "aarch64"
 _AVX2_FEATURES = ("avx2", "fma", "f16c", "bmi1", "bmi2")
 _AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
 _AVX512_FEATURES = (*_AVX2_FEATURES, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -42,27 +42,53 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
         # Every processor with AMX has AVX-512's conversion to bfloat16, which training needs.
         (*_AVX512_FEATURES, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
         (*_BF16_FLAGS, "-DAMX"),
+        ("Linux",),  # no Mac has AMX, and Windows hands out tiles in a way of its own
     ),
     "avx512-bf16": InstructionSet(_X86, (*_AVX512_FEATURES, "avx512_vnni", "avx512_bf16"), _BF16_FLAGS),
     "avx512-vnni": InstructionSet(_X86, (*_AVX512_FEATURES, "avx512_vnni"), _VNNI_FLAGS),
     "avx512": InstructionSet(_X86, _AVX512_FEATURES, _AVX512_FLAGS),
     "avx2-vnni": InstructionSet(_X86, (*_AVX2_FEATURES, "avx_vnni"), (*_AVX2_FLAGS, "-mavxvnni")),
     "avx2": InstructionSet(_X86, _AVX2_FEATURES, _AVX2_FLAGS),
+    "neon-i8mm": InstructionSet(_ARM, ("asimd", "asimddp", "i8mm"), ("-march=armv8.2-a+dotprod+i8mm",)),
     "neon-dotprod": InstructionSet(_ARM, ("asimd", "asimddp"), ("-march=armv8.2-a+dotprod",)),
     "neon": InstructionSet(_ARM, ("asimd",), ()),
-    "portable": InstructionSet((), (), ()),
+    "portable": InstructionSet(None, (), ()),
 }
 # Special instructions replaced by plain C on the same memory layout (`instructions.h`), to test what surrounds them.
-EMULATED = InstructionSet((), (), ("-DEMULATE", "-Wno-psabi"))
+EMULATED = InstructionSet(None, (), ("-DEMULATE", "-Wno-psabi"))
 
 
-def available_sets() -> list[str]:
-    """Return the instruction sets of this processor, the best first."""
-    machine, features = platform.machine(), _features()
+def machine() -> str:
+    """Return the kind of processor that this program runs on: ``x86_64``, ``aarch64``, or another name."""
+    name = platform.machine()
+    if platform.system() == "Windows":
+        import sysconfig
+
+        # Windows on Arm also runs programs for x86, and `platform.machine` names the computer instead of the program.
+        name = sysconfig.get_platform().rpartition("-")[2]
+    return {"amd64": _X86, "arm64": _ARM}.get(name.lower(), name)
+
+
+def sets_for(system: str, of_machine: str) -> list[str]:
+    """Return the instruction sets that there may be on a system and a kind of processor, the best first."""
     return [
         name
         for name, instructions in INSTRUCTION_SETS.items()
-        if machine in (instructions.machines or (machine,)) and features.issuperset(instructions.features)
+        if instructions.machine in (None, of_machine) and system in instructions.systems
+    ]
+
+
+def available_sets() -> list[str]:
+    """Return the instruction sets of this processor, the best first.
+
+    Where the system does not report them (macOS, Windows), these are all that there may be; each library then tells
+    whether the processor has its instructions (``elmokit_is_permitted``).
+    """
+    features = _features()
+    return [
+        name
+        for name in sets_for(platform.system(), machine())
+        if features is None or features.issuperset(INSTRUCTION_SETS[name].features)
     ]
 
 
@@ -83,12 +109,12 @@ def requested_sets() -> list[str]:
 
 
 @functools.cache
-def _features() -> frozenset[str]:
-    """Return what the first processor reports. Without Linux's list, only ``portable`` remains."""
+def _features() -> frozenset[str] | None:
+    """Return what the first processor reports; None if the system has no list of it."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
-        return frozenset()
+        return frozenset() if platform.system() == "Linux" else None
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):  # on x86 and Arm

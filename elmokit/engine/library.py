@@ -83,20 +83,29 @@ def _declared(text: str) -> tuple[Any, str]:
 
 
 def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | None = None) -> int | None:
-    """Return where the numbers of an array begin; None for no array.
+    """Return where the numbers of an array begin; None for no array. It must stay alive for as long as C reads it.
+
+    Arguments and errors as in :func:`check_array`: C would read foreign memory.
+    """
+    if array is None:
+        return None
+    check_array(name, array, dtype, shape)
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def check_array(name: str, array: NDArray[Any], dtype: Any, shape: Shape | None = None) -> None:
+    """Check an array that a function takes.
 
     Args:
         name: What it is, for the error message.
-        array: The array. It must stay alive for as long as C reads it.
-        dtype: The dtype that C expects.
+        array: The array.
+        dtype: The dtype that it must have.
         shape: The shape that it must have; None if any will do. -1 in it means any number.
 
     Raises:
         ValueError: The array has another dtype or shape, or its numbers do not follow each other in memory. This is a
-            mistake in the calling code: C would read foreign memory.
+            mistake in the calling code.
     """
-    if array is None:
-        return None
     fits = shape is None or (
         len(shape) == array.ndim and all(want in (-1, size) for want, size in zip(shape, array.shape, strict=True))
     )
@@ -106,4 +115,3 @@ def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | No
             f"{name} must be a contiguous array of {np.dtype(dtype)}{'' if shape is None else f' {shape}'}, but is one "
             f"of {array.dtype} {array.shape}{order}."
         )
-    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]

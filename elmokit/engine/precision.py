@@ -1,7 +1,8 @@
-"""The precisions that a model can be computed in: one table."""
+"""The precisions that a model can be computed in: one table, and who chooses."""
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple, get_args
 
 from elmokit.errors import ConfigError
@@ -26,6 +27,12 @@ PRECISIONS: dict[Precision, PrecisionInfo] = {
 }
 NAMES: tuple[Precision, ...] = get_args(Precision)
 
+VARIABLE = "ELMOKIT_BACKEND"
+BackendRequest = Literal["reference"] | Precision
+"""The lowest precision that is accepted; or the plain formulas, slow and exact, which everything else is tested
+against."""
+REQUESTS: tuple[BackendRequest, ...] = ("reference", *NAMES)
+
 
 def check_precision(precision: str | None) -> None:
     """Check that a precision exists; None means the model's own.
@@ -35,3 +42,22 @@ def check_precision(precision: str | None) -> None:
     """
     if precision is not None and precision not in PRECISIONS:
         raise ConfigError(f"precision is {precision!r}. Use one of {', '.join(PRECISIONS)}.")
+
+
+def requested_backend(precision: Precision | None = None) -> BackendRequest:
+    """Return what is requested: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
+
+    The environment variable is for those who cannot change the call. It is ``auto`` (no override), a precision, or
+    ``reference``.
+
+    Raises:
+        ConfigError: ``ELMOKIT_BACKEND`` has an unknown value.
+    """
+    # Read on every call, not on import: tests and notebooks change the variable while the process runs.
+    override = os.environ.get(VARIABLE) or "auto"
+    if override == "auto":
+        return precision or "float32"
+    for request in REQUESTS:
+        if override == request:
+            return request
+    raise ConfigError(f"{VARIABLE} is {override!r}. Use one of auto, {', '.join(REQUESTS)}.")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from elmokit.engine.config import BiLMConfig
 
 Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
 
 
 class State(NamedTuple):
@@ -44,3 +45,17 @@ class State(NamedTuple):
     def with_first_rows(self, rows: State) -> State:
         """Return this state with its first rows replaced; the result grows if ``rows`` has more."""
         return State(*(np.concatenate([new, old[:, :, rows.n_rows :]], 2) for new, old in zip(rows, self, strict=True)))
+
+    def repeat_row(self, n_rows: int) -> State:
+        """Repeat a state of one row for ``n_rows`` rows, without copying it."""
+        return State(*(np.broadcast_to(part, (*part.shape[:2], n_rows, part.shape[3])) for part in self))
+
+    def mean_row(self) -> State:
+        """Return the mean over rows, a state of one row."""
+        return State(*(part.mean(axis=2, keepdims=True, dtype=np.float32) for part in self))
+
+    def with_direction(self, number: int, state: State) -> State:
+        """Return this state with one direction of another state."""
+        joined = State(self.hidden.copy(), self.cell.copy())
+        joined.hidden[number], joined.cell[number] = state.hidden[number], state.cell[number]
+        return joined

@@ -5,10 +5,34 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 from pathlib import Path
 
 # Version 2 of control groups has the quota and its period in one file, version 1 in two.
 CONTROL_GROUP = Path("/sys/fs/cgroup")
+_requested: int | None = None
+
+
+def set_threads(n_threads: int) -> None:
+    """Set the number of threads that compute a batch, in this process."""
+    global _requested
+    _requested = n_threads
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(n_threads)
+
+
+def n_threads() -> int:
+    """Return the number of threads that compute a batch.
+
+    It is the number that was set (:func:`set_threads`, ``torch.set_num_threads`` or ``OMP_NUM_THREADS``), but no more
+    than can run at the same time.
+    """
+    requested = _requested
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):
+        requested = torch.get_num_threads()  # it has read the variable
+    elif requested is None and (number := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        requested = max(1, int(number))
+    return available_threads() if requested is None else min(requested, available_threads())
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from elmokit.embedder import Elmo
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError
 from elmokit.io.text_files import split_tokens
-from elmokit.nn.layer_selection import Layers
+from elmokit.layer_selection import Layers
 from elmokit.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.text.batching import tokens_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from elmokit.config import from_dict, to_dict
-from elmokit.embedder import Elmo
+from elmokit.elmo_module import ElmoModule
 from elmokit.errors import MissingExtraError
 from elmokit.initial_state import FixedStart, check_fixed_start
 from elmokit.nn.scalar_mix import MixedLayers
@@ -36,7 +36,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
     Args:
         model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None: the small
             English model in the package.
-        layers: The layers that the scalar mix combines, as in :class:`elmokit.Elmo`.
+        layers: The layers that the scalar mix combines, as in :class:`elmokit.ElmoModule`.
         learn_mix: Train the weights of the mix. If neither the mix nor the biLM is trained, flair computes the vectors
             of a corpus only once, and keeps them as its ``embeddings_storage_mode`` says.
         trainable: Fine-tune the biLM.
@@ -68,7 +68,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):  # type: ignore[misc]
         super().__init__()
         check_fixed_start(start)  # flair shuffles the sentences, so that none continues another
         opened = as_model(model)
-        self.elmo = Elmo(opened, start=start, layers=layers, trainable=trainable)
+        self.elmo = ElmoModule(opened, start=start, layers=layers, trainable=trainable)
         if not learn_mix:
             self.elmo.mixes.requires_grad_(False)
         self.layers, self.learn_mix, self.trainable, self.start = layers, learn_mix, trainable, start

@@ -15,7 +15,8 @@ from elmokit.weights.archives import MODEL_FILES
 from elmokit.weights.describe import describe
 from elmokit.weights.folder import save_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, refuse_target
+from elmokit.weights.open import open_model
+from elmokit.weights.save import refuse_target
 
 try:
     from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download

@@ -74,7 +74,7 @@ class ElmoLM(LM):  # type: ignore[misc]
         self.lm = LanguageModel(as_model(pretrained))
         if device is not None:
             self.lm = self.lm.to(parse_device(device))
-        names = self.lm.model.bilm.config.direction_names
+        names = self.lm.model.config.direction_names
         choices = [*names, "both"] if len(names) == 2 else names
         if direction not in choices:
             raise ConfigError(f"direction is {direction!r}. With this model, choose {' or '.join(choices)}.")

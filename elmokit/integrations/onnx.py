@@ -7,20 +7,19 @@ outside of it, because they do not depend on the state: one large product is fas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
 
-from elmokit.bilm import BiLMState
 from elmokit.embedder import Elmo
+from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
+from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError, MissingExtraError, OutputError
 from elmokit.initial_state import FixedStart, check_fixed_start
 from elmokit.io.atomic import atomic_write, check_output_path
 from elmokit.io.text_files import expand_user
-from elmokit.nn.char_cnn import CharCNN, Highway
-from elmokit.nn.lstm import FORGET_OFFSET, LSTMStack, ProjectedLSTM
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import as_model
 
@@ -64,7 +63,7 @@ def export_onnx(
     Example:
         >>> path = export_onnx("en-mini", "en-mini.onnx")
         >>> session = onnxruntime.InferenceSession(path)
-        >>> (layers,) = session.run(["layers"], {"char_ids": Elmo.from_pretrained().ids([["The", "bank"]]).numpy()})
+        >>> (layers,) = session.run(["layers"], {"char_ids": Elmo.from_pretrained().ids([["The", "bank"]])})
     """
     path = expand_user(path, OutputError)
     if path.suffix != ".onnx":
@@ -72,23 +71,22 @@ def export_onnx(
     check_output_path(path, overwrite)
     check_fixed_start(start)
     opened = as_model(model)
-    bilm = opened.bilm
+    config, arrays = opened.config, opened.arrays
     if opened.alignment is not None:
         raise ConfigError("The model has an alignment, which the graph lacks. Set model.alignment to None to drop it.")
-    if not isinstance(bilm.token_layer, CharCNN):
+    if config.char_cnn is None or config.word_features is not None:
         raise ConfigError(f"{opened.source} reads words, but the graph reads characters alone.")
     graph = _Graph()
     # Where there is no token, all char ids are 0.
     largest = graph.add("ReduceMax", "char_ids", axes=[2], keepdims=1)
     mask = graph.add("Cast", graph.add("Greater", largest, graph.constant(np.int64(0))), to=TensorProto.FLOAT)
-    vectors = graph.add("Mul", _char_cnn(graph, bilm.token_layer), mask)
-    state = Elmo(opened, start=start).start_state(1)
-    layers = [[vectors] * bilm.config.n_directions]
+    vectors = graph.add("Mul", _char_cnn(graph, config.char_cnn, arrays), mask)
+    state = Elmo(opened, start=start).start_state
+    layers = [[vectors] * config.n_directions]
     # Scan runs over the first axis, so time comes first inside the stacks.
     inputs, real = (graph.add("Transpose", name, perm=[1, 0, 2]) for name in (vectors, mask))
     outputs = [
-        _lstm_stack(graph, stack, inputs, real, state, index, reverse)
-        for index, (stack, reverse) in enumerate(zip(bilm.directions, bilm.config.read_backward, strict=True))
+        _lstm_stack(graph, config, arrays, inputs, real, state, direction) for direction in range(config.n_directions)
     ]
     layers += [list(directions) for directions in zip(*outputs, strict=True)]
     joined = [
@@ -97,7 +95,7 @@ def export_onnx(
     ]
     graph.add("Concat", *joined, axis=0, output="layers")
     with atomic_write(path, overwrite) as temporary:
-        onnx.save(graph.to_model(bilm.token_layer, bilm.config.output_dim, len(layers), opened), temporary)
+        onnx.save(graph.to_model(config.char_cnn.max_chars, config.output_dim, len(layers)), temporary)
     return path
 
 
@@ -117,8 +115,6 @@ class _Graph:
     def constant(self, value: Any) -> str:
         """Add a constant, and return its name."""
         name = f"constant_{len(self.constants)}"
-        if isinstance(value, Tensor):
-            value = value.detach().float().cpu().numpy()
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
@@ -128,14 +124,13 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(np.array(value, np.float32), name))
         return name
 
-    def linear(self, inputs: str, weight: Tensor, bias: Tensor | None = None) -> str:
+    def linear(self, inputs: str, weight: Floats, bias: Floats | None = None) -> str:
         """Add ``inputs @ weight.T + bias``."""
         product = self.add("MatMul", inputs, self.constant(weight.T))
         return product if bias is None else self.add("Add", product, self.constant(bias))
 
-    def to_model(self, layer: CharCNN, dim: int, n_layers: int, model: PretrainedBiLM) -> Any:
+    def to_model(self, n_chars: int, dim: int, n_layers: int) -> Any:
         """Return the checked model."""
-        n_chars = model.bilm.config.char_cnn.max_chars if model.bilm.config.char_cnn is not None else None
         inputs = [helper.make_tensor_value_info("char_ids", TensorProto.INT64, ["batch", "time", n_chars])]
         outputs = [helper.make_tensor_value_info("layers", TensorProto.FLOAT, [n_layers, "batch", "time", dim])]
         graph = helper.make_graph(self.nodes, "elmo", inputs, outputs, self.constants)
@@ -146,36 +141,44 @@ class _Graph:
         return built
 
 
-def _char_cnn(graph: _Graph, layer: CharCNN) -> str:
+def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats]) -> str:
     """Add the token layer, and return its output ``(batch, time, projection_dim)``."""
-    embedded = graph.add("Gather", graph.constant(layer.char_embedding.weight), "char_ids")
-    char_dim = layer.char_embedding.embedding_dim
+    embedded = graph.add("Gather", graph.constant(arrays["token_layer.char_embedding.weight"]), "char_ids")
     # One row per token, for the convolutions: (batch * time, char_dim, chars).
     n_chars = _sizes(graph, "char_ids", 2, 3)
-    by_token = graph.add("Concat", *_ints(graph, [-1, char_dim]), n_chars, axis=0)
+    by_token = graph.add("Concat", *_ints(graph, [-1, config.char_dim]), n_chars, axis=0)
     flat = graph.add("Reshape", graph.add("Transpose", embedded, perm=[0, 1, 3, 2]), by_token)
     pooled = []
-    for convolution in layer.convolutions:
-        assert isinstance(convolution, nn.Conv1d)
-        assert convolution.bias is not None
-        weights = (graph.constant(convolution.weight), graph.constant(convolution.bias))
+    for number in range(len(config.filters)):
+        weights = [graph.constant(arrays[f"token_layer.convolutions.{number}.{part}"]) for part in ("weight", "bias")]
         pooled.append(graph.add("ReduceMax", graph.add("Conv", flat, *weights), axes=[2], keepdims=0))
-    features = graph.add("Relu" if layer.activation == "relu" else "Tanh", graph.add("Concat", *pooled, axis=1))
-    for highway in layer.highways:
-        assert isinstance(highway, Highway)
-        gate = graph.add("Sigmoid", graph.linear(features, highway.gate.weight, highway.gate.bias))
-        new = graph.add("Relu", graph.linear(features, highway.transform.weight, highway.transform.bias))
+    features = graph.add("Relu" if config.activation == "relu" else "Tanh", graph.add("Concat", *pooled, axis=1))
+    for number in range(config.n_highway):
+        gate, new = (
+            graph.add(kind, _linear(graph, features, arrays, f"token_layer.highways.{number}.{part}"))
+            for kind, part in (("Sigmoid", "gate"), ("Relu", "transform"))
+        )
         # gate * new + (1 - gate) * old, with one product less.
         change = graph.add("Mul", gate, graph.add("Sub", new, features))
         features = graph.add("Add", features, change)
-    if layer.projection is not None:
-        features = graph.linear(features, layer.projection.weight, layer.projection.bias)
+    if "token_layer.projection.weight" in arrays:
+        features = _linear(graph, features, arrays, "token_layer.projection")
     by_sentence = graph.add("Concat", _sizes(graph, "char_ids", 0, 2), *_ints(graph, [-1]), axis=0)
     return graph.add("Reshape", features, by_sentence)
 
 
+def _linear(graph: _Graph, inputs: str, arrays: Mapping[str, Floats], name: str) -> str:
+    return graph.linear(inputs, arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+
+
 def _lstm_stack(
-    graph: _Graph, stack: nn.Module, inputs: str, mask: str, state: BiLMState, direction: int, reverse: bool
+    graph: _Graph,
+    config: BiLMConfig,
+    arrays: Mapping[str, Floats],
+    inputs: str,
+    mask: str,
+    state: State,
+    direction: int,
 ) -> list[str]:
     """Add the layers of one direction, and return their outputs ``(batch, time, projection_dim)``.
 
@@ -183,13 +186,13 @@ def _lstm_stack(
         inputs: ``(time, batch, projection_dim)``.
         mask: ``(time, batch, 1)``, 1 on a token.
     """
-    assert isinstance(stack, LSTMStack)
     outputs = []
-    for index, layer in enumerate(stack.layers):
-        assert isinstance(layer, ProjectedLSTM)
+    for index in range(config.n_layers):
+        prefix = f"directions.{direction}.layers.{index}."
+        weights = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
         hidden, cell = (part[direction, index] for part in state)
-        own = _lstm(graph, layer, inputs, mask, hidden, cell, reverse)
-        if stack.skip_connections and index > 0:
+        own = _lstm(graph, config, weights, inputs, mask, hidden, cell, config.read_backward[direction])
+        if config.skip_connections and index > 0:
             own = graph.add("Add", own, inputs)
         inputs = own
         outputs.append(graph.add("Transpose", own, perm=[1, 0, 2]))
@@ -197,11 +200,18 @@ def _lstm_stack(
 
 
 def _lstm(
-    graph: _Graph, layer: ProjectedLSTM, inputs: str, mask: str, hidden: Tensor, cell: Tensor, reverse: bool
+    graph: _Graph,
+    config: BiLMConfig,
+    weights: Mapping[str, Floats],
+    inputs: str,
+    mask: str,
+    hidden: Floats,
+    cell: Floats,
+    reverse: bool,
 ) -> str:
-    bias = layer.bias.detach().clone()
-    bias[2 * layer.hidden_dim : 3 * layer.hidden_dim] += FORGET_OFFSET
-    from_input = graph.linear(inputs, layer.weight[:, : layer.input_dim], bias)
+    bias = weights["bias"].copy()
+    bias[2 * config.hidden_dim : 3 * config.hidden_dim] += FORGET_OFFSET
+    from_input = graph.linear(inputs, weights["weight"][:, : config.projection_dim], bias)
     n_rows = _sizes(graph, inputs, 1, 2)
     starts = [
         graph.add("Expand", graph.constant(part), graph.add("Concat", n_rows, *_ints(graph, [part.shape[-1]]), axis=0))
@@ -213,7 +223,7 @@ def _lstm(
             "Scan",
             [*starts, from_input, mask],
             [f"{output}_hidden", f"{output}_cell", output],
-            body=_step(layer, output),
+            body=_step(config, weights, output),
             num_scan_inputs=2,
             scan_input_directions=[int(reverse)] * 2,
             scan_output_directions=[int(reverse)],
@@ -222,25 +232,26 @@ def _lstm(
     return output
 
 
-def _step(layer: ProjectedLSTM, name: str) -> Any:
-    """Return the graph of one step of an LSTM layer (``ProjectedLSTM._step``)."""
+def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
+    """Return the graph of one step of an LSTM config."""
     step = _Graph()
-    gates = step.add("Add", "from_input", step.linear("hidden", layer.weight[:, layer.input_dim :]))
+    gates = step.add("Add", "from_input", step.linear("hidden", weights["weight"][:, config.projection_dim :]))
     parts = [f"gate_{index}" for index in range(4)]
     step.nodes.append(helper.make_node("Split", [gates], parts, axis=1))
     i, g, f, o = (step.add("Tanh" if part == "gate_1" else "Sigmoid", part) for part in parts)
     new_cell = step.add("Add", step.add("Mul", f, "cell"), step.add("Mul", i, g))
-    new_cell = _clip(step, new_cell, layer.cell_clip)
+    new_cell = _clip(step, new_cell, config.cell_clip)
     new_hidden = step.add("Mul", o, step.add("Tanh", new_cell))
-    if layer.projection is not None:
-        new_hidden = _clip(step, step.linear(new_hidden, layer.projection), layer.projection_clip)
+    if "projection" in weights:
+        new_hidden = _clip(step, step.linear(new_hidden, weights["projection"]), config.projection_clip)
     # A padded position keeps the state, and its output is zero.
     for old, new in (("hidden", new_hidden), ("cell", new_cell)):
         change = step.add("Mul", "real", step.add("Sub", new, old))
         step.add("Add", old, change, output=f"new_{old}")
     step.add("Mul", "real", new_hidden, output="output")
-    shapes = {"hidden": layer.projection_dim, "cell": layer.hidden_dim, "from_input": 4 * layer.hidden_dim, "real": 1}
-    results = {"new_hidden": layer.projection_dim, "new_cell": layer.hidden_dim, "output": layer.projection_dim}
+    dim, n_units = config.projection_dim, config.hidden_dim
+    shapes = {"hidden": dim, "cell": n_units, "from_input": 4 * n_units, "real": 1}
+    results = {"new_hidden": dim, "new_cell": n_units, "output": dim}
     values = [
         [helper.make_tensor_value_info(key, TensorProto.FLOAT, ["batch", size]) for key, size in sizes.items()]
         for sizes in (shapes, results)

@@ -14,17 +14,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from elmokit.elmo_module import ElmoModule
 from elmokit.embedder import Elmo
 from elmokit.errors import MissingExtraError, ModelNotFoundError, TextError
 from elmokit.initial_state import FixedStart, check_fixed_start
-from elmokit.nn.layer_selection import select_layers
-from elmokit.nn.scalar_mix import MixedLayers
-from elmokit.nn.sentence_pooling import SentencePooling
+from elmokit.layer_selection import select_layers
+from elmokit.nn.scalar_mix import MixedLayers, selected_layers
+from elmokit.nn.tensors import save_tensors
+from elmokit.sentence_pooling import SentencePooling
 from elmokit.sentence_vectors import SentenceEmbedder, word_probability
 from elmokit.text.tokenize import Tokenization, get_tokenizer
-from elmokit.weights.folder import save_tensors
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import as_model, save_model
+from elmokit.weights.open import as_model
+from elmokit.weights.save import save_model
 
 try:
     from sentence_transformers.base.modules import InputModule, Module
@@ -48,7 +50,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
     Args:
         model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None: the small
             English model in the package.
-        layers: The layers that the scalar mix combines, as in :class:`elmokit.Elmo`.
+        layers: The layers that the scalar mix combines, as in :class:`elmokit.ElmoModule`.
         start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
         dropout: Dropout ratio on the mix during training.
         trainable: Fine-tune the biLM. If False, only the scalar mix is trained.
@@ -90,7 +92,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
         check_fixed_start(start)
         opened = as_model(model)
-        self.elmo = Elmo(opened, start=start, dropout=dropout, layers=layers, trainable=trainable)
+        self.elmo = ElmoModule(opened, start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
         self.tokenization, self.max_seq_length = tokenization, max_seq_length
         get_tokenizer(tokenization)  # raises if it is unknown or NLTK is missing
@@ -105,8 +107,8 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
             **kwargs: Ignored, but for ``max_length``, which overrides ``max_seq_length``.
 
         Returns:
-            ``input_ids``, those of :meth:`elmokit.Elmo.ids`, with boundaries; ``attention_mask`` ``(batch, time)``,
-            without them; ``token_probabilities`` ``(batch, time)`` if the model has a vocabulary.
+            ``input_ids``, those of :meth:`elmokit.ElmoModule.ids`, with boundaries; ``attention_mask``
+            ``(batch, time)``, without them; ``token_probabilities`` ``(batch, time)`` if the model has a vocabulary.
 
         Raises:
             TextError: An input is not a string.
@@ -138,7 +140,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         # The ids are wider, because they have boundaries.
         ids = features["input_ids"][:, : features["attention_mask"].shape[1] + 2]
         mask = self._mask(ids)
-        # As in Elmo.forward, which returns mixes only.
+        # As in ElmoModule.forward, which returns mixes only.
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers, _ = self.elmo.bilm(ids, mask, self.elmo.start_state(len(ids)))
             if self.elmo.alignment is not None:
@@ -177,7 +179,7 @@ class ElmoEmbeddings(InputModule):  # type: ignore[misc]
         return {**self.__dict__, "_probability": None}
 
     def _mask(self, ids: Tensor) -> Tensor:
-        return ids > 0 if self.elmo.bilm.config.n_words is not None else (ids > 0).any(dim=-1)
+        return ids > 0 if self.elmo.model.config.n_words is not None else (ids > 0).any(dim=-1)
 
 
 class ElmoPooling(Module):  # type: ignore[misc]
@@ -212,7 +214,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
             self.projection = nn.Parameter(torch.zeros(input_dim, output_dim))
 
     @classmethod
-    def from_elmo(cls, elmo: Elmo, pooling: SentencePooling | None = None) -> ElmoPooling:
+    def from_elmo(cls, elmo: Elmo | ElmoModule, pooling: SentencePooling | None = None) -> ElmoPooling:
         """Create the pooling for a model.
 
         Args:
@@ -223,7 +225,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
         Raises:
             ConfigError: A layer does not exist; or the weighting is "sif" and the model has no vocabulary.
         """
-        embedder = SentenceEmbedder(elmo, pooling)
+        embedder = SentenceEmbedder(elmo.elmo if isinstance(elmo, ElmoModule) else elmo, pooling)
         used, whitening = embedder.pooling, embedder.whitening
         input_dim = used.dim(elmo.n_layers, elmo.output_dim)
         module = cls(
@@ -239,7 +241,7 @@ class ElmoPooling(Module):  # type: ignore[misc]
         """Add the vectors of the sentences to the features."""
         layers = torch.stack(features["all_layer_embeddings"])
         mask = features["attention_mask"].to(layers.dtype)
-        selected = select_layers(self.pooling.layers, len(layers), nn.ModuleList(), "the model").apply(layers)
+        selected = selected_layers(layers, select_layers(self.pooling.layers, len(layers), None, "the model"))
         weights = mask
         if self.pooling.weighting == "sif":
             weights = mask * self.pooling.sif_weight(features["token_probabilities"].to(layers.dtype))

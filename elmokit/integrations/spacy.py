@@ -6,7 +6,6 @@ spaCy finds both by name wherever elmokit is installed, through the entry points
 # spaCy checks the values of a config against the annotations below, which therefore must not be strings: this module
 # does not import annotations from __future__.
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,11 +17,13 @@ from safetensors import torch as safetensors
 from torch import Tensor, nn
 
 from elmokit.config import from_dict, to_dict
+from elmokit.elmo_module import ElmoModule
 from elmokit.embedder import Elmo, Vectors
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.initial_state import check_fixed_start
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from elmokit.weights.structure import ModelStructure
 
 try:
@@ -59,7 +60,7 @@ def elmo_tok2vec(
     Args:
         model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`. None: the small English model in the
             package. It is opened by ``nlp.initialize`` and ``spacy train``.
-        layers: The layers that the scalar mix combines, as in :class:`elmokit.Elmo`.
+        layers: The layers that the scalar mix combines, as in :class:`elmokit.ElmoModule`.
         start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
         trainable: Fine-tune the biLM. If False, only the scalar mix is trained.
         width: The number of dimensions of the model's vectors, for configs in which a listener refers to it.
@@ -94,10 +95,10 @@ class _Network(nn.Module):
     def __init__(self, model: str | None, layers: Any, start: Any, trainable: bool) -> None:
         super().__init__()
         self.model_name, self.layers, self.start, self.trainable = model, layers, start, trainable
-        self._elmo: Elmo | None = None
+        self._elmo: ElmoModule | None = None
 
     @property
-    def elmo(self) -> Elmo:
+    def elmo(self) -> ElmoModule:
         if self._elmo is None:
             raise ConfigError(
                 "elmokit.Tok2Vec.v1 has no weights yet. Call nlp.initialize() before you use the pipeline."
@@ -105,7 +106,7 @@ class _Network(nn.Module):
         return self._elmo
 
     def open(self, source: PretrainedBiLM) -> None:
-        elmo = Elmo(source, start=self.start, layers=self.layers, trainable=self.trainable)
+        elmo = ElmoModule(source, start=self.start, layers=self.layers, trainable=self.trainable)
         # The optimizers of Thinc, spaCy's neural networks, do not accept parameters without a dimension.
         elmo.mixes[0].gamma = nn.Parameter(elmo.mixes[0].get_parameter("gamma").detach().reshape(1))
         self._elmo = elmo.to(get_torch_default_device())
@@ -239,7 +240,7 @@ class ElmoLayers:
 
     def to_disk(self, path: str | Path, exclude: Sequence[str] = ()) -> None:
         """Write the model as an elmokit model directory, without its softmax, which computes no vectors."""
-        save_model(replace(self.elmo.model, softmax=None), path, overwrite=True)
+        save_model(self.elmo.model.replace(softmax=None), path, overwrite=True)
 
     def from_disk(self, path: str | Path, exclude: Sequence[str] = ()) -> "ElmoLayers":
         """Open the model that :meth:`to_disk` wrote."""
@@ -259,7 +260,7 @@ class ElmoLayers:
             for name, file in srsly.msgpack_loads(content).items():
                 # The last part of a name only: nothing from a foreign pipeline must be written outside the folder.
                 (Path(folder) / Path(name).name).write_bytes(file)
-            self._open(replace(open_model(folder), source=None))
+            self._open(open_model(folder).replace(source=None))
         return self
 
 

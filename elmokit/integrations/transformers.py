@@ -21,15 +21,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from elmokit.bilm import BiLM, BiLMState
 from elmokit.config import from_dict, read_json, to_dict
 from elmokit.engine.config import BiLMConfig
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.initial_state import initial_state
-from elmokit.nn.layer_selection import select_layers
-from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.nn.softmax import Softmax
-from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
+from elmokit.layer_selection import select_layers
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.scalar_mix import ScalarMix, selected_layers
+from elmokit.nn.softmax import SoftmaxModule
+from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.tokenize import Tokenization, get_tokenizer
@@ -165,7 +166,7 @@ class ElmoTokenizer(PreTrainedTokenizer):  # type: ignore[misc]
             ConfigError: The model reads word ids instead of characters, or an argument is not valid.
         """
         opened = _open(model)
-        cnn = opened.bilm.config.char_cnn
+        cnn = opened.config.char_cnn
         # Words matter to the softmax only, so a model without one needs no other words than the special ones.
         words = Vocabulary(SPECIALS) if opened.vocabulary is None else opened.vocabulary
         with tempfile.TemporaryDirectory() as folder:
@@ -284,7 +285,7 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
             nn.init.ones_(module.gamma)
 
 
-def _reset_parameters(module: BiLM | Softmax) -> None:
+def _reset_parameters(module: BiLM | SoftmaxModule) -> None:
     """Initialize a module, unless transformers builds a model without memory to load its weights afterwards."""
     if next(module.parameters()).device.type != "meta":
         module.reset_parameters()
@@ -309,7 +310,9 @@ class ElmoModel(ElmoPreTrainedModel):
         _reset_parameters(self.bilm)
         is_mix = config.output_layers == "mix"
         self.mixes = nn.ModuleList([ScalarMix(sizes.n_layers + 1)] if is_mix else [])
-        self.selection = select_layers(config.output_layers, sizes.n_layers + 1, self.mixes, "this model")  # type: ignore[arg-type]
+        self.selection = (
+            None if is_mix else select_layers(config.output_layers, sizes.n_layers + 1, None, "this model")  # type: ignore[arg-type]
+        )
         start = self.bilm.zero_state(1)
         self.register_buffer("start_hidden", start.hidden)
         self.register_buffer("start_cell", start.cell)
@@ -336,10 +339,10 @@ class ElmoModel(ElmoPreTrainedModel):
             raise ConfigError(
                 "The model has an alignment, which ElmoModel lacks. Set model.alignment to None to drop it."
             )
-        config = ElmoConfig(bilm=to_dict(opened.bilm.config), output_layers=output_layers, card=opened.card)
+        config = ElmoConfig(bilm=to_dict(opened.config), output_layers=output_layers, card=opened.card)
         new = cls(config)
         new.bilm.load_state_dict(opened.bilm.state_dict())
-        new._set_start(initial_state(opened))
+        new._set_start(BiLMState.from_numpy(initial_state(opened)))
         new.eval()
         return new
 
@@ -368,8 +371,9 @@ class ElmoModel(ElmoPreTrainedModel):
         layers, mask = self._layers(char_ids, attention_mask)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        vectors = self.mixes[0](layers) if self.selection is None else selected_layers(layers, self.selection)
         return BaseModelOutput(
-            last_hidden_state=self.selection.apply(layers, mask) * mask[..., None],
+            last_hidden_state=vectors * mask[..., None],
             hidden_states=tuple(layers) if output_hidden_states else None,
         )
 
@@ -430,24 +434,25 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
             ConfigError: The model reads word ids instead of characters, or does not read in this direction.
         """
         opened = _open(model)
-        if opened.softmax is None or opened.vocabulary is None:
+        softmax = opened.softmax_module
+        if softmax is None or opened.vocabulary is None:
             raise ModelNotFoundError(f"{opened.source} has no softmax and vocabulary, so it cannot predict words.")
-        sizes, names = opened.bilm.config, opened.bilm.config.direction_names
+        sizes, names = opened.config, opened.config.direction_names
         if direction not in names:
             raise ConfigError(f"direction is {direction!r}, but the model reads {' and '.join(names)}.")
         index = names.index(direction)
         config = ElmoConfig(
             bilm=to_dict(replace(sizes, bidirectional=False, backward_only=False)),
-            softmax=to_dict(softmax_config(opened.softmax)),
+            softmax=to_dict(softmax_config(softmax)),
             vocab_size=len(opened.vocabulary),
             card=opened.card,
         )
         new = cls(config)
         new.elmo.bilm.token_layer.load_state_dict(opened.bilm.token_layer.state_dict())
         new.elmo.bilm.directions[0].load_state_dict(opened.bilm.directions[index].state_dict())
-        new.softmax.load_state_dict(opened.softmax.state_dict())
+        new.softmax.load_state_dict(softmax.state_dict())
         new.word_char_ids.copy_(torch.from_numpy(opened.encode(opened.vocabulary.words)))
-        state = initial_state(opened)
+        state = BiLMState.from_numpy(initial_state(opened))
         new.elmo._set_start(BiLMState(state.hidden[index : index + 1], state.cell[index : index + 1]))
         new.eval()
         return new
@@ -491,7 +496,7 @@ class ElmoForCausalLM(ElmoPreTrainedModel):
 
 def _open(model: Source) -> PretrainedBiLM:
     opened = as_model(model)
-    if opened.bilm.config.n_words is not None:
+    if opened.config.n_words is not None:
         raise ConfigError(f"{opened.source} reads word ids, but the classes for transformers read characters.")
     return opened
 

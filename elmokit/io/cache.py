@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import platformdirs
-
 from elmokit.errors import OutputError
 
 
@@ -21,6 +19,8 @@ def cache_dir() -> Path:
             return Path(chosen).expanduser()
         except RuntimeError:
             raise OutputError(f"ELMOKIT_CACHE is {chosen!r}, but that user does not exist. Use a full path.") from None
+    import platformdirs  # here, because an installed wheel with a model of one's own needs no cache
+
     try:
         return platformdirs.user_cache_path("elmokit", appauthor=False)
     except RuntimeError:  # a user id without an entry in the password database, as in some containers

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import filelock
-
 from elmokit.errors import LockedError, OutputError
 
 LOCK = "lock"
@@ -34,6 +32,8 @@ def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Ite
         path.touch()
     except OSError as error:
         raise OutputError(f"Cannot write to {path.parent}: {error.strerror}. Choose another directory.") from None
+    import filelock  # here, because it loads much, and few commands lock anything
+
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     granted_without_lock = False
     try:

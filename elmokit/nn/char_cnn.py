@@ -9,22 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.engine.computation import NATIVE, LayerKernel, native_kernel
 from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig
-from elmokit.engine.engine import TokenLayer, choose_kernels
 from elmokit.engine.library import Library
-from elmokit.engine.precision import Precision
+from elmokit.engine.packing import choose_kernels
+from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.threads import n_threads
+from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError
 from elmokit.nn.char_convolution import pooled_convolutions
 from elmokit.nn.elementwise import apply_by_row
-from elmokit.nn.kernels.backends import (
-    NATIVE,
-    n_threads,
-    native_library,
-    requested_backend,
-    select_backend,
-    tile_library_for,
-)
-from elmokit.nn.kernels.computation import LayerKernel, native_kernel
+from elmokit.nn.kernels.backends import native_library, select_backend, tile_library_for
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.kernels.tile_layers import TileLinear, fits_tiles
 from elmokit.nn.kernels.tile_products import tile_highway
@@ -116,7 +111,7 @@ class CharCNN(nn.Module):
         output_dim: Size of the token vector. There is no projection if the filters already sum to it.
 
     Attributes:
-        precision: As in :class:`~elmokit.bilm.BiLM`, which sets it.
+        precision: As in :class:`~elmokit.nn.bilm.BiLM`, which sets it.
     """
 
     precision: Precision | None = None

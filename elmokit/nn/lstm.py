@@ -24,19 +24,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.engine import LSTM, choose_kernels
-from elmokit.engine.precision import Precision
+from elmokit.engine.computation import NATIVE, Backend, LayerKernel, native_kernel
+from elmokit.engine.config import FORGET_OFFSET
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.packing import choose_kernels
+from elmokit.engine.precision import Precision, requested_backend
 from elmokit.nn.dropout import Dropout
-from elmokit.nn.kernels.backends import NATIVE, Backend, native_library, requested_backend, select_backend
-from elmokit.nn.kernels.computation import LayerKernel, native_kernel
+from elmokit.nn.kernels.backends import native_library, select_backend
 from elmokit.nn.kernels.lstm_inference import LayerWeights, TorchLayer, pack_layer, run_stack
 from elmokit.nn.kernels.packed_lstm import pack_lstm, run_lstm
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.reversal import reorder, reversed_positions
 
-# TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step and does not store it. Forget gates that start out
-# open let gradients flow back further at the start of training (Jozefowicz et al. 2015).
-FORGET_OFFSET = 1.0
 STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.errors import ConfigError
+from elmokit.layer_selection import LayerSelection
 
 MixedLayers = Literal["all", "top", "average"] | int | Sequence[int]
 LAYER_NORM_EPSILON = 1e-12  # as in bilm-tf
@@ -83,6 +84,15 @@ class ScalarMix(nn.Module):
         mean = (layers * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
         variance = (((layers - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
         return (layers - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()
+
+
+def selected_layers(layers: Tensor, selection: LayerSelection) -> Tensor:
+    """Return what was requested of all layers ``(layers, ...)``; anything but a mix."""
+    computed, returned = layers[list(selection.computed)], selection.returned
+    if returned == "average":
+        return computed.mean(dim=0)
+    assert isinstance(returned, int | tuple)
+    return computed[returned if isinstance(returned, int) else list(returned)]
 
 
 def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.nn.softmax import ROWS_AT_ONCE, FullSoftmax, TiedSoftmax
+from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.nn.softmax import FullSoftmax, TiedSoftmax
 
 
 def soft_target_loss(

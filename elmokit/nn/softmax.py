@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.engine import log_sum_exp, word_scores
-from elmokit.engine.precision import Precision
-from elmokit.nn.kernels.backends import (
-    multiplies_bfloat16,
-    n_threads,
-    native_library_for,
-    requested_backend,
-    tile_library_for,
-)
+from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.softmax import ROWS_AT_ONCE, softmax_nats
+from elmokit.nn.kernels.backends import native_library_for, tile_library_for
 from elmokit.nn.kernels.tile_products import tile_cross_entropy
-
-# Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times
-# that. Small blocks also stay in the processor's cache.
-ROWS_AT_ONCE = 128
 
 
 class FullSoftmax(nn.Module):
@@ -158,18 +146,7 @@ class AdaptiveSoftmax(nn.Module):
         return nats
 
 
-Softmax = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
-
-
-def softmax_precision(device: torch.device, precision: Precision | None) -> Precision:
-    """Return the precision of the sum over all words.
-
-    Args:
-        device: Where it is computed.
-        precision: The lowest precision accepted, as in ``FullSoftmax.nats``.
-    """
-    lower = device.type == "cpu" and requested_backend(precision) in ("bfloat16", "int8")
-    return "bfloat16" if lower and multiplies_bfloat16() else "float32"
+SoftmaxModule = FullSoftmax | TiedSoftmax | AdaptiveSoftmax
 
 
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
@@ -204,25 +181,7 @@ def _nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor, precis
     backend = requested_backend(precision)
     assert backend != "reference"  # no library is returned for it
     rows, matrix, offsets, words = (tensor.detach().contiguous().numpy() for tensor in (hidden, weight, bias, word_ids))
-    distinct, index = _distinct_rows(rows)
-    total = log_sum_exp(library, distinct, matrix, offsets, backend, n_threads())[index]
-    # Both are rounded in the last digit, so a certain word could get slightly less than 0.
-    found = (total - word_scores(library, rows, matrix, offsets, words)).clip(min=0)
-    return torch.from_numpy(found).to(hidden.dtype)
-
-
-def _distinct_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the distinct rows and, for each row, its number among them.
-
-    Sentences with the same beginning have equal rows there, bit for bit: all of a batch at its first token, and
-    minimal pairs up to the word in which they differ.
-    """
-    numbers: dict[bytes, int] = {}
-    index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
-    if len(numbers) == len(rows):
-        return rows, np.arange(len(rows))
-    first = dict(zip(reversed(index), range(len(rows) - 1, -1, -1), strict=True))
-    return rows[[first[number] for number in range(len(numbers))]], np.array(index)
+    return torch.from_numpy(softmax_nats(library, rows, matrix, offsets, words, backend))
 
 
 class _SummedNats(torch.autograd.Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,29 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.config import check_at_least, check_positive
 from elmokit.io.progress import ProgressCallback
 from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.probes.linear_settings import LinearSettings
 
 READ_ROWS = 4096
 MIN_STEPS = 500  # a handful of tokens makes few batches per epoch, but should be learned all the same
 
 LayerRows = Sequence[NDArray[Any]]
 """For each layer ``(tokens, dim)``, in memory or memory-mapped."""
-
-
-@dataclass(frozen=True)
-class LinearSettings:
-    """How to train the classifier, with Adam and a learning rate that falls to 0 along a cosine."""
-
-    epochs: int = 5
-    batch_size: int = 1024
-    learning_rate: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_at_least("epochs", self.epochs, 1)
-        check_at_least("batch_size", self.batch_size, 1)
-        check_positive("learning_rate", self.learning_rate)
 
 
 class LinearProbe(nn.Module):
@@ -64,7 +49,7 @@ def train_linear(
     n_classes: int,
     learn_mix: bool = False,
     seed: int = 0,
-    settings: LinearSettings = LinearSettings(),
+    settings: LinearSettings = LinearSettings(),  # noqa: B008 (frozen)
     progress: ProgressCallback | None = None,
     stage: str = "train",
 ) -> LinearProbe:

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import ConfigError, TextError, needs_torch
 from elmokit.fingerprint import RESTORE
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.resumable import ResumableStore
 from elmokit.io.tables import Table
 from elmokit.probes.corpus import model_settings, read_chunks, text_digest
 from elmokit.probes.layer_figure import Series, draw_layers, row_title
-from elmokit.probes.linear import LinearSettings, predict_linear, train_linear
+from elmokit.probes.linear_settings import LinearSettings
 from elmokit.probes.tagged import TaggedSentence
 
 FLOAT16 = "<f2"
@@ -172,11 +172,15 @@ def probe_pos(
         ConfigError: The layer does not exist, or there is no seed.
         TextError: There are no tagged words to train on, or to test on.
         OutputError: ``folder`` contains something else or cannot be written.
+        MissingExtraError: PyTorch is not installed.
 
     Example:
         >>> result = probe_pos(elmo, list(read_tagged("train.conllu")), list(read_tagged("test.conllu")))
         >>> print(result.to_text())
     """
+    with needs_torch("The part-of-speech probe"):
+        from elmokit.probes.linear import predict_linear, train_linear
+
     chosen = list(range(elmo.n_layers)) if layers is None else sorted(set(layers))
     if not seeds:
         raise ConfigError("The probe needs at least one seed.")

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from elmokit.bilm import stack_states
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.io.text_files import read_lines
 from elmokit.scoring.perplexity import by_direction, exp_or_inf
@@ -130,41 +129,43 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())
     n_lost, unknown_ratio = n_text - n_predictions, n_unknown / max(1, n_text - n_sentences)
-    return BilmTfPerplexity(
-        mean_nats, n_predictions, n_lost, batch_size, unknown_ratio, model.bilm.config.backward_only
-    )
+    return BilmTfPerplexity(mean_nats, n_predictions, n_lost, batch_size, unknown_ratio, model.config.backward_only)
 
 
-@torch.no_grad()
 def _summed_nats(
     model: PretrainedBiLM, sentences: Iterator[Sequence[str]], n_rows: int
 ) -> tuple[NDArray[np.float64], int]:
     """Sum the nats of each direction; return the sums and the number of steps."""
     softmax, vocabulary = softmax_and_vocabulary(model)
-    bilm = model.bilm.eval()
-    state = bilm.zero_state(n_rows)
-    total, n_steps = np.zeros(bilm.config.n_directions), 0
+    config, network = model.config, model.network
+    state = State.zero(config, n_rows)
+    total, n_steps = np.zeros(config.n_directions), 0
     for window in _windows(sentences, n_rows):
         n_steps += len(window)
         word_index: dict[str, int] = {}
-        states = []
         # (directions, input and target, rows, steps): the backward direction reads each sentence from its end
         pairs = [[[step[row][direction] for step in window] for row in range(n_rows)] for direction in range(2)]
         for pair in (pair for direction in pairs for row in direction for pair in row):
             for token in pair:
                 word_index.setdefault(token, len(word_index))
-        vectors = bilm.token_layer(torch.from_numpy(model.encode(list(word_index))).to(bilm.device))
-        word_ids = torch.from_numpy(vocabulary.word_ids(word_index)).to(bilm.device)
-        for direction, backward in enumerate(bilm.config.read_backward):
-            rows = pairs[1 if backward else 0]
-            index = torch.tensor([[[word_index[token] for token in pair] for pair in row] for row in rows])
-            inputs, targets = index.to(bilm.device).unbind(2)
-            outputs, after = bilm.run_direction(direction, vectors[inputs], state.of_direction(direction))
-            nats = softmax.nats(outputs[-1].flatten(0, 1), word_ids[targets.flatten()])
+        vectors = model.word_vectors(list(word_index))
+        word_ids = vocabulary.word_ids(word_index)
+        after = State.zero(config, n_rows)
+        for direction, backward in enumerate(config.read_backward):
+            index = np.array(
+                [[[word_index[token] for token in pair] for pair in row] for row in pairs[1 if backward else 0]]
+            )
+            # The network gets the positions in the order of the text, and reads them from the end.
+            inputs, targets = (index[:, ::-1] if backward else index).reshape(-1, 2).T
+            lengths = np.full(n_rows, len(window))
+            layers, end = network.direction(
+                direction, vectors, np.ascontiguousarray(inputs), lengths, state, [config.n_layers]
+            )
+            nats = softmax.nats(np.concatenate([top for (top,) in layers]), word_ids[targets])
             model.check_finite(nats)
-            total[direction] += nats.double().sum().item()
-            states.append(after)
-        state = stack_states(states)
+            total[direction] += nats.sum(dtype=np.float64)
+            after = after.with_direction(direction, end)
+        state = after
     return total, n_steps
 
 

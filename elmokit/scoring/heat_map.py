@@ -70,7 +70,7 @@ def show(
     if not isinstance(model, LanguageModel):
         model = LanguageModel.from_pretrained(model)
     tokens = treebank_tokenizer()(sentence) if isinstance(sentence, str) else list(sentence)
-    directions: tuple[Direction, ...] = tuple(model.model.bilm.config.direction_names)
+    directions: tuple[Direction, ...] = tuple(model.model.config.direction_names)
     (surprisal,) = model.surprisal([tokens])
     (expected,) = expected_words(model.model, [(tokens, range(len(tokens)))], directions, n_expected, model.start)
     return HeatMap(surprisal, directions, expected)

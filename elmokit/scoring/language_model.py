@@ -6,17 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
-
-from elmokit.bilm import BiLMState
 from elmokit.engine.precision import Precision, check_precision
+from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.initial_state import FixedStart
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.text_files import TextPaths, can_reread, find_text_files, read_sentences
-from elmokit.nn.devices import parse_device
 from elmokit.scoring.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.scoring.minimal_pairs import MinimalPairScores, score_minimal_pairs
 from elmokit.scoring.perplexity import Perplexity, perplexity, spelling_of
@@ -26,6 +23,9 @@ from elmokit.scoring.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocab
 from elmokit.text.tokenize import TextSplitter, text_splitter
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
+
+if TYPE_CHECKING:
+    import torch
 
 Sentence = Sequence[str]
 Texts = TextPaths | Iterable[Sentence]
@@ -52,7 +52,7 @@ class LanguageModel:
         >>> [word for word, *_ in lm.substitutes(["The", "cat", "sat", "."], 1, n=3)]
     """
 
-    def __init__(self, model: PretrainedBiLM, *, start: FixedStart | BiLMState = "warm") -> None:
+    def __init__(self, model: PretrainedBiLM, *, start: FixedStart | State = "warm") -> None:
         softmax_and_vocabulary(model)
         start_state(model, start)
         self.model = model
@@ -78,7 +78,7 @@ class LanguageModel:
             source, options, vocabulary: As in ``open_model``; without a source, the small English model inside the
                 package.
             start: As in the class.
-            device: Where to compute, such as "cuda"; None for the CPU.
+            device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
             precision: The lowest precision of the LSTM weights: "float32", "bfloat16" or "int8"; None for the model's
                 own, which is int8 for the included model: surprisals are then 0.05 nats from their exact values on
                 average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
@@ -86,19 +86,19 @@ class LanguageModel:
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
             ConfigError: The device cannot be used, or the precision is unknown.
+            MissingExtraError: The device needs PyTorch, which is not installed.
         """
-        target = None if device is None else parse_device(device)
         check_precision(precision)
-        opened = cls(open_model(source, options=options, vocabulary=vocabulary), start=start)
+        model = open_model(source, options=options, vocabulary=vocabulary)
         if precision is not None:
-            opened.model.bilm.precision = precision
-        return opened if target is None else opened.to(target)
+            model.precision = precision
+        if device is not None:
+            model.to(device)
+        return cls(model, start=start)
 
     def to(self, device: str | torch.device) -> LanguageModel:
-        """Move the model to a device and return it."""
-        softmax, _ = softmax_and_vocabulary(self.model)
-        self.model.bilm.to(device)
-        softmax.to(device)
+        """Move the model to a device and return this object; errors as in :meth:`from_pretrained`."""
+        self.model.to(device)
         return self
 
     def surprisal(self, sentences: Iterable[Sentence], *, batch_tokens: int = BATCH_TOKENS) -> list[Surprisal]:
@@ -123,7 +123,7 @@ class LanguageModel:
         self,
         texts: Texts,
         *,
-        start: FixedStart | Literal["stateful"] | BiLMState | None = None,
+        start: FixedStart | Literal["stateful"] | State | None = None,
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,

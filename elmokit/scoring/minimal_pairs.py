@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.bilm import BiLMState
+from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.initial_state import FixedStart
 from elmokit.io.figures import INK, LINES, PAGE, save_figure, styled_figure
@@ -283,7 +283,7 @@ def evaluate_minimal_pairs(
     tokenize: Callable[[str], list[str]],
     *,
     published: PublishedAccuracies | None = None,
-    start: FixedStart | BiLMState = "warm",
+    start: FixedStart | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     parts: PartResults | None = None,
     progress: ProgressCallback | None = None,
@@ -323,7 +323,7 @@ def evaluate_minimal_pairs(
     def score(paradigm: Paradigm) -> dict[str, Any]:
         pairs = ((tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs)
         scores = score_minimal_pairs(model, pairs, start, batch_tokens, count)
-        compared = _by_choice(scores, model.bilm.config.direction_names)
+        compared = _by_choice(scores, model.config.direction_names)
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,
@@ -351,7 +351,7 @@ def evaluate_minimal_pairs(
 def score_minimal_pairs(
     model: PretrainedBiLM,
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
-    start: FixedStart | BiLMState = "warm",
+    start: FixedStart | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     on_sentence: Callable[[Surprisal], object] | None = None,
 ) -> MinimalPairScores:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from elmokit.bilm import BiLMState
+from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.initial_state import FixedStart
 from elmokit.scoring.spelling import Spelling
@@ -130,7 +130,7 @@ class Perplexity:
 def perplexity(
     model: PretrainedBiLM,
     sentences: Iterable[Sequence[str]],
-    start: FixedStart | Literal["stateful"] | BiLMState = "warm",
+    start: FixedStart | Literal["stateful"] | State = "warm",
     *,
     n_rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
@@ -155,10 +155,10 @@ def perplexity(
     """
     softmax_and_vocabulary(model)
     if start == "stateful":
-        scored = _stateful(model, sentences, model.bilm.zero_state(n_rows))
+        scored = _stateful(model, sentences, State.zero(model.config, n_rows))
     else:
         scored = surprisals(model, sentences, start, batch_tokens)
-    total = np.zeros(model.bilm.config.n_directions)
+    total = np.zeros(model.config.n_directions)
     n_sentences = n_tokens = n_unknown = n_characters = 0
     spelling_bits = 0.0
     for sentence in scored:
@@ -183,7 +183,7 @@ def perplexity(
         n_sentences=n_sentences,
         n_characters=n_characters,
         spelling_bits=None if spelling is None else spelling_bits,
-        backward_only=model.bilm.config.backward_only,
+        backward_only=model.config.backward_only,
     )
 
 
@@ -225,7 +225,7 @@ def by_direction(values: tuple[float, ...], backward_only: bool = False) -> dict
     return dict(zip(DIRECTIONS[1:] if backward_only else DIRECTIONS, values, strict=False))
 
 
-def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: BiLMState) -> Iterator[Surprisal]:
+def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: State) -> Iterator[Surprisal]:
     cache = TokenCache()
     for batch in _in_rows(sentences, state.n_rows):
         scored, after = score_batch(model, batch, state.first_rows(len(batch)), cache)

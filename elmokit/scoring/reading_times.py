@@ -184,7 +184,7 @@ def evaluate_reading_times(
         n_done += len(story.words)
         if progress is not None:
             progress("reading times", n_done, n_words)
-    for number, name in enumerate(model.bilm.config.direction_names):
+    for number, name in enumerate(model.config.direction_names):
         columns[name] = [nats[number] for nats in by_story]
     if text:
         counted = parts.compute("reading times, text", lambda: _count_text(model, stories, text, progress))

@@ -22,7 +22,7 @@ from elmokit.io.part_results import PartResults
 from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
 from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.nn.sentence_pooling import SentencePooling, Whitening
+from elmokit.sentence_pooling import SentencePooling, Whitening
 from elmokit.sentence_vectors import SentenceEmbedder
 
 PAIRS_AT_ONCE = 256

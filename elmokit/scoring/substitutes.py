@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from elmokit.bilm import BiLMState
+from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
+from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
 from elmokit.initial_state import FixedStart
-from elmokit.nn.softmax import ROWS_AT_ONCE
 from elmokit.scoring.surprisal import BATCH_TOKENS, softmax_and_vocabulary, start_state
-from elmokit.text.batching import check_sentence, check_sentences, map_in_batches
+from elmokit.text.batching import check_sentence, check_sentences, map_in_batches, number_tokens
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.weights.model import PretrainedBiLM
 
@@ -39,7 +38,7 @@ def substitutes(
     position: int,
     direction: Direction = "both",
     n: int = 10,
-    start: FixedStart | BiLMState = "warm",
+    start: FixedStart | State = "warm",
     special_words: bool = False,
 ) -> list[Substitute]:
     """Find the words that a model expects at a position, most probable first. The model does not see the
@@ -76,7 +75,7 @@ def all_substitutes(
     sentences: Iterable[Sequence[str]],
     direction: Direction = "both",
     n: int = 10,
-    start: FixedStart | BiLMState = "warm",
+    start: FixedStart | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     special_words: bool = False,
 ) -> Iterator[list[list[Substitute]]]:
@@ -95,7 +94,7 @@ def expected_words(
     queries: Iterable[Query],
     directions: Sequence[Direction],
     n: int = 10,
-    start: FixedStart | BiLMState = "warm",
+    start: FixedStart | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     special_words: bool = False,
 ) -> Iterator[list[dict[Direction, list[Substitute]]]]:
@@ -127,7 +126,7 @@ def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
     softmax_and_vocabulary(model)
     if direction not in ("forward", "backward", "both"):
         raise ConfigError(f"direction is {direction!r}; expected 'forward', 'backward' or 'both'.")
-    config = model.bilm.config
+    config = model.config
     only = "backward" if config.backward_only else "forward"
     if direction != only and not config.bidirectional:
         raise ConfigError(f"direction is {direction!r}, and {model.source} reads {only} only: ask for {only!r}.")
@@ -135,24 +134,23 @@ def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
         raise ConfigError(f"n is {n}; ask for at least 1 word.")
 
 
-@torch.no_grad()
-def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState) -> list[list[Tensor]]:
+def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State) -> list[list[Floats]]:
     """Compute what predicts each token: per sentence and direction ``(tokens, projection_dim)``."""
-    output, _ = model.contextualize(sentences, state.repeat_row(len(sentences)))
-    read_backward = model.bilm.config.read_backward
-    model.check_finite(output.layers[-1])
-    halves = output.layers[-1].chunk(len(read_backward), dim=-1)
+    batch, read_backward = number_tokens(sentences), model.config.read_backward
+    vectors = model.word_vectors(batch.words)
+    layers, _ = model.network.layers(vectors, batch.index, batch.lengths, state, [model.config.n_layers])
     # With <S> at 0, token i is at i + 1: the forward LSTM predicts it at i, the backward LSTM at i + 2.
     offsets = [2 if backward else 0 for backward in read_backward]
-    return [
-        [half[row, first : first + len(sentence)] for first, half in zip(offsets, halves, strict=True)]
-        for row, sentence in enumerate(sentences)
-    ]
+    sides = []
+    for sentence, (top,) in zip(sentences, layers, strict=True):
+        model.check_finite(top)
+        halves = np.split(top, len(read_backward), axis=-1)
+        sides.append([half[first : first + len(sentence)] for first, half in zip(offsets, halves, strict=True)])
+    return sides
 
 
-@torch.no_grad()
 def _best(
-    model: PretrainedBiLM, sides: Sequence[Tensor], directions: Sequence[Direction], n: int, special_words: bool
+    model: PretrainedBiLM, sides: Sequence[Floats], directions: Sequence[Direction], n: int, special_words: bool
 ) -> list[dict[Direction, list[Substitute]]]:
     """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction of the model."""
     softmax, vocabulary = softmax_and_vocabulary(model)
@@ -166,13 +164,30 @@ def _best(
         rows: list[dict[Direction, list[Substitute]]] = [{} for _ in sides[0][first : first + ROWS_AT_ONCE]]
         for direction in directions:
             own = [scores[number] for number in needed[direction]]
-            total = own[0].clone() if len(own) == 1 else sum(score.log_softmax(dim=-1) for score in own)
-            assert isinstance(total, Tensor)
-            total[:, omitted] = -torch.inf
-            best, ids = total.topk(min(n, len(vocabulary) - len(omitted)))
-            probabilities = (best - total.logsumexp(dim=-1, keepdim=True)).exp()
+            total = own[0].copy() if len(own) == 1 else sum(score - _log_sum_exp(score) for score in own)
+            assert isinstance(total, np.ndarray)
+            total[:, omitted] = -np.inf
+            ids = _largest(total, min(n, len(vocabulary) - len(omitted)))
+            best = np.take_along_axis(total, ids, axis=1)
+            probabilities = np.exp(best - _log_sum_exp(total))
             columns = zip(rows, ids.tolist(), probabilities.tolist(), best.tolist(), strict=True)
             for row, *parts in columns:
                 row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*parts, strict=True)]
         found += rows
     return found
+
+
+def _log_sum_exp(scores: Floats) -> Floats:
+    """Return the logarithm of the sum of the exponentials of each row, ``(rows, 1)``."""
+    top = scores.max(axis=1, keepdims=True)  # subtracted, so that exp does not overflow
+    return np.asarray(top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)), np.float32)
+
+
+def _largest(scores: Floats, n: int) -> Ids:
+    """Return the positions of the ``n`` largest scores of each row, the largest first; of equal ones the earlier."""
+    # Sorting whole rows would take far longer than their products with the weights.
+    bounds = np.partition(scores, -n, axis=1)[:, -n]
+    candidates = [np.flatnonzero(row >= bound) for row, bound in zip(scores, bounds, strict=True)]
+    return np.array(
+        [numbers[np.argsort(-row[numbers], kind="stable")[:n]] for row, numbers in zip(scores, candidates, strict=True)]
+    )

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from elmokit.bilm import BiLMState, stack_states
+from elmokit.engine.softmax import Softmax
+from elmokit.engine.state import State
 from elmokit.errors import ModelNotFoundError
 from elmokit.initial_state import FixedStart, check_fixed_start, initial_state
 from elmokit.io.html import colored_tokens
-from elmokit.nn.softmax import Softmax
-from elmokit.text.batching import check_sentences, map_in_batches
+from elmokit.text.batching import check_sentences, map_in_batches, number_tokens
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.token_cache import TokenCache
 from elmokit.weights.model import PretrainedBiLM
@@ -86,7 +85,7 @@ class Surprisal:
 def surprisals(
     model: PretrainedBiLM,
     sentences: Iterable[Sequence[str]],
-    start: FixedStart | BiLMState = "warm",
+    start: FixedStart | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Iterator[Surprisal]:
     """Yield the surprisal of each sentence, in order, with the full softmax and without dropout.
@@ -110,22 +109,21 @@ def surprisals(
     cache = TokenCache()
 
     def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
-        return score_batch(model, batch, state.repeat_row(len(batch)), cache)[0]
+        return score_batch(model, batch, state, cache)[0]
 
     yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
 
 
-def start_state(model: PretrainedBiLM, start: FixedStart | BiLMState) -> BiLMState:
-    """Return the state of one batch row that a start names, where the model computes.
+def start_state(model: PretrainedBiLM, start: FixedStart | State) -> State:
+    """Return the state of one row that a start names.
 
     Raises:
         ConfigError: The start is unknown.
     """
-    zero = model.bilm.zero_state(1)
-    if isinstance(start, BiLMState):
-        return start.to(zero.hidden.device, zero.hidden.dtype)
+    if isinstance(start, State):
+        return start
     check_fixed_start(start)
-    return zero if start == "zero" else initial_state(model).to(zero.hidden.device, zero.hidden.dtype)
+    return State.zero(model.config, 1) if start == "zero" else initial_state(model)
 
 
 def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
@@ -140,40 +138,34 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
     return model.softmax, model.vocabulary
 
 
-@torch.no_grad()
 def score_batch(
-    model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: BiLMState, cache: TokenCache | None = None
-) -> tuple[list[Surprisal], BiLMState]:
+    model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State, cache: TokenCache | None = None
+) -> tuple[list[Surprisal], State]:
     """Compute the surprisal of one batch, and the state after it.
 
     Args:
-        state: The state from which each row is read.
+        state: The state from which each sentence is read, or one for all.
         cache: Token vectors of earlier batches.
     """
     softmax, vocabulary = softmax_and_vocabulary(model)
-    bilm = model.bilm.eval()
-    vectors, batch = model.token_vectors(sentences, cache)
-    word_ids = vocabulary.word_ids(batch.words)[batch.index]
-    words = torch.from_numpy(word_ids).to(vectors.device)
-    # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1. So
-    # both work on pairs of neighbours, and a pair is real if its right position is: one mask serves both directions.
-    mask = torch.from_numpy(batch.mask[:, 1:]).to(vectors.device)
-    nats = np.full((bilm.config.n_directions, *word_ids.shape), np.nan, dtype=np.float32)
-    states = []
-    for direction, backward in enumerate(bilm.config.read_backward):
-        forward = not backward
-        inputs, targets = (vectors[:, :-1], words[:, 1:]) if forward else (vectors[:, 1:], words[:, :-1])
-        outputs, new_state = bilm.run_direction(
-            direction, inputs, state.of_direction(direction), mask, reverse=not forward
-        )
-        here = nats[direction, :, 1:] if forward else nats[direction, :, :-1]
-        predicted = softmax.nats(outputs[-1][mask], targets[mask], bilm.precision)
+    config, network = model.config, model.network
+    batch = number_tokens(sentences)
+    vectors = model.word_vectors(batch.words, cache)
+    word_ids = vocabulary.word_ids(batch.words)
+    nats = np.full((config.n_directions, len(batch.index)), np.nan, np.float32)
+    after = State.zero(config, len(sentences))
+    for direction, backward in enumerate(config.read_backward):
+        # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1.
+        words, lengths = batch.inputs(backward)
+        layers, end = network.direction(direction, vectors, words, lengths, state, [config.n_layers])
+        hidden = np.concatenate([top for (top,) in layers])
+        predicted = softmax.nats(hidden, word_ids[batch.targets(backward)], model.precision)
         model.check_finite(predicted)
-        here[batch.mask[:, 1:]] = predicted.float().cpu().numpy()
-        states.append(new_state)
-    is_unknown = word_ids == vocabulary.unknown_id
+        nats[direction, batch.is_target(backward)] = predicted
+        after = after.with_direction(direction, end)
+    edges = np.cumsum(batch.lengths)[:-1]
     scored = [
-        Surprisal([batch.words[word] for word in index], nats[:, row, : len(index)], is_unknown[row, : len(index)])
-        for row, index in enumerate(index[real] for index, real in zip(batch.index, batch.mask, strict=True))
+        Surprisal([batch.words[word] for word in index], own, word_ids[index] == vocabulary.unknown_id)
+        for index, own in zip(np.split(batch.index, edges), np.split(nats, edges, axis=1), strict=True)
     ]
-    return scored, stack_states(states)
+    return scored, after

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, ModelNotFoundError
+from elmokit.layer_selection import FixedMix
 from elmokit.probes.occurrences import OccurrenceIndex, build_index
 from elmokit.scoring.substitutes import Direction, Query, Substitute, expected_words
 from elmokit.scoring.surprisal import Surprisal, softmax_and_vocabulary, surprisals
@@ -21,7 +21,7 @@ from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.text.tokenize import get_tokenizer
 from elmokit.weights.describe import describe
-from elmokit.weights.listing import DEFAULT_MODEL
+from elmokit.weights.folder import DEFAULT_MODEL
 from elmokit.weights.tf_hub import MIX
 
 BOTH: Direction = "both"
@@ -52,8 +52,7 @@ class ServedModel:
         self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
         if self.mix is not None:
             stored = elmo.model.card[MIX]
-            names = {"weight": torch.tensor(stored["weights"]), "gamma": torch.tensor(stored["gamma"])}
-            elmo.mixes[0].load_state_dict(names)
+            elmo.mix = FixedMix(stored["weights"], stored["gamma"])
         if config.index is None:
             self.index = build_index(elmo, _example_sentences, folder / "index")
             self.index_name = EXAMPLES
@@ -66,7 +65,7 @@ class ServedModel:
     @property
     def directions(self) -> Sequence[Direction]:
         """The directions in which the model reads."""
-        return self.elmo.model.bilm.config.direction_names
+        return self.elmo.model.config.direction_names
 
     @property
     def expectations(self) -> Sequence[Direction]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
 import uvicorn
 
 from elmokit.embedder import Elmo
+from elmokit.engine.threads import n_threads, set_threads
 from elmokit.errors import ConfigError
 from elmokit.io.bounded import read_bounded
 from elmokit.serve.config import ServeConfig
@@ -58,14 +58,14 @@ def serve(
     token = _read_token(config)
     with _listen(config) as listener, tempfile.TemporaryDirectory(prefix="elmokit-serve-") as folder:
         if threads is None:
-            threads = max(1, torch.get_num_threads() // config.workers)
+            threads = max(1, n_threads() // config.workers)
         if config.workers > 1:
             if not hasattr(os, "fork"):
                 raise ConfigError("Several workers need fork, which this system does not have. Leave out --workers.")
-            # The threads of PyTorch (OpenMP) do not survive a fork, so none may be started before.
-            torch.set_num_threads(1)
+            # Threads do not survive a fork, so none may be started before.
+            set_threads(1)
         else:
-            torch.set_num_threads(threads)
+            set_threads(threads)
         if config.workers > 1:
             metrics = Path(folder) / "metrics"
             metrics.mkdir()
@@ -74,7 +74,7 @@ def serve(
         # so that they start at once.
         importlib.import_module("elmokit.serve.app")
         elmo = open_elmo()
-        if config.workers > 1 and elmo.bilm.device.type != "cpu":
+        if config.workers > 1 and elmo.model.network.computation().device != "cpu":
             raise ConfigError("Several workers compute on the CPU only. Leave out --workers, or --device.")
         model = ServedModel(elmo, config, Path(folder))
         config = replace(config, max_connections=_allow_connections(config.max_connections, report))
@@ -103,7 +103,7 @@ def _run(
     from elmokit.serve.app import create_app
     from elmokit.serve.connections import Connection
 
-    torch.set_num_threads(threads)
+    set_threads(threads)
     lifecycle = Lifecycle()
     connection: Any = partial(
         Connection, header_seconds=config.header_timeout_seconds, max_connections=config.max_connections

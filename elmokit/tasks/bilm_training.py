@@ -9,7 +9,6 @@ model; no gradient flows into it, and it does not change when the weights do.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import sys
 import time
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from elmokit.bilm import BiLM
+from elmokit.elmo_module import ElmoModule
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError
 from elmokit.fingerprint import fingerprint
+from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import ElmoConfig
 from elmokit.tasks.inputs import InputLayer
 from elmokit.tasks.run_folder import OWN_BILM
@@ -59,18 +59,20 @@ def check_freezing(config: ElmoConfig | None, n_epochs: int) -> None:
         )
 
 
-def copy_for_training(elmo: Elmo) -> Elmo:
+def copy_for_training(elmo: Elmo) -> ElmoModule:
     """Return a copy of a pretrained model whose weights can be trained, without what becomes invalid with them."""
     # Copied without the softmax, which may be larger than the biLM; tasks do not use it, and it would no longer fit.
-    model = dataclasses.replace(
-        elmo.model_with_initial_state(),
+    model = elmo.model.replace(
+        weights=copy.deepcopy(elmo.model.bilm),
         softmax=None,
-        vocabulary=elmo.model.vocabulary if elmo.bilm.config.n_words is not None else None,
+        vocabulary=elmo.model.vocabulary if elmo.model.config.n_words is not None else None,
+        # A model that stores none would get another one from the trained weights when it is opened.
+        initial_state=elmo.start_state if elmo.start == "warm" else elmo.model.initial_state,
     )
-    return Elmo(copy.deepcopy(model), start=elmo.start, n_mixes=0, token_cache_mib=0)
+    return ElmoModule(model, start=elmo.start, n_mixes=0, token_cache_mib=0)
 
 
-def save_trained(elmo: Elmo, folder: Path, task: str) -> None:
+def save_trained(elmo: ElmoModule, folder: Path, task: str) -> None:
     """Write a trained biLM as a model directory, replacing an earlier one.
 
     Raises:
@@ -78,7 +80,7 @@ def save_trained(elmo: Elmo, folder: Path, task: str) -> None:
     """
     model = elmo.model
     initial = {"source": None if model.source is None else model.source.name, "card": model.card}
-    save_folder(dataclasses.replace(model, card={"task": task, "initial": initial}), folder / OWN_BILM, overwrite=True)
+    save_folder(model.replace(card={"task": task, "initial": initial}), folder / OWN_BILM, overwrite=True)
 
 
 def trained_fingerprint(folder: Path, start: str) -> str:

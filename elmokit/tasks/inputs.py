@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.embedder import Elmo
+from elmokit.elmo_module import ElmoModule
 from elmokit.nn.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.nn.token_chars import TokenCharCNN, TokenCharRNN
@@ -217,7 +217,7 @@ class InputLayer(nn.Module):
         initial_vectors: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.elmo: Elmo | None = None
+        self.elmo: ElmoModule | None = None
         self.words = nn.ModuleDict()
         for name, config in words.items():
             table = inputs.tables[name]

@@ -46,7 +46,7 @@ class LayerCache:
         dtype: The number format on disk. Layers that are computed without being stored are rounded to it too.
 
     Example:
-        >>> cache = LayerCache("layers", Elmo.from_pretrained(n_mixes=0))
+        >>> cache = LayerCache("layers", Elmo.from_pretrained())
         >>> cache.fill(sentences)  # once
         >>> layers, mask = cache.batch(sentences[:32])  # in every epoch
     """

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from elmokit.elmo_module import ElmoModule
 from elmokit.embedder import Elmo
 from elmokit.errors import TrainingError
 from elmokit.io.atomic import atomic_write, recover_interrupted
 from elmokit.io.progress import ProgressCallback
+from elmokit.nn.tensors import save_tensors
 from elmokit.tasks.batches import epoch_batches
 from elmokit.tasks.bilm_training import (
     BiLMCost,
@@ -36,7 +38,6 @@ from elmokit.tasks.task import TaskModel
 from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
 from elmokit.training.optimizers import build_optimizer, clip_gradients
 from elmokit.training.run_folder import MetricsLog, write_json
-from elmokit.weights.folder import save_tensors
 
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
@@ -320,7 +321,7 @@ def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
     if not l2:
         return 0.0
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    bilm = {id(value) for module in model.modules() if isinstance(module, Elmo) for value in module.parameters()}
+    bilm = {id(value) for module in model.modules() if isinstance(module, ElmoModule) for value in module.parameters()}
     trained = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
     squares = [(parameter**2).sum() for parameter in trained if id(parameter) not in tables | bilm]
     return l2 * torch.stack(squares).sum() if squares else 0.0

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from elmokit.elmo_module import ElmoModule
 from elmokit.embedder import Elmo
 from elmokit.errors import (
     ConfigError,
@@ -55,7 +56,7 @@ from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
 from elmokit.training.run_folder import run_lock, write_json
-from elmokit.weights.listing import DEFAULT_MODEL
+from elmokit.weights.folder import DEFAULT_MODEL
 
 READ_AHEAD_EXAMPLES = 256
 
@@ -260,8 +261,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     with _vocabulary_errors(run):
         model = TaskSetup(task, config, inputs, labels, torch_device).build()
     load_best_weights(model, run / f"seed-{seed}")
-    if config.elmo is not None and config.elmo.trainable:
-        model.inputs.elmo = elmo
+    if elmo is not None and config.elmo.trainable:
+        model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
     return TaskRun(task, config, inputs, labels, torch_device, model.to(torch_device).eval(), seed, cache)
 
 
@@ -283,7 +284,7 @@ def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
     """Return the model of an opened archive, ready to evaluate and to predict."""
     setup, inputs = opened.setup, opened.setup.inputs
     if opened.bilm is not None:
-        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo), n_mixes=0).to(device)
+        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo)).to(device)
         inputs = _with_elmo(inputs, elmo)
         # Nothing is cached: an archive has no directory for it.
         if setup.config.elmo.start == "continued":
@@ -358,7 +359,7 @@ def _read_examples(task: AnyTask, config: Any, part: str) -> list[Any]:
 
 
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
-    return Elmo.from_pretrained(source, start=elmo_start(config), n_mixes=0, device=device)
+    return Elmo.from_pretrained(source, start=elmo_start(config), device=device)
 
 
 def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device) -> Elmo:

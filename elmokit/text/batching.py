@@ -4,8 +4,8 @@ Every part of elmokit that runs a model over text does the same five things, and
 
 1. :func:`read_ahead` takes a bounded number of sentences from an iterator of any length.
 2. :func:`plan_batches` groups these by length, to reduce padding.
-3. :func:`pad_batch` adds the sentence boundaries, pads, and lists each distinct token once. :func:`make_batch` also
-   encodes the tokens.
+3. :func:`number_tokens` adds the sentence boundaries and lists each distinct token once. :func:`pad_batch` also pads
+   the sentences, and :func:`make_batch` encodes the tokens, for PyTorch.
 4. :func:`restore_order` puts the results back into the order of the sentences.
 5. :func:`is_long` says which sentences are too long to be computed at once.
 
@@ -35,6 +35,41 @@ READ_AHEAD_BATCHES = 8
 same batch; more cost memory and delay without saving much padding."""
 LONG_SENTENCE_TOKENS = 16_384
 """Above this length a sentence is computed chunk by chunk, because all its activations would be in memory at once."""
+
+
+@dataclass(frozen=True)
+class NumberedBatch:
+    """A batch of sentences with their boundaries, one after the other."""
+
+    words: list[str]
+    """The distinct tokens of the batch, boundaries included, in order of appearance."""
+    index: NDArray[np.int64]
+    """``(positions,)``: the position of each token in ``words``."""
+    lengths: NDArray[np.int64]
+    """``(sentences,)``: the number of positions of each sentence, at least 2."""
+
+    def inputs(self, backward: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return what one direction reads to predict its next position: all but the last that it would read.
+
+        Returns:
+            The index and the lengths of these positions.
+        """
+        return self.index[~self._at_end(first=backward)], self.lengths - 1
+
+    def targets(self, backward: bool) -> NDArray[np.int64]:
+        """Return the index of what one direction predicts from each of its :meth:`inputs`."""
+        return self.index[self.is_target(backward)]
+
+    def is_target(self, backward: bool) -> NDArray[np.bool_]:
+        """Mark the positions that one direction predicts: ``(positions,)``."""
+        return ~self._at_end(first=not backward)
+
+    def _at_end(self, first: bool) -> NDArray[np.bool_]:
+        """Mark the first or the last position of each sentence."""
+        ends = np.cumsum(self.lengths)
+        mark = np.zeros(len(self.index), np.bool_)
+        mark[ends - self.lengths if first else ends - 1] = True
+        return mark
 
 
 @dataclass(frozen=True)
@@ -181,23 +216,34 @@ def map_in_batches(
         yield from restore_order(plan, (compute([taken[number] for number in batch]) for batch in plan))
 
 
-def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
-    """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens.
+def number_tokens(sentences: Sequence[Sequence[str]]) -> NumberedBatch:
+    """Add boundaries to the sentences of a batch, and number their distinct tokens.
 
     Raises:
         TextError: The sentences are a string or cannot be iterated over, one of them is not a list, or one of its
             tokens is not a string.
     """
-    sentences = [check_sentence(sentence) for sentence in check_sentences(sentences)]
     numbers: dict[str, int] = {}
-    longest = max(map(len, sentences), default=0) + N_BOUNDARIES
-    index = np.zeros((len(sentences), longest), dtype=np.int64)
-    mask = np.zeros((len(sentences), longest), dtype=np.bool_)
-    for row, sentence in enumerate(sentences):
-        tokens = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
-        index[row, : len(tokens)] = [numbers.setdefault(token, len(numbers)) for token in tokens]
-        mask[row, : len(tokens)] = True
-    return PaddedBatch(index, mask, list(numbers))
+    index: list[int] = []
+    lengths: list[int] = []
+    for sentence in check_sentences(sentences):
+        tokens = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
+        index += [numbers.setdefault(token, len(numbers)) for token in tokens]
+        lengths.append(len(tokens))
+    return NumberedBatch(list(numbers), np.array(index, np.int64), np.array(lengths, np.int64))
+
+
+def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
+    """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens.
+
+    Raises:
+        TextError: As in :func:`number_tokens`.
+    """
+    batch = number_tokens(sentences)
+    mask = np.arange(batch.lengths.max(initial=N_BOUNDARIES)) < batch.lengths[:, None]
+    index = np.zeros(mask.shape, dtype=np.int64)
+    index[mask] = batch.index
+    return PaddedBatch(index, mask, batch.words)
 
 
 def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> EncodedBatch:
@@ -213,7 +259,7 @@ def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> Enco
 def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
     """Return an iterator over tokenized sentences, each of which is checked to be a list when it is read.
 
-    ``check_sentence`` also checks the tokens, and ``pad_batch`` calls it.
+    ``check_sentence`` also checks the tokens, and ``number_tokens`` calls it.
 
     Raises:
         TextError: The sentences are a string or cannot be iterated over, or one of them is not a list.

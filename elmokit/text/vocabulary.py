@@ -9,14 +9,17 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TextError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError, TextError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
-from elmokit.text.counts import WordCounts
+
+if TYPE_CHECKING:
+    from elmokit.text.counts import WordCounts
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
@@ -43,7 +46,7 @@ class Vocabulary:
 
     def __init__(self, words: Sequence[str], strict: bool = True) -> None:
         self.words = list(words)
-        self.ids = {word: index for index, word in enumerate(self.words)}
+        self.ids = dict(zip(self.words, range(len(self.words)), strict=True))
         required = SPECIALS if strict else (BEGIN_SENTENCE, END_SENTENCE)
         if missing := [word for word in required if word not in self.ids]:
             raise FormatError(
@@ -172,4 +175,28 @@ def read_words(path: str | Path) -> list[str]:
         raise FormatError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}). Convert it to UTF-8.") from None
     if not lines[-1]:
         lines.pop()
-    return [word for line in lines if (word := line.strip()) != IGNORED_LINE]
+    words = list(map(str.strip, lines))
+    return [word for word in words if word != IGNORED_LINE] if IGNORED_LINE in words else words
+
+
+def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
+    """Read the words of a table, one per row.
+
+    Args:
+        n_rows: The number of rows of the table.
+        rows_of: What the table is, for the error message.
+
+    Raises:
+        TensorMismatchError: There are more or fewer words than rows.
+        ModelNotFoundError, FormatError: As in ``read_words``; or a sentence boundary is missing.
+    """
+    words = read_words(path)
+    if len(words) != n_rows:
+        raise TensorMismatchError(
+            f"{path} lists {len(words):,} words, and {rows_of} has {n_rows:,} rows: one row per word. They belong to "
+            "different models; give the vocabulary of this one."
+        )
+    try:
+        return Vocabulary(words, strict=False)
+    except FormatError as error:
+        raise FormatError(f"{path} cannot be used: {error}") from None

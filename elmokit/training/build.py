@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from elmokit.bilm import BiLM
 from elmokit.errors import TrainingError
 from elmokit.initial_state import stored_or_zero_state
+from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.windows import WindowStream
@@ -55,10 +55,10 @@ def build_state(
         TrainingError: The model does not fit the corpus or the settings.
         ConfigError: The student cannot learn from the teacher in this way.
     """
-    softmax, vocabulary = model.softmax, model.vocabulary
+    softmax, vocabulary = model.softmax_module, model.vocabulary
     if softmax is None or vocabulary is None or vocabulary.words != corpus.vocabulary.words:
         raise TrainingError("The initial model needs a softmax over the words of the corpus's vocabulary.")
-    if (model.bilm.config, softmax_config(softmax)) != (config.model, config.softmax):
+    if (model.config, softmax_config(softmax)) != (config.model, config.softmax):
         raise TrainingError("The initial model and the settings differ in size. Resume with the run's own settings.")
     model.bilm.to(device)
     softmax.to(device)
@@ -69,10 +69,10 @@ def build_state(
         check_predictions(config, teacher, corpus.vocabulary)
         reader = Teacher(teacher, model, device)
         losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
-        teacher_state = stored_or_zero_state(teacher, config.batch_size)
+        teacher_state = _start_state(teacher, config, device)
     _freeze(config, losses)
     optimizer = config_optimizer(config, losses, world)
-    lstm_state = stored_or_zero_state(model, config.batch_size)
+    lstm_state = _start_state(model, config, device)
     average = WeightAverage(model, config.ema_decay) if config.ema_decay else None
     stream = window_stream(config, corpus, encode, world)
     return TrainingState(model, losses, optimizer, lstm_state, stream, average, teacher_state)
@@ -108,6 +108,11 @@ def config_optimizer(
     return build_optimizer(
         config.optimizer, parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
+
+
+def _start_state(model: PretrainedBiLM, config: TrainingConfig, device: torch.device) -> BiLMState:
+    """Return the LSTM state at the start of the text."""
+    return BiLMState.from_numpy(stored_or_zero_state(model, config.batch_size)).to(device)
 
 
 def _freeze(config: TrainingConfig, losses: WindowLosses) -> None:

@@ -29,7 +29,7 @@ from elmokit.errors import ElmoError, TrainingError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.bounded import MAX_RECORD_BYTES
 from elmokit.io.checksums import size_and_crc32
-from elmokit.weights.folder import save_tensors
+from elmokit.nn.tensors import save_tensors
 
 PROGRESS = "progress.json"
 CHECKSUMS = "checksums"

@@ -8,8 +8,8 @@ from typing import Literal
 
 from elmokit.config import check_at_least, check_choice, check_not_negative, check_positive, setting
 from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
-from elmokit.nn.softmax_config import SoftmaxConfig
 
 MAX_SEED = 2**32 - 1  # each process derives a larger one from it, which must fit into 64 bits
 LENGTHS = ("epochs", "tokens", "hours")

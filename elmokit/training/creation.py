@@ -114,7 +114,7 @@ def create_training(
     # Refuse impossible settings before counting, which can take long.
     checked = settings.config(N_WORDS_TO_TRY)
     if teacher is not None:
-        check_directions(teacher.bilm.config, checked.model)
+        check_directions(teacher.config, checked.model)
     held_out = read_held_out(text.held_out, text.held_out_sentences)
     corpus, counts, word_counts = count_corpus(text.texts, held_out, text.vocabulary, text.max_words, report)
     config = settings.config(len(corpus.vocabulary))
@@ -178,10 +178,10 @@ def create_finetuning(
         optimizer, change = transfer_optimizer_state(kept, config.optimizer, model, initial)
         report(TrainingNotice(change))
     dropout = config.model.dropout
-    sizes = dataclasses.replace(initial.bilm.config, dropout=dropout)
-    initial = with_dropout(initial, dropout)
+    sizes = dataclasses.replace(initial.config, dropout=dropout)
     # An alignment was learned for the old weights, and there is no dictionary here to learn another one from.
-    initial = dataclasses.replace(initial, alignment=None, precision=None)
+    initial = with_dropout(initial, dropout).replace(alignment=None)
+    initial.precision = None
     config = dataclasses.replace(config, model=sizes)
     create_run(run, config, corpus, dataclasses.asdict(counts), n_processes, initial, old_sentences, optimizer)
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.bilm import BiLM, BiLMState, stack_states
 from elmokit.engine.config import BiLMConfig
 from elmokit.errors import ConfigError
+from elmokit.nn.bilm import BiLM, BiLMState, stack_states
 from elmokit.nn.sampled_softmax import draw_sample
 from elmokit.nn.soft_targets import soft_target_loss
-from elmokit.nn.softmax import AdaptiveSoftmax, Softmax
+from elmokit.nn.softmax import AdaptiveSoftmax, SoftmaxModule
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.config import DistillationConfig, TrainingConfig
@@ -48,14 +48,15 @@ class Teacher:
     """
 
     def __init__(self, model: PretrainedBiLM, student: PretrainedBiLM, device: torch.device) -> None:
-        check_directions(model.bilm.config, student.bilm.config)
+        check_directions(model.config, student.config)
         self.bilm = model.bilm.to(device).eval().requires_grad_(False)
-        self.softmax = None if model.softmax is None else model.softmax.to(device).requires_grad_(False)
-        own = model.bilm.config.read_backward
-        self._directions = [own.index(backward) for backward in student.bilm.config.read_backward]
+        softmax = model.softmax_module
+        self.softmax = None if softmax is None else softmax.to(device).requires_grad_(False)
+        own = model.config.read_backward
+        self._directions = [own.index(backward) for backward in student.config.read_backward]
         self._n_columns = None if _same_encoding(model, student) else _encode(student, ["a"]).shape[1]
         # An LSTM layer of a student with fewer layers learns from the one at the same relative height.
-        n_layers, n_own = student.bilm.config.n_layers, model.bilm.config.n_layers
+        n_layers, n_own = student.config.n_layers, model.config.n_layers
         self._layers = [round(layer * n_own / n_layers) for layer in range(1, n_layers + 1)]
 
     @property
@@ -117,7 +118,7 @@ class DistillationLosses(WindowLosses):
     """
 
     def __init__(
-        self, bilm: BiLM, softmax: Softmax, n_samples: int, teacher: Teacher, config: DistillationConfig
+        self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int, teacher: Teacher, config: DistillationConfig
     ) -> None:
         super().__init__(bilm, softmax, n_samples)
         self.teacher, self.config = teacher, config
@@ -250,7 +251,7 @@ def _cannot_predict(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary:
         return "the teacher has no softmax"
     if teacher.vocabulary is None or teacher.vocabulary.words != vocabulary.words:
         return "the words are not those of the teacher's softmax"
-    if config.softmax.kind == "adaptive" or isinstance(teacher.softmax, AdaptiveSoftmax):
+    if config.softmax.kind == "adaptive" or teacher.softmax.config.kind == "adaptive":
         return "an adaptive softmax does not compute the scores of all words"
     return ""
 
@@ -273,9 +274,7 @@ def _encode(model: PretrainedBiLM, tokens: Sequence[str]) -> NDArray[np.int64]:
 def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
     """Return whether both models read a token as the same UTF-8 bytes, as published models do."""
     sizes = [
-        None
-        if model.lexicon is not None or model.bilm.config.char_cnn is None
-        else model.bilm.config.char_cnn.max_chars
+        None if model.lexicon is not None or model.config.char_cnn is None else model.config.char_cnn.max_chars
         for model in (first, second)
     ]
     return sizes[0] is not None and sizes[0] == sizes[1]

@@ -10,16 +10,15 @@ another value and stay there: the perplexity of a small model was then 32,000 in
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from elmokit.bilm import BiLMState
 from elmokit.initial_state import calibrate_initial_state
 from elmokit.io.text_files import read_sentences
+from elmokit.nn.bilm import BiLMState
 from elmokit.scoring.perplexity import Perplexity, perplexity
 from elmokit.training.corpus import TrainingCorpus
 from elmokit.weights.model import PretrainedBiLM
@@ -44,7 +43,7 @@ class HeldOutEvaluation:
             model: The model that is trained, or its averaged weights.
             lstm_state: The LSTM state of the training, of any number of rows.
         """
-        model = dataclasses.replace(model, initial_state=lstm_state.mean_row(), card=dict(model.card))
+        model = model.replace(initial_state=lstm_state.mean_row().numpy(), card=dict(model.card))
         calibrate_initial_state(model, self._calibration_sentences, "the training text")
         return model
 

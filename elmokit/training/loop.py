@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elmokit.bilm import BiLMState
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.initial_state import STATE_FACT
 from elmokit.io.atomic import recover_interrupted
+from elmokit.nn.bilm import BiLMState
 from elmokit.scoring.perplexity import Perplexity, unknown_words_warning
 from elmokit.text.windows import Window
 from elmokit.training.build import build_state, new_model, window_stream
@@ -52,9 +52,8 @@ from elmokit.training.state import (
     save_checkpoint,
 )
 from elmokit.training.throughput import ThroughputMeter
-from elmokit.weights.folder import is_folder, read_card, save_folder
+from elmokit.weights.folder import RUN_MODEL, is_folder, read_card, save_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import RUN_MODEL
 
 LONG_TRAINING = 600  # seconds
 LOW_ADAGRAD_RATE = 0.05
@@ -420,7 +419,7 @@ class _TrainingLoop:
                 if self.before is not None:
                     results["held_out_perplexity_before"] = list(self.before)
                 of_state = {name: fact for name, fact in model.card.items() if name == STATE_FACT}
-                best = dataclasses.replace(model, card={**card, **of_state, **results})
+                best = model.replace(card={**card, **of_state, **results})
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
                 save_folder(best, self.run / RUN_MODEL, overwrite=True)
         return result

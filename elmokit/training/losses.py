@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from elmokit.bilm import BiLM, BiLMState, stack_states
+from elmokit.nn.bilm import BiLM, BiLMState, stack_states
 from elmokit.nn.dropout import dropout
 from elmokit.nn.lstm import LSTMState
 from elmokit.nn.sampled_softmax import draw_sample, sampled_softmax_loss
-from elmokit.nn.softmax import AdaptiveSoftmax, Softmax
+from elmokit.nn.softmax import AdaptiveSoftmax, SoftmaxModule
 
 
 class WindowLosses(nn.Module):
@@ -23,7 +23,7 @@ class WindowLosses(nn.Module):
         n_samples: Words to sample for each direction's loss; 0 for the full softmax.
     """
 
-    def __init__(self, bilm: BiLM, softmax: Softmax, n_samples: int) -> None:
+    def __init__(self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int) -> None:
         super().__init__()
         self.bilm = bilm
         self.softmax = softmax

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from elmokit.errors import ModelError, TrainingError
 from elmokit.nn.softmax import AdaptiveSoftmax
+from elmokit.nn.tensors import tensor_of
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.checkpoint import checkpoint_errors, read_tensors
 from elmokit.training.optimizers import SLOTS
@@ -26,8 +27,8 @@ from elmokit.training.run import SETTINGS
 from elmokit.training.state import CHECKPOINTS, checkpoint_path, checkpoints
 from elmokit.weights import tf_checkpoint
 from elmokit.weights.archives import is_archive, unpacked
+from elmokit.weights.folder import RUN_MODEL
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import RUN_MODEL
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
 _WORD_TABLE = "bilm.token_layer.embedding.weight"
@@ -87,7 +88,10 @@ def _read(model: PretrainedBiLM) -> OptimizerState:
             sums = tf_checkpoint.read_adagrad(prefix, model)
         except ModelError as error:
             raise TrainingError(f"{error} The optimizer's state cannot be kept.") from None
-    tensors = {f"sum/{name if name.startswith('softmax.') else f'bilm.{name}'}": value for name, value in sums.items()}
+    tensors = {
+        f"sum/{name if name.startswith('softmax.') else f'bilm.{name}'}": tensor_of(array)
+        for name, array in sums.items()
+    }
     return OptimizerState(tensors, str(prefix if source == model.source else model.source))
 
 
@@ -142,11 +146,12 @@ def transfer_optimizer_state(
     Raises:
         TrainingError: The state has tensors of other shapes.
     """
-    new_softmax = new.softmax is not old.softmax
-    is_redrawn = new_softmax and any(isinstance(one.softmax, AdaptiveSoftmax) for one in (old, new))
+    softmax = new.softmax_module
+    has_new_softmax = softmax is not old.softmax_module
+    is_redrawn = has_new_softmax and any(isinstance(one.softmax_module, AdaptiveSoftmax) for one in (old, new))
     shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
-    if new.softmax is not None:
-        shapes |= {f"softmax.{name}": value.shape for name, value in new.softmax.named_parameters()}
+    if softmax is not None:
+        shapes |= {f"softmax.{name}": value.shape for name, value in softmax.named_parameters()}
     tensors: dict[str, Tensor] = {}
     n_words = 0
     for key, value in state.tensors.items():

@@ -8,10 +8,11 @@ from itertools import chain
 
 import torch
 
-from elmokit.bilm import BiLMState
 from elmokit.engine.config import BiLMConfig
+from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.nn.bilm import BiLMState
 from elmokit.nn.kernels.backends import native_library_for
-from elmokit.nn.softmax import ROWS_AT_ONCE, AdaptiveSoftmax
+from elmokit.nn.softmax import AdaptiveSoftmax
 from elmokit.text.windows import Window
 from elmokit.training.build import config_optimizer
 from elmokit.training.config import TrainingConfig

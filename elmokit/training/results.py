@@ -19,9 +19,8 @@ from elmokit.training.curves import draw_curves
 from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
 from elmokit.training.run import INITIAL, OLD_TEXT
 from elmokit.training.run_folder import run_lock
-from elmokit.weights.folder import is_folder, load_folder, save_folder
+from elmokit.weights.folder import RUN_MODEL, is_folder, load_folder, save_folder
 from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.open import RUN_MODEL
 
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
@@ -118,7 +117,7 @@ class TrainingResult:
         best, step = format_perplexities(self.best_perplexity), f"step {self.best_step:,}"
         if (before := self.perplexity_before) is not None:
             # One pair for one model. That of the last step is in the log.
-            directions = " / ".join(self.model.bilm.config.direction_names)
+            directions = " / ".join(self.model.config.direction_names)
             lines = [
                 f"Held-out perplexity ({directions}): {format_perplexities(before)} before, {best} after ({unknown})."
             ]

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeGuard, get_args, get_type_hints
 
 from elmokit.config import Table, check_choice, deep_merge, did_you_mean, from_dict, read_toml, setting, to_dict
 from elmokit.engine.config import PRESETS
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
-from elmokit.nn.softmax_config import SoftmaxConfig, softmax_config
 from elmokit.training.bilm_tf_options import settings_from_options
 from elmokit.training.config import FINETUNING, LENGTHS, RECIPES, DistillationConfig, TrainingConfig
 from elmokit.training.corpus import HELD_OUT_SENTENCES
@@ -165,15 +165,15 @@ def finetuning_settings(
     base = to_dict(RECIPES[check_choice("recipe", chosen.recipe, RECIPES)])
     # The learning rate of FINETUNING is for Adam; another recipe brings its own.
     base |= {name: value for name, value in FINETUNING.items() if chosen.recipe == "modern" or name != "learning_rate"}
-    base["model"] = to_dict(model.bilm.config)
-    base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else softmax_config(model.softmax))
+    base["model"] = to_dict(model.config)
+    base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else model.softmax.config)
     if "softmax" in table:
         base["softmax"] = {}  # a table in the file describes the whole softmax
     # bilm-tf's options describe the vocabulary and the input of a new model, too; here the model decides them.
     left_out = {*given, "data", "input"} if is_options_file(config) else set(given)
     table = {name: value for name, value in table.items() if name not in left_out}
     built = from_dict(TrainingConfig, _merged_layers(base, table, own), source)
-    if dataclasses.replace(built.model, dropout=0.0) != dataclasses.replace(model.bilm.config, dropout=0.0):
+    if dataclasses.replace(built.model, dropout=0.0) != dataclasses.replace(model.config, dropout=0.0):
         problem = "the sizes of a trained model cannot change; only its dropout can."
         raise ConfigError(f"{source}, model: {problem}" if source else problem.capitalize())
     return built, chosen

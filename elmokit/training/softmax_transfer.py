@@ -20,11 +20,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM
+from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.char_cnn import WordEmbedding
-from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, Softmax, TiedSoftmax
-from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
+from elmokit.nn.softmax import AdaptiveSoftmax, FullSoftmax, SoftmaxModule, TiedSoftmax
+from elmokit.nn.softmax_config import build_softmax, softmax_config
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights.model import PretrainedBiLM
 
@@ -56,7 +57,7 @@ def with_softmax_over(
         ModelNotFoundError: A word-input model came without the words of its table.
         ConfigError: That kind of softmax does not fit the vocabulary or the biLM.
     """
-    old, bilm = model.softmax, model.bilm
+    old, bilm = model.softmax_module, model.bilm
     if isinstance(bilm.token_layer, WordEmbedding) and model.vocabulary is None:
         raise ModelNotFoundError(
             f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
@@ -82,7 +83,7 @@ def with_softmax_over(
             new.bias.copy_(frequencies.log())
             if old is not None and not isinstance(old, AdaptiveSoftmax) and model.vocabulary is not None:
                 _transfer(old, model.vocabulary, new, vocabulary, frequencies, generator)
-    return dataclasses.replace(model, bilm=bilm, softmax=new, vocabulary=vocabulary)
+    return model.replace(weights=bilm, softmax=new, vocabulary=vocabulary)
 
 
 def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
@@ -93,13 +94,13 @@ def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, s
     """
     assert new.vocabulary is not None
     n_words = len(new.vocabulary)
-    if new.softmax is old.softmax:
+    if new.softmax_module is old.softmax_module:
         return False, f"the softmax over {n_words:,} words is the model's own"
-    if isinstance(new.softmax, TiedSoftmax):
+    if isinstance(new.softmax_module, TiedSoftmax):
         return False, f"the softmax over {n_words:,} words takes its weights from the word table"
     if old.softmax is None or old.vocabulary is None:
         return True, f"the model has no softmax: a new one over {n_words:,} words is initialized"
-    if isinstance(old.softmax, AdaptiveSoftmax) or isinstance(new.softmax, AdaptiveSoftmax):
+    if isinstance(old.softmax_module, AdaptiveSoftmax) or isinstance(new.softmax_module, AdaptiveSoftmax):
         return (
             True,
             f"an adaptive softmax cannot keep weights: a new one over {n_words:,} words is initialized",
@@ -114,7 +115,7 @@ def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
     Raises:
         FormatError: Its list of words is not a valid vocabulary.
     """
-    if model.vocabulary is None or (model.softmax is None and model.bilm.config.n_words is None):
+    if model.vocabulary is None or (model.softmax is None and model.config.n_words is None):
         return None
     try:
         return Vocabulary(model.vocabulary.words)
@@ -147,9 +148,9 @@ def _head_frequencies(frequencies: Tensor, cutoffs: Sequence[int]) -> Tensor:
 
 @torch.no_grad()
 def _transfer(
-    old: Softmax,
+    old: SoftmaxModule,
     old_words: Vocabulary,
-    new: Softmax,
+    new: SoftmaxModule,
     new_words: Vocabulary,
     frequencies: Tensor,
     generator: torch.Generator,
@@ -199,11 +200,11 @@ def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, genera
 def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
     """Return the model with another dropout; the weights are the same tensors."""
     with torch.device("meta"):
-        bilm = BiLM(dataclasses.replace(model.bilm.config, dropout=dropout))
+        bilm = BiLM(dataclasses.replace(model.config, dropout=dropout))
     bilm.load_state_dict(model.bilm.state_dict(), assign=True)
-    softmax = model.softmax
+    softmax = model.softmax_module
     if isinstance(softmax, TiedSoftmax):  # it refers to the word table, which is now another module's
         bias = softmax.bias
         softmax = build_softmax(SoftmaxConfig("tied"), len(bias), bilm.config.projection_dim, bilm.token_layer)
         softmax.load_state_dict({"bias": bias.detach()})
-    return dataclasses.replace(model, bilm=bilm.requires_grad_(), softmax=softmax)
+    return model.replace(weights=bilm.requires_grad_(), softmax=softmax)

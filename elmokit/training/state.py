@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from elmokit.bilm import BiLMState
 from elmokit.errors import TrainingError
+from elmokit.nn.bilm import BiLMState
 from elmokit.text.windows import WindowStream
 from elmokit.training.checkpoint import (
     checkpoint_errors,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 
 import torch
@@ -28,8 +27,8 @@ class WeightAverage:
 
     def __init__(self, model: PretrainedBiLM, decay: float) -> None:
         # Copied together: a tied softmax keeps sharing its weights with the biLM of the copy.
-        bilm, softmax = copy.deepcopy((model.bilm, model.softmax))
-        self.model = dataclasses.replace(model, bilm=bilm.requires_grad_(False), softmax=softmax)
+        bilm, softmax = copy.deepcopy((model.bilm, model.softmax_module))
+        self.model = model.replace(weights=bilm.requires_grad_(False), softmax=softmax)
         self.decay = decay
         if softmax is not None:
             softmax.requires_grad_(False)
@@ -49,5 +48,7 @@ class WeightAverage:
 
 
 def _weights(model: PretrainedBiLM) -> list[torch.Tensor]:
-    softmax: list[nn.Module] = [] if model.softmax is None else [model.softmax]
-    return list(itertools.chain.from_iterable(module.parameters() for module in (model.bilm, *softmax)))
+    modules: list[nn.Module] = [model.bilm]
+    if (softmax := model.softmax_module) is not None:
+        modules.append(softmax)
+    return list(itertools.chain.from_iterable(module.parameters() for module in modules))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from elmokit.engine.config import BiLMConfig
+from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError
-from elmokit.nn.alignment import LayerAlignment
+from elmokit.layer_alignment import LayerAlignment
 from elmokit.weights.fetch import local_path
 from elmokit.weights.pickles import read_matrix
 
@@ -38,10 +38,10 @@ def read_alignment(sources: Sequence[str | Path], config: BiLMConfig) -> LayerAl
             "Give one for all layers, or one for each."
         )
     matrices = [read_alignment_matrix(source, config.output_dim) for source in sources]
-    return LayerAlignment(torch.stack(matrices * n_layers if len(sources) == 1 else matrices))
+    return LayerAlignment.of_matrices(np.stack(matrices * n_layers if len(sources) == 1 else matrices))
 
 
-def read_alignment_matrix(source: str | Path, dim: int) -> Tensor:
+def read_alignment_matrix(source: str | Path, dim: int) -> Floats:
     """Read one matrix ``(dim, dim)`` without running code from its pickle.
 
     Raises:
@@ -50,5 +50,5 @@ def read_alignment_matrix(source: str | Path, dim: int) -> Tensor:
     """
     matrix = read_matrix(local_path(source))
     if matrix.shape != (dim, dim):
-        raise FormatError(f"The matrix in {source} has the shape {tuple(matrix.shape)}; expected ({dim}, {dim}).")
+        raise FormatError(f"The matrix in {source} has the shape {matrix.shape}; expected ({dim}, {dim}).")
     return matrix

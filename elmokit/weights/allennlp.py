@@ -13,10 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
-from elmokit.weights.table import GATE_BIAS, GATES
+from elmokit.nn.bilm import BiLM
 
 ENCODER = "_token_embedder"
 LSTM = "_elmo_lstm"
@@ -34,6 +33,24 @@ def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
     if not config.bidirectional:
         raise ConfigError("AllenNLP's ELMo reads in both directions, and this model in one. Open it with elmokit.Elmo.")
     return config.char_cnn
+
+
+def swap_gates(tensor: Tensor) -> Tensor:
+    """Swap the second and third gate block: i, f, g, o becomes i, g, f, o, and the other way round."""
+    first, second, third, fourth = tensor.chunk(4)
+    return torch.cat([first, third, second, fourth])
+
+
+def gate_bias_from_allennlp(bias: Tensor) -> Tensor:
+    """Convert a bias: ours has the gates in another order, and without the 1 of the forget gate."""
+    i, f, g, o = bias.chunk(4)
+    return torch.cat([i, g, f - FORGET_OFFSET, o])
+
+
+def gate_bias_to_allennlp(bias: Tensor) -> Tensor:
+    """Convert a bias of ours, the inverse of :func:`gate_bias_from_allennlp`."""
+    i, g, f, o = bias.chunk(4)
+    return torch.cat([i, f + FORGET_OFFSET, g, o])
 
 
 def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
@@ -68,10 +85,10 @@ def lstm_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
     ours = bilm.state_dict()
     theirs: dict[str, Tensor] = {}
     for cell, prefix in _cells(config):
-        weight = GATES.to_theirs(ours[f"{prefix}.weight"])
+        weight = swap_gates(ours[f"{prefix}.weight"])
         theirs[f"{cell}.input_linearity.weight"] = weight[:, : config.projection_dim].contiguous()
         theirs[f"{cell}.state_linearity.weight"] = weight[:, config.projection_dim :].contiguous()
-        theirs[f"{cell}.state_linearity.bias"] = GATE_BIAS.to_theirs(ours[f"{prefix}.bias"])
+        theirs[f"{cell}.state_linearity.bias"] = gate_bias_to_allennlp(ours[f"{prefix}.bias"])
         if config.hidden_dim != config.projection_dim:
             theirs[f"{cell}.state_projection.weight"] = ours[f"{prefix}.projection"]
         else:
@@ -104,8 +121,8 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
             raise TensorMismatchError(f"{ENCODER}._projection.bias is not zero, and this model has no such projection.")
     for cell, prefix in ((f"{LSTM}.{cell}", prefix) for cell, prefix in _cells(config)):
         parts = [theirs[f"{cell}.{name}_linearity.weight"] for name in ("input", "state")]
-        ours[f"{prefix}.weight"] = GATES.to_ours(torch.cat(parts, dim=1))
-        ours[f"{prefix}.bias"] = GATE_BIAS.to_ours(theirs[f"{cell}.state_linearity.bias"])
+        ours[f"{prefix}.weight"] = swap_gates(torch.cat(parts, dim=1))
+        ours[f"{prefix}.bias"] = gate_bias_from_allennlp(theirs[f"{cell}.state_linearity.bias"])
         if config.hidden_dim != config.projection_dim:
             ours[f"{prefix}.projection"] = theirs[f"{cell}.state_projection.weight"]
         else:

@@ -18,25 +18,24 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import torch
-from torch import Tensor
+import numpy as np
 
-from elmokit.bilm import BiLM
 from elmokit.config import read_json
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, tensor_shapes
+from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.io.atomic import atomic_write
 from elmokit.io.hdf5 import check_dataset, create_hdf5, damage_as_format_error, read_dataset
 from elmokit.text.characters import N_CHARS
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.table import SAME, Layout, Shape, TensorRow, fill, to_theirs
+from elmokit.weights.model import PretrainedBiLM, Weights
+from elmokit.weights.table import SAME, Layout, TensorRow, read_through, to_theirs
 
 FAMILY = "bilm-tf"
 
-TRANSPOSED = Layout(lambda theirs: theirs.t(), lambda ours: ours.t())
-CONVOLUTION = Layout(lambda theirs: theirs[0].permute(2, 1, 0), lambda ours: ours.permute(2, 1, 0)[None])
+TRANSPOSED = Layout(lambda theirs: theirs.T, lambda ours: ours.T)
+CONVOLUTION = Layout(lambda theirs: theirs[0].transpose(2, 1, 0), lambda ours: ours.transpose(2, 1, 0)[None])
 WITHOUT_ZERO_ROW = Layout(
-    lambda theirs: torch.cat([torch.zeros_like(theirs[:1]), theirs]),
+    lambda theirs: np.concatenate([np.zeros_like(theirs[:1]), theirs]),
     lambda ours: ours[1:],
 )
 
@@ -116,10 +115,11 @@ def placeholders(config: BiLMConfig) -> dict[str, Shape]:
     return shapes
 
 
-def _placeholder(name: str, shape: Shape) -> Tensor:
+def _placeholder(name: str, shape: Shape) -> Floats:
     """Return a placeholder: the identity for a projection, otherwise zeros, because an LSTM of zeros outputs zeros."""
     is_square = len(shape) == 2 and shape[0] == shape[1]
-    return torch.eye(shape[0]) if is_square and name.endswith(("W_P_0", "W_proj")) else torch.zeros(shape)
+    is_projection = is_square and name.endswith(("W_P_0", "W_proj"))
+    return np.eye(shape[0], dtype=np.float32) if is_projection else np.zeros(shape, np.float32)
 
 
 def load(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
@@ -139,18 +139,20 @@ def load(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
         raise FormatError(
             f"{weights_path} is not a readable HDF5 file ({error}). It may be truncated: download or copy it again."
         ) from None
-    with file:
+    with contextlib.ExitStack() as on_error:
+        on_error.enter_context(file)
         shapes = _shapes(file)
         config = config_from_options(options, shapes, str(options_path))
         read = _reader(file, weights_path)
         extra = {name: shape for name, shape in placeholders(config).items() if shapes.get(name) == shape}
-        if all(torch.equal(read(name), _placeholder(name, shape)) for name, shape in extra.items()):
+        if all(np.array_equal(read(name), _placeholder(name, shape)) for name, shape in extra.items()):
             shapes = {name: shape for name, shape in shapes.items() if name not in extra}
-        with torch.device("meta"):
-            bilm = BiLM(config)
-        fill(bilm, table(config), shapes, read, f"{weights_path} (sizes from {options_path})")
+        what = f"{weights_path} (sizes from {options_path})"
+        arrays = read_through(table(config), tensor_shapes(config), shapes, read, what)
+        on_error.pop_all()  # the arrays read from the open file; it is closed with them
     card = options.get("card")
-    return PretrainedBiLM(bilm, FAMILY, source=Path(weights_path), card=card if isinstance(card, dict) else {})
+    card = card if isinstance(card, dict) else {}
+    return PretrainedBiLM(Weights(config, arrays), FAMILY, source=Path(weights_path), card=card)
 
 
 def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Path, overwrite: bool = False) -> None:
@@ -162,7 +164,7 @@ def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Pa
         OutputError: A file exists and may not be overwritten, or cannot be written; or the model has word and character
             tables of its own, which the format cannot hold.
     """
-    config = model.bilm.config
+    config = model.config
     if model.lexicon is not None or config.word_features is not None:
         raise OutputError(
             f"{weights_path}: the HDF5 format cannot hold a word or character lexicon, and this model needs one. "
@@ -173,9 +175,10 @@ def save(model: PretrainedBiLM, options_path: str | Path, weights_path: str | Pa
         content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
         with create_hdf5(weights) as (file, _):
-            extra = {name: _placeholder(name, shape) for name, shape in placeholders(config).items()}
-            for name, tensor in (to_theirs(model.bilm, table(config)) | extra).items():
-                file.create_dataset(name, data=tensor.float().numpy())
+            for name, array in to_theirs(model.arrays, table(config)):
+                file.create_dataset(name, data=array)
+            for name, shape in placeholders(config).items():
+                file.create_dataset(name, data=_placeholder(name, shape))
 
 
 def read_options(path: str | Path) -> dict[str, Any]:
@@ -329,9 +332,9 @@ def _shapes(file: h5py.File) -> dict[str, Shape]:
     return shapes
 
 
-def _reader(file: h5py.File, path: str | Path) -> Callable[[str], Tensor]:
-    def read(name: str) -> Tensor:
+def _reader(file: h5py.File, path: str | Path) -> Callable[[str], Floats]:
+    def read(name: str) -> Floats:
         with damage_as_format_error(path):
-            return torch.from_numpy(read_dataset(file[name], path))
+            return read_dataset(file[name], path)
 
     return read

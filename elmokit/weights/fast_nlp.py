@@ -15,21 +15,18 @@ sentence mark among them. This was inferred from fastNLP's code; its published f
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from elmokit.bilm import BiLM
 from elmokit.config import read_json
+from elmokit.engine.config import tensor_shapes
 from elmokit.errors import FormatError
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.weights import many_langs
 from elmokit.weights.many_langs_config import ManyLangsSettings, bilm_config
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, Weights
 from elmokit.weights.pickles import read_state_dict
-from elmokit.weights.table import fill
+from elmokit.weights.table import read_through
 
 FAMILY = "fastNLP"
 PARTS = ("char_cnn", "lstm")
@@ -62,19 +59,18 @@ def load(folder: Path) -> PretrainedBiLM:
     """
     (configuration,), (weights,) = folder.glob("*.json"), folder.glob("*.pkl")
     settings = _settings(configuration)
-    named = {_to_many_langs(name): tensor for name, tensor in read_state_dict(weights, PARTS).items()}
+    named = {_to_many_langs(name): array for name, array in read_state_dict(weights, PARTS).items()}
     tensors = many_langs.parts_by_name(named)
-    config = bilm_config(settings, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    config = bilm_config(settings, {name: array.shape for name, array in tensors.items()})
     assert config.char_cnn is not None
-    tensors = {_to_fast_nlp(name): tensor for name, tensor in tensors.items()}
-    rows = [dataclasses.replace(row, theirs=_to_fast_nlp(row.theirs)) for row in many_langs.table(config)]
-    with torch.device("meta"):
-        bilm = BiLM(config)
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    fill(bilm, rows, shapes, tensors.__getitem__, f"{weights} (sizes from {configuration.name})")
+    tensors = {_to_fast_nlp(name): array for name, array in tensors.items()}
+    rows = [row._replace(theirs=_to_fast_nlp(row.theirs)) for row in many_langs.table(config)]
+    shapes = {name: array.shape for name, array in tensors.items()}
+    what = f"{weights} (sizes from {configuration.name})"
+    arrays = read_through(rows, tensor_shapes(config), shapes, tensors.__getitem__, what)
     chars = many_langs.read_entries(folder / "char.dic", config.char_cnn.n_chars, weights.name, every_row=False)
     lexicon = Lexicon(_marks(chars), settings.max_chars, chars=chars)
-    return PretrainedBiLM(bilm, FAMILY, source=folder, lexicon=lexicon)
+    return PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder, lexicon=lexicon)
 
 
 def _settings(path: Path) -> ManyLangsSettings:

@@ -20,33 +20,37 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+import numpy as np
 
-from elmokit.bilm import BiLM, BiLMState
 from elmokit.config import from_dict, read_json, to_dict
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.engine.state import Floats, State
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.io.atomic import atomic_write
-from elmokit.nn.alignment import LayerAlignment
-from elmokit.nn.sentence_pooling import SentencePooling, Whitening
-from elmokit.nn.softmax_config import SoftmaxConfig, build_softmax, softmax_config
-from elmokit.text.lexicon import Lexicon
-from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
+from elmokit.sentence_pooling import SentencePooling, Whitening
+from elmokit.text.vocabulary import MAX_BYTES, Vocabulary, row_vocabulary
 from elmokit.weights.int8_storage import StoredTensors, to_int8
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.table import fill, same_rows
-from elmokit.weights.words import row_vocabulary
+from elmokit.weights.model import PretrainedBiLM, Weights
+from elmokit.weights.table import FileArrays, read_through, same_rows
+from elmokit.weights.tensor_file import TensorFile, write_tensor_file
 
+if TYPE_CHECKING:
+    from elmokit.layer_alignment import LayerAlignment
+    from elmokit.text.lexicon import Lexicon
+
+# Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
+# for them.
 FORMAT = "elmokit"
 FORMAT_VERSION = 1
 Storage = Literal["float32", "float16", "int8"]
 """How tensors are stored: as floating-point numbers, or as integers with a scale for each row."""
+DEFAULT_MODEL = "en-mini"
+"""The small English model inside the package."""
+RUN_MODEL = "model"
+"""The subfolder in which a training run keeps its best model."""
 PARTS = (
     "config.json",
     "model.safetensors",
@@ -59,6 +63,11 @@ PARTS = (
 """The files of an elmokit directory."""
 _WARM = "warm_state."
 _WHITENING, _ALIGNMENT = "whitening.safetensors", "alignment.safetensors"
+
+
+def included_model() -> Path:
+    """Return the directory of the model inside the package."""
+    return Path(__file__).parents[1] / "models" / DEFAULT_MODEL
 
 
 def is_folder(path: Path) -> bool:
@@ -75,33 +84,36 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
     Raises:
         OutputError: The directory exists and may not be overwritten, or cannot be written.
     """
+    from elmokit.io.atomic import atomic_write
+
     config = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "storage": storage,
         **({} if model.precision is None else {"precision": model.precision}),
-        "bilm": to_dict(model.bilm.config),
+        "bilm": to_dict(model.config),
         "lexicon": model.lexicon is not None,
-        **({} if model.softmax is None else {"softmax": to_dict(softmax_config(model.softmax))}),
+        **({} if model.softmax is None else {"softmax": to_dict(model.softmax.config)}),
         **({} if model.whitening is None else {"sentence_pooling": to_dict(model.whitening.pooling)}),
         **({} if model.alignment is None else {"alignment": True}),
         "card": model.card,
     }
-    tensors = dict(model.bilm.state_dict())
+    arrays = dict(model.arrays)
     if model.initial_state is not None:
-        tensors |= {_WARM + name: part for name, part in model.initial_state._asdict().items()}
+        arrays |= {_WARM + name: part for name, part in model.initial_state._asdict().items()}
     with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        _save_stored(tensors, folder / "model.safetensors", storage)
+        _save_stored(arrays, folder / "model.safetensors", storage)
         if model.softmax is not None:
-            _save_stored(model.softmax.state_dict(), folder / "softmax.safetensors", storage)
+            _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
         if model.whitening is not None:
             parts = {"mean": model.whitening.mean, "projection": model.whitening.projection}
             # Always float32: a direction of small variance has a large factor, which float16 would round badly.
-            save_tensors({name: torch.from_numpy(part) for name, part in parts.items()}, folder / _WHITENING)
+            write_tensor_file(parts, folder / _WHITENING)
         if model.alignment is not None:
             # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.
-            save_tensors(model.alignment.state_dict(), folder / _ALIGNMENT)
+            alignment = {"matrices": model.alignment.matrices, "offsets": model.alignment.offsets}
+            write_tensor_file(alignment, folder / _ALIGNMENT)
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
         if model.lexicon is not None:
@@ -121,10 +133,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     storage = _choice(folder, content, "storage", get_args(Storage))
     precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
     config = from_dict(BiLMConfig, content.get("bilm"), f"{folder / 'config.json'}, bilm")
-    with torch.device("meta"):
-        bilm = BiLM(config, precision)
-        warm = _Warm(bilm.zero_state(1))
-    is_warm = _fill_from(folder / "model.safetensors", bilm, warm)
+    arrays, initial_state = _read_model(folder / "model.safetensors", config)
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
@@ -139,17 +148,18 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
         # Directories written before there was a choice of softmax have a full one and do not name it.
         kind = from_dict(SoftmaxConfig, content.get("softmax", {}), f"{folder / 'config.json'}, softmax")
-        with torch.device("meta"):
-            softmax = build_softmax(kind, len(vocabulary), config.projection_dim, bilm.token_layer)
-        _fill_from(folder / "softmax.safetensors", softmax)
+        kind.check_sizes(len(vocabulary), config.projection_dim, config.n_words)
+        shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
+        own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
+        softmax = WordSoftmax(kind, own_arrays, len(vocabulary), arrays if kind.kind == "tied" else None)
     return PretrainedBiLM(
-        bilm,
+        Weights(config, arrays),
         family=FORMAT,
         source=folder,
         softmax=softmax,
         vocabulary=vocabulary,
-        initial_state=BiLMState(warm.hidden, warm.cell) if is_warm else None,
-        whitening=_read_whitening(folder, content, bilm.config),
+        initial_state=initial_state,
+        whitening=_read_whitening(folder, content, config),
         alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
         card=content["card"],
         lexicon=lexicon,
@@ -202,30 +212,30 @@ def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig
     if "sentence_pooling" not in content:
         return None
     pooling = from_dict(SentencePooling, content["sentence_pooling"], f"{folder / 'config.json'}, sentence_pooling")
-    with _opened(path) as tensors:
-        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (no dict)
-        mean, projection = shapes.get("mean", ()), shapes.get("projection", ())
-        dim = pooling.dim(config.n_layers + 1, config.output_dim)
-        if mean != (dim,) or len(projection) != 2 or projection[0] != dim:
-            raise TensorMismatchError(
-                f"{path} has mean {mean} and projection {projection}; expected ({dim},) and ({dim}, n). Restore the "
-                "file that belongs to the model, or fit a whitening again."
-            )
-        parts = [tensors.get_tensor(name).float().numpy() for name in ("mean", "projection")]
-    return Whitening(pooling, *parts)
+    file = TensorFile(path)
+    mean, projection = (file.shapes.get(name, ()) for name in ("mean", "projection"))
+    dim = pooling.dim(config.n_layers + 1, config.output_dim)
+    if mean != (dim,) or len(projection) != 2 or projection[0] != dim:
+        raise TensorMismatchError(
+            f"{path} has mean {mean} and projection {projection}; expected ({dim},) and ({dim}, n). Restore the "
+            "file that belongs to the model, or fit a whitening again."
+        )
+    return Whitening(pooling, *(file.read(name).astype(np.float32) for name in ("mean", "projection")))
 
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:
     """Read the alignment and check its sizes."""
+    from elmokit.layer_alignment import LayerAlignment
+
     n_layers, dim = config.n_layers + 1, config.output_dim
-    with torch.device("meta"):
-        alignment = LayerAlignment(torch.empty(n_layers, dim, dim))
-    _fill_from(path, alignment)
-    return alignment
+    arrays = _read_stored(path, {"matrices": (n_layers, dim, dim), "offsets": (n_layers, dim)})
+    return LayerAlignment(*(arrays[name].copy() for name in ("matrices", "offsets")))
 
 
 def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     """Read a lexicon and check it against the model's tables."""
+    from elmokit.text.lexicon import Lexicon
+
     missing = f"{path} is missing; without it, the words of the rows are unknown."
     content = read_json(path, missing, MAX_BYTES)  # it may be as large as a word list
     try:
@@ -243,57 +253,30 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     return lexicon
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a safetensors file, converted to a dtype if one is given.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    path.touch()
-    mode = path.stat().st_mode  # safetensors replaces the file with one that only its owner can read
-    try:
-        save_file({name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-    path.chmod(mode)
-
-
-def _save_stored(tensors: Mapping[str, Tensor], path: Path, storage: Storage) -> None:
+def _save_stored(arrays: Mapping[str, Floats], path: Path, storage: Storage) -> None:
     if storage == "int8":
-        save_tensors(to_int8(tensors, _WARM), path)
-    else:
-        save_tensors(tensors, path, torch.float16 if storage == "float16" else torch.float32)
+        write_tensor_file(to_int8(arrays, _WARM), path)
+        return
+    dtype = np.float16 if storage == "float16" else np.float32
+    with np.errstate(over="ignore"):  # the reader says which tensor has numbers that float16 cannot hold
+        write_tensor_file({name: array.astype(dtype, copy=False) for name, array in arrays.items()}, path)
 
 
-class _Warm(nn.Module):
-    """The fixed initial state as a module, so that it is loaded and checked like any other tensor."""
-
-    def __init__(self, state: BiLMState) -> None:
-        super().__init__()
-        self.register_buffer("hidden", state.hidden)
-        self.register_buffer("cell", state.cell)
-        self.hidden: Tensor
-        self.cell: Tensor
-
-
-def _fill_from(path: Path, module: nn.Module, warm: _Warm | None = None) -> bool:
-    """Load a module from a safetensors file, and the initial state if the file has one. Return whether it has."""
-    with _opened(path) as file:
-        tensors = StoredTensors(file, str(path))
-        shapes = dict(tensors.shapes)
-        of_warm = {name: shapes.pop(name) for name in list(shapes) if warm is not None and name.startswith(_WARM)}
-        fill(module, same_rows(module), shapes, tensors.read, str(path))
-        if warm is not None and of_warm:
-            fill(warm, same_rows(warm, _WARM), of_warm, tensors.read, str(path))
-    return bool(of_warm)
+def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | None]:
+    """Read the biLM's tensors, and its initial state if there is one."""
+    tensors = StoredTensors(TensorFile(path), str(path))
+    shapes = {name: shape for name, shape in tensors.shapes.items() if not name.startswith(_WARM)}
+    wanted = tensor_shapes(config)
+    arrays = read_through(same_rows(wanted), wanted, shapes, tensors.read, str(path))
+    of_state = {name: shape for name, shape in tensors.shapes.items() if name not in shapes}
+    if not of_state:
+        return arrays, None
+    wanted = {name: part.shape for name, part in State.zero(config, 1)._asdict().items()}
+    state = read_through(same_rows(wanted, _WARM), wanted, of_state, tensors.read, str(path))
+    return arrays, State(state["hidden"].copy(), state["cell"].copy())
 
 
-def _opened(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"{path} is missing.") from None
-    except (SafetensorError, OSError) as error:
-        raise FormatError(
-            f"{path} is not a readable safetensors file ({error}). It may be truncated: copy it again."
-        ) from None
+def _read_stored(path: Path, wanted: Mapping[str, Shape]) -> FileArrays:
+    """Read tensors of these shapes, of which the file must have all and no others."""
+    tensors = StoredTensors(TensorFile(path), str(path))
+    return read_through(same_rows(wanted), wanted, tensors.shapes, tensors.read, str(path))

@@ -13,46 +13,46 @@ find the same integers again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, TensorMismatchError
+from elmokit.weights.tensor_file import Array, TensorFile
 
 SCALE = ".scale"
 LARGEST = 127
-_UPPER_HALF = -(1 << 16)  # the bits of a float32 number that bfloat16 keeps
+_HALF_BITS = 16  # of a float32 number; bfloat16 keeps the upper ones
 
 
-def to_int8(tensors: Mapping[str, Tensor], unchanged: str) -> dict[str, Tensor]:
-    """Convert the tensors of a model to their stored form.
+def to_int8(arrays: Mapping[str, Floats], unchanged: str) -> dict[str, Array]:
+    """Convert the tensors of a model to their stored form, scales as the bits of bfloat16 numbers.
 
     Args:
-        tensors: By name.
+        arrays: By name.
         unchanged: Tensors whose name starts with this stay in float32.
     """
-    stored: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        values = tensor.detach().float().cpu()
-        if values.dim() < 2 or name.startswith(unchanged):
-            stored[name] = values
+    stored: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if array.ndim < 2 or name.startswith(unchanged):
+            stored[name] = array
             continue
-        rows = values.flatten(1)
-        scales = rows.abs().amax(dim=1) / LARGEST
-        scales = (scales.view(torch.int32) & _UPPER_HALF).view(torch.float32)
+        rows = array.reshape(len(array), -1)
+        bits = (np.abs(rows).max(axis=1) / np.float32(LARGEST)).view(np.uint32) >> _HALF_BITS
+        scales = (bits << _HALF_BITS).view(np.float32)
         # The bound keeps rows of zeros, whose scale is 0, free of 0/0.
-        integers = (rows / scales.clamp(min=torch.finfo().tiny)[:, None]).round().clamp(-LARGEST, LARGEST)
-        stored[name] = integers.to(torch.int8).view(values.shape)
-        stored[name + SCALE] = scales.bfloat16()
+        integers = np.rint(rows / np.maximum(scales, np.finfo(np.float32).tiny)[:, None]).clip(-LARGEST, LARGEST)
+        with np.errstate(invalid="ignore"):  # NaN, which the scale keeps
+            stored[name] = integers.astype(np.int8).reshape(array.shape)
+        stored[name + SCALE] = bits.astype(np.uint16)
     return stored
 
 
 class StoredTensors:
-    """The tensors of an open safetensors file, whether stored as floating-point numbers or as integers with scales.
+    """The tensors of a safetensors file, whether stored as floating-point numbers or as integers with scales.
 
     Args:
-        file: The file, from ``safe_open``.
+        file: The file.
         what: The file, for error messages.
 
     Raises:
@@ -62,11 +62,10 @@ class StoredTensors:
         shapes: The shape of each tensor by name, without the scales.
     """
 
-    def __init__(self, file: Any, what: str) -> None:
+    def __init__(self, file: TensorFile, what: str) -> None:
         self._file, self._what = file, what
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-        self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
-        self._integers = {name for name, part in slices.items() if part.get_dtype() == "I8"}
+        self.shapes = dict(file.shapes)
+        self._integers = {name for name, dtype in file.dtypes.items() if dtype == "I8"}
         for name in self._integers:
             expected, found = self.shapes[name][:1], self.shapes.pop(name + SCALE, None)
             if found != expected or not expected:
@@ -76,20 +75,20 @@ class StoredTensors:
                     "scale for each row. Copy the file again."
                 )
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str) -> Array:
         """Return a tensor; integers are multiplied by their scales.
 
         Raises:
             FormatError: A scale is negative, or not a number.
         """
-        tensor: Tensor = self._file.get_tensor(name)
+        array = self._file.read(name)
         if name not in self._integers:
-            return tensor
-        scales: Tensor = self._file.get_tensor(name + SCALE).float()
+            return array
+        scales = self._file.read(name + SCALE).astype(np.float32)
         # A sign or a NaN in a scale would change a whole row, without any weight that looks wrong.
-        if not bool((scales.isfinite() & (scales >= 0)).all()):
+        if not bool((np.isfinite(scales) & (scales >= 0)).all()):
             raise FormatError(
                 f"{self._what} holds scales in {name + SCALE} that are negative, NaN or infinite. Training diverged, "
                 "or the file is damaged: download or copy it again."
             )
-        return tensor.float() * scales.view(-1, *[1] * (tensor.dim() - 1))
+        return np.multiply(array, scales.reshape(-1, *[1] * (array.ndim - 1)), dtype=np.float32)

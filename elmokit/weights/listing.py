@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Literal
 
 from elmokit.weights.fetch import cached_file
+from elmokit.weights.folder import DEFAULT_MODEL, included_model
 from elmokit.weights.published import ModelLocation, PublishedModel, all_models
-
-DEFAULT_MODEL = "en-mini"
-"""The small English model inside the package."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +29,6 @@ class NamedModel:
     access to the internet. "inferred": it was not found either, but is formed like others of the same publisher. None
     for the included model."""
     other_names: tuple[str, ...] = ()
-
-
-def included_model() -> Path:
-    """Return the directory of the model inside the package."""
-    return Path(str(resources.files("elmokit"))) / "models" / DEFAULT_MODEL
 
 
 def named_models() -> list[NamedModel]:

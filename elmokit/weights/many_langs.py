@@ -24,20 +24,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from elmokit.bilm import BiLM
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.errors import FormatError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.bounded import read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.vocabulary import MAX_BYTES
 from elmokit.weights.bilm_tf import WITHOUT_ZERO_ROW
 from elmokit.weights.many_langs_config import CHAR_TABLE, FAMILY, WORD_TABLE, bilm_config, read_settings
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, Weights
 from elmokit.weights.pickles import read_state_dict
-from elmokit.weights.table import GATE_BIAS, GATES, Layout, TensorRow, fill
+from elmokit.weights.table import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
 from elmokit.weights.words import with_meta
 
 # The code that trained these models put <eow> before a token and <bow> after it, so a reader must do the same.
@@ -52,7 +50,7 @@ MARKS = Marks(
 _NAMELESS = "\u3000"  # a .dic line without a token means the ideographic space
 
 
-NEGATED = Layout(torch.neg, torch.neg)
+NEGATED = Layout(np.negative, np.negative, same_shape)
 
 
 def is_folder(path: Path) -> bool:
@@ -73,16 +71,15 @@ def load(folder: Path) -> PretrainedBiLM:
     settings = read_settings(folder)
     tensors = parts_by_name(
         {
-            f"{part}.{name}": tensor
+            f"{part}.{name}": array
             for part in ("token_embedder", "encoder")
-            for name, tensor in read_state_dict(folder / f"{part}.pkl").items()
+            for name, array in read_state_dict(folder / f"{part}.pkl").items()
         }
     )
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    shapes = {name: array.shape for name, array in tensors.items()}
     config = bilm_config(settings, shapes)
-    with torch.device("meta"):
-        bilm = BiLM(config)
-    fill(bilm, table(config), shapes, tensors.__getitem__, f"{folder} (sizes from {settings.where})")
+    what = f"{folder} (sizes from {settings.where})"
+    arrays = read_through(table(config), tensor_shapes(config), shapes, tensors.__getitem__, what)
     words, cnn = config.word_features, config.char_cnn
     lexicon = Lexicon(
         MARKS,
@@ -97,7 +94,7 @@ def load(folder: Path) -> PretrainedBiLM:
         card["left out"] = (
             "classifier.pkl, the softmax: it has a column for all unlisted words, which our softmax does not have"
         )
-    return with_meta(PretrainedBiLM(bilm, FAMILY, source=folder, card=card, lexicon=lexicon), folder)
+    return with_meta(PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder, card=card, lexicon=lexicon), folder)
 
 
 def table(config: BiLMConfig) -> list[TensorRow]:
@@ -128,20 +125,21 @@ def table(config: BiLMConfig) -> list[TensorRow]:
     return rows
 
 
-def parts_by_name(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``.
 
     Tensors that do not fit together keep their names, so that they are reported as unexpected.
     """
     parts = dict(tensors)
-    for name, tensor in tensors.items():
-        if re.fullmatch(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)", name) and tensor.ndim:
-            parts |= zip((f"{name}[first half]", f"{name}[second half]"), parts.pop(name).tensor_split(2), strict=True)
+    for name, array in tensors.items():
+        if re.fullmatch(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)", name) and array.ndim:
+            halves = np.array_split(parts.pop(name), 2)
+            parts |= zip((f"{name}[first half]", f"{name}[second half]"), halves, strict=True)
         elif name.endswith(".input_linearity.weight"):
             state_name = name.replace(".input_linearity.", ".state_linearity.")
             state = tensors.get(state_name)
-            if state is not None and tensor.ndim == state.ndim == 2 and len(tensor) == len(state):
-                joined = torch.cat([parts.pop(name), parts.pop(state_name)], dim=1)
+            if state is not None and array.ndim == state.ndim == 2 and len(array) == len(state):
+                joined = np.concatenate([parts.pop(name), parts.pop(state_name)], axis=1)
                 parts[name.replace(".input_linearity.", ".[input|state]_linearity.")] = joined
     return parts
 

@@ -8,10 +8,9 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from elmokit.config import read_json
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
 from elmokit.weights.bilm_tf import clip_from, config_errors, filters_from, n_rows
-from elmokit.weights.table import Shape
 
 FAMILY = "ELMoForManyLangs"
 WORD_TABLE = "token_embedder.word_emb_layer.embedding.weight"

@@ -1,67 +1,111 @@
-"""A pretrained model: the biLM with everything that its files hold, whatever their format."""
+"""A pretrained model: its weights with everything else that its files hold, whatever their format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from elmokit.bilm import BiLM, BiLMOutput, BiLMState
-from elmokit.errors import FormatError, ModelNotFoundError
-from elmokit.nn.kernels.backends import requested_backend
-from elmokit.text.batching import PaddedBatch, pad_batch
+from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.network import Network
+from elmokit.engine.open import open_engine
+from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.softmax import Softmax, WordSoftmax
+from elmokit.engine.state import Floats, State
+from elmokit.errors import FormatError, ModelNotFoundError, needs_torch
 from elmokit.text.characters import encode_tokens
 from elmokit.token_cache import TokenCache
 
 if TYPE_CHECKING:
-    from elmokit.engine.precision import Precision
-    from elmokit.nn.alignment import LayerAlignment
-    from elmokit.nn.sentence_pooling import Whitening
-    from elmokit.nn.softmax import Softmax
+    import torch
+
+    from elmokit.layer_alignment import LayerAlignment
+    from elmokit.nn.bilm import BiLM
+    from elmokit.nn.softmax import SoftmaxModule
+    from elmokit.sentence_pooling import Whitening
     from elmokit.text.lexicon import Lexicon
     from elmokit.text.vocabulary import Vocabulary
 
 
-@dataclass(repr=False)
+class Weights(NamedTuple):
+    """The architecture of a biLM, and its weights by the names of :func:`~elmokit.engine.config.tensor_shapes`."""
+
+    config: BiLMConfig
+    arrays: Mapping[str, Floats]
+
+
 class PretrainedBiLM:
-    """A biLM with its vocabulary, softmax and model card, as ``open_model`` reads and ``save_model`` writes them."""
+    """A biLM with its vocabulary, softmax and model card, as ``open_model`` reads and ``save_model`` writes them.
 
-    bilm: BiLM
-    family: str
-    """The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub", "ELMoForManyLangs",
-    "fastNLP" or "paddle"; "allennlp" for one that ``_ElmoBiLm.to_model`` made."""
-    source: Path | None = None
-    softmax: Softmax | None = field(default_factory=lambda: None)
-    """The output layer, for perplexity and further training. None if the files have none: most exports dropped it."""
-    vocabulary: Vocabulary | None = None
-    """The words of the softmax, and of a word-input model's table."""
-    initial_state: BiLMState | None = None
-    """The LSTM state, for one row, that every sentence starts from; None if none was calibrated."""
-    card: dict[str, Any] = field(default_factory=dict)
-    """The model card: corpus, tokens seen, perplexities, command; free in form."""
-    whitening: Whitening | None = None
-    """The whitening of sentence vectors; None if none was fitted."""
-    alignment: LayerAlignment | None = None
-    """Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo`` applies it.
-    The network itself, and so the softmax, works with the vectors before it."""
-    lexicon: Lexicon | None = None
-    """The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes."""
+    It computes NumPy arrays without PyTorch. For training, :attr:`bilm` and :attr:`softmax_module` are the same weights
+    as PyTorch modules. Once they exist, they own the weights: whatever trains or moves them changes the model.
 
-    storage: str = "float32"
-    """How the files hold the weights; the network always has them in float32."""
-    precision: Precision | None = None
-    """The lowest precision in which it is computed if no other one is requested; None means float32. The readers give
-    the network this precision."""
+    Args:
+        weights: The weights, or a PyTorch module that holds them.
+        family: The format that it was read from: "elmokit", "bilm-tf", "tf-checkpoint", "tf-hub", "ELMoForManyLangs",
+            "fastNLP" or "paddle"; "allennlp" for one that ``_ElmoBiLm.to_model`` made.
+        source: Where it was read from.
+        softmax: The output layer, for perplexity and further training, or a PyTorch module that holds it. None if the
+            files have none: most exports dropped it.
+        vocabulary: The words of the softmax, and of a word-input model's table.
+        initial_state: The LSTM state, for one row, that every sentence starts from; None if none was calibrated.
+        card: The model card: corpus, tokens seen, perplexities, command; free in form.
+        whitening: The whitening of sentence vectors; None if none was fitted.
+        alignment: Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo``
+            applies it. The network itself, and so the softmax, works with the vectors before it.
+        lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
+        storage: How the files hold the weights; they are always computed from float32.
+        precision: The lowest precision in which it is computed; None means float32.
+    """
+
+    def __init__(
+        self,
+        weights: Weights | BiLM,
+        family: str,
+        source: Path | None = None,
+        *,
+        softmax: Softmax | SoftmaxModule | None = None,
+        vocabulary: Vocabulary | None = None,
+        initial_state: State | None = None,
+        card: dict[str, Any] | None = None,
+        whitening: Whitening | None = None,
+        alignment: LayerAlignment | None = None,
+        lexicon: Lexicon | None = None,
+        storage: str = "float32",
+        precision: Precision | None = None,
+    ) -> None:
+        self._weights = weights if isinstance(weights, Weights) else None
+        self._bilm = None if isinstance(weights, Weights) else weights
+        self.softmax = softmax
+        self.family, self.source = family, source
+        self.vocabulary = vocabulary
+        self.initial_state = initial_state
+        self.card: dict[str, Any] = {} if card is None else card
+        self.whitening, self.alignment, self.lexicon = whitening, alignment, lexicon
+        self.storage = storage
+        self._precision: Precision | None = None
+        if self._bilm is None or precision is not None:
+            self.precision = precision
+        self._engine: tuple[str, Network] | None = None
+        self._lock = RLock()
+
+    def replace(self, **changes: Any) -> PretrainedBiLM:
+        """Return a copy with other parts, named as in the constructor. Parts that stay are shared."""
+        return type(self)(**{**self._parts(), **changes})
+
+    def _parts(self) -> dict[str, Any]:
+        names = "family source vocabulary initial_state card whitening alignment lexicon storage precision"
+        parts = {name: getattr(self, name) for name in names.split()}
+        return parts | {"weights": self._bilm or self._weights, "softmax": self._softmax}
 
     def __repr__(self) -> str:
         """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
-        size = f"{self.bilm.n_parameters / 1e6:.1f} M parameters"
+        size = f"{self.n_parameters / 1e6:.1f} M parameters"
         source = "" if self.source is None else f", from {self.source.name}"  # notebooks are shared: not the whole path
         return f"<{type(self).__name__}: {self.family}, {size}{source}>"
 
@@ -74,23 +118,135 @@ class PretrainedBiLM:
         facts = {"name": "unknown" if self.source is None else self.source.name, **facts}
         return table(facts.items(), caption="ELMo model")
 
-    def defer_softmax(self, read: Callable[[], Softmax]) -> None:
-        """Read the softmax when it is first used, for a file that takes long to read.
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_engine", "_lock")}
 
-        Args:
-            read: Reads the softmax. To keep the model picklable, pass a ``functools.partial`` of a module's function.
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _engine=None, _lock=RLock())
+
+    @property
+    def config(self) -> BiLMConfig:
+        """The architecture."""
+        return self._weights.config if self._weights is not None else self.bilm.config
+
+    @property
+    def arrays(self) -> Mapping[str, Floats]:
+        """The weights in float32, by the names of :func:`~elmokit.engine.config.tensor_shapes`.
+
+        Those of a file are read when they are asked for.
         """
-        del self.softmax  # so that its next use finds no attribute and reaches __getattr__
-        self._read_softmax = read
+        if self._weights is not None:
+            return self._weights.arrays
+        return {name: tensor.detach().float().cpu().numpy() for name, tensor in self.bilm.state_dict().items()}
 
-    if not TYPE_CHECKING:  # a type checker would otherwise accept every attribute name
+    @property
+    def n_parameters(self) -> int:
+        """Number of trainable parameters of the biLM, without the zero rows that mean "no token"."""
+        shapes = tensor_shapes(self.config)
+        tables = [shape for name, shape in shapes.items() if name.endswith("embedding.weight")]
+        return sum(map(prod, shapes.values())) - sum(dim for _, dim in tables)
 
-        def __getattr__(self, name: str) -> Any:
-            if name != "softmax" or "_read_softmax" not in self.__dict__:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            self.softmax = self._read_softmax()
-            del self._read_softmax
-            return self.softmax
+    @property
+    def precision(self) -> Precision | None:
+        """The lowest precision in which it is computed; None means float32.
+
+        It is saved with the model. ``ELMOKIT_BACKEND`` overrides it.
+
+        Raises:
+            ConfigError: It is set to an unknown precision.
+        """
+        return self._precision if self._bilm is None else self._bilm.precision
+
+    @precision.setter
+    def precision(self, precision: Precision | None) -> None:
+        check_precision(precision)
+        self._precision = precision
+        if self._bilm is not None:
+            self._bilm.precision = precision
+
+    @property
+    def bilm(self) -> BiLM:
+        """The biLM as a PyTorch module, for gradients, training and GPUs.
+
+        It is made when it is first asked for, and owns the weights from then on.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+        """
+        with self._lock:
+            if self._bilm is None:
+                with needs_torch("PretrainedBiLM.bilm"):
+                    self._bilm = self._build_bilm()
+                self._weights = self._engine = None
+                if (softmax := self.softmax) is not None and softmax.config.kind == "tied":
+                    _ = self.softmax_module  # it shares the table, which may be trained from now on
+            return self._bilm
+
+    def _build_bilm(self) -> BiLM:
+        from elmokit.nn.from_arrays import build_bilm
+
+        return build_bilm(self.config, self.arrays, self._precision)
+
+    @property
+    def softmax(self) -> Softmax | None:
+        """The output layer; None if there is none."""
+        if self._softmax is None or isinstance(self._softmax, WordSoftmax):
+            return self._softmax
+        from elmokit.nn.torch_network import TorchSoftmax
+
+        return TorchSoftmax(self._softmax)
+
+    @softmax.setter
+    def softmax(self, softmax: Softmax | SoftmaxModule | None) -> None:
+        self._softmax: Any = softmax
+
+    @property
+    def softmax_module(self) -> SoftmaxModule | None:
+        """The output layer as a PyTorch module, made like :attr:`bilm`; None if there is none.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+        """
+        with self._lock:
+            # Making the biLM also makes a tied softmax.
+            bilm = self.bilm if isinstance(self._softmax, WordSoftmax) else None
+            if isinstance(self._softmax, WordSoftmax) and bilm is not None:
+                from elmokit.nn.from_arrays import build_softmax_module
+
+                self._softmax = build_softmax_module(self._softmax, bilm)
+            module: SoftmaxModule | None = self._softmax
+            return module
+
+    @property
+    def network(self) -> Network:
+        """What computes the layers: the engine, or PyTorch once :attr:`bilm` was asked for."""
+        with self._lock:
+            if self._bilm is not None:
+                from elmokit.nn.torch_network import TorchNetwork
+
+                return TorchNetwork(self._bilm)
+            request = requested_backend(self._precision)
+            if self._engine is None or self._engine[0] != request:
+                self._engine = None  # free the old weights before the new ones take memory
+                self._engine = request, open_engine(self.config, self.arrays, request)
+            return self._engine[1]
+
+    def to(self, device: str | torch.device) -> None:
+        """Compute on a device, such as "cuda". Without PyTorch, the CPU is the only one.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+            ConfigError: The device is not available.
+        """
+        if str(device) == "cpu" and self._bilm is None:
+            return
+        with needs_torch(f"The device {str(device)!r}"):
+            from elmokit.nn.devices import parse_device
+
+        where = parse_device(device)
+        self.bilm.to(where)
+        if (softmax := self.softmax_module) is not None:
+            softmax.to(where)
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Convert tokens to the ids that the token layer reads.
@@ -102,7 +258,7 @@ class PretrainedBiLM:
         Raises:
             ModelNotFoundError: A word-input model came without its vocabulary, or a word table without its lexicon.
         """
-        config = self.bilm.config
+        config = self.config
         if self.lexicon is not None:
             return self.lexicon.encode(tokens)
         if config.word_features is not None:
@@ -115,7 +271,7 @@ class PretrainedBiLM:
             )
         return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
 
-    def check_finite(self, results: Tensor) -> None:
+    def check_finite(self, results: Floats) -> None:
         """Check what the model computed for a batch.
 
         Weights that are finite, which the readers check, can still be so large that sums overflow.
@@ -128,48 +284,21 @@ class PretrainedBiLM:
         """
         # NaN and infinity reach the sum, which is faster than a test of each number. The sum itself can overflow, so it
         # only says where to look closer.
-        # On a CPU in NumPy, because PyTorch's threads would keep the engine's from their cores.
         with np.errstate(over="ignore", invalid="ignore"):
-            total = results.detach().numpy().sum() if results.device.type == "cpu" else results.sum().item()
-        if not np.isfinite(total) and not bool(results.isfinite().all()):
+            total = results.sum()
+        if not np.isfinite(total) and not bool(np.isfinite(results).all()):
             raise FormatError(
                 f"{self.source or 'The model'} computes NaN or infinity: its weights are finite, but so large that "
                 "sums overflow. Training diverged, or the file is damaged: use another checkpoint, or copy the file."
             )
 
-    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Tensor:
+    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
         """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
+        network = self.network
 
-        def compute(missing: Sequence[str]) -> Tensor:
-            vectors: Tensor = self.bilm.token_layer(torch.from_numpy(self.encode(missing)).to(self.bilm.device))
-            return vectors
+        def compute(missing: Sequence[str]) -> Floats:
+            return network.token_vectors(self.encode(missing))
 
-        if cache is None or self.bilm.config.n_words is not None:  # a word-input model is a table already
+        if cache is None or self.config.n_words is not None:  # a word-input model is a table already
             return compute(words)
-        layer = self.bilm.token_layer
-        backend = requested_backend(self.bilm.precision)
-        return cache.vectors(words, compute, [*layer.parameters(), *layer.buffers()], backend)
-
-    def token_vectors(
-        self, sentences: Sequence[Sequence[str]], cache: TokenCache | None = None
-    ) -> tuple[Tensor, PaddedBatch]:
-        """Compute the context-free vectors of a batch of sentences with boundaries, each distinct token once.
-
-        Args:
-            cache: Vectors computed before, without gradient.
-
-        Returns:
-            ``(batch, time, projection_dim)``, and the batch.
-        """
-        batch = pad_batch(sentences)
-        vectors = self.word_vectors(batch.words, cache)
-        if vectors.device.type == "cpu" and not vectors.requires_grad:  # in NumPy, as above
-            return torch.from_numpy(vectors.numpy()[batch.index]), batch
-        return vectors[torch.from_numpy(batch.index).to(vectors.device)], batch
-
-    def contextualize(
-        self, sentences: Sequence[Sequence[str]], state: BiLMState, cache: TokenCache | None = None
-    ) -> tuple[BiLMOutput, PaddedBatch]:
-        """Compute all layers of a batch of sentences with boundaries. Returns them and the batch."""
-        vectors, batch = self.token_vectors(sentences, cache)
-        return self.bilm.contextualize(vectors, torch.from_numpy(batch.mask).to(vectors.device), state), batch
+        return cache.vectors(words, compute, network.token_layer_version)

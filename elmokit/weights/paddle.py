@@ -22,23 +22,19 @@ second one. Vectors here are those of the network that was trained, with the ski
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from elmokit.bilm import BiLM
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, Shape, tensor_shapes
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorMismatchError
-from elmokit.nn.lstm import FORGET_OFFSET
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.vocabulary import row_vocabulary
 from elmokit.weights.bilm_tf import TRANSPOSED, WITHOUT_ZERO_ROW, config_errors
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.table import Layout, Shape, TensorRow, fill, raised_forget
+from elmokit.weights.model import PretrainedBiLM, Weights
+from elmokit.weights.table import Array, Layout, TensorRow, raised_forget, read_through
 from elmokit.weights.tf_bundle import proto_fields
-from elmokit.weights.words import row_vocabulary
 
 FAMILY = "paddle"
 TABLE = "embedding_para"
@@ -48,13 +44,13 @@ _FLOAT32 = 5  # ``VarType.FP32`` in Paddle's framework.proto
 _MAX_HEADER = 1 << 12
 
 
-def _swapped(tensor: Tensor) -> Tensor:
+def _swapped(array: Array) -> Array:
     """Swap the first two gate blocks: candidate, input, forget, output becomes our i, g, f, o, and back."""
-    first, second, third, fourth = tensor.chunk(4)
-    return torch.cat([second, first, third, fourth])
+    first, second, third, fourth = np.split(array, 4)
+    return np.concatenate([second, first, third, fourth])
 
 
-WEIGHT = Layout(lambda theirs: _swapped(theirs.t()), lambda ours: _swapped(ours).t())
+WEIGHT = Layout(lambda theirs: _swapped(theirs.T), lambda ours: _swapped(ours).T, lambda shape: shape[::-1])
 BIAS = Layout(
     lambda theirs: raised_forget(_swapped(theirs[0]), -FORGET_OFFSET),
     lambda ours: _swapped(raised_forget(ours, FORGET_OFFSET))[None],
@@ -80,7 +76,7 @@ def load(folder: Path, words: Path | None = None) -> PretrainedBiLM:
         ConfigError: The sizes are of a network that is not supported.
     """
     n_layers = sum(bool(re.fullmatch(r"fw_layer\d+_gate_w", path.name)) for path in folder.iterdir())
-    table, gates = (_shape(folder / name)[0] for name in (TABLE, "fw_layer1_gate_w"))
+    table, gates = (_Variable(folder / name).shape for name in (TABLE, "fw_layer1_gate_w"))
     if len(table) != 2 or len(gates) != 2:
         raise TensorMismatchError(f"{folder}: {TABLE} is {table} and fw_layer1_gate_w {gates}, expected matrices.")
     with config_errors(str(folder)):
@@ -98,19 +94,25 @@ def load(folder: Path, words: Path | None = None) -> PretrainedBiLM:
             f"{folder}: the LSTM and its projection have the same size ({config.hidden_dim}). Paddle has a projection "
             "there and elmokit's network has none, so such a model is not supported."
         )
-    names = _files(config)
-    shapes = {row: _joined_shape(folder, files) for row, files in names.items()}
-    with torch.device("meta"):
-        bilm = BiLM(config)
-    fill(bilm, _rows(config), shapes, lambda row: _joined(folder, names[row]), str(folder))
-    model = PretrainedBiLM(bilm, FAMILY, source=folder)
+    rows = _rows(config)
+    # Input and recurrent weights are two files, and one matrix of ours.
+    variables = {row.theirs: [_Variable(folder / name) for name in row.theirs.split(" and ")] for row in rows}
+    shapes = {name: _joined_shape(folder, name, parts) for name, parts in variables.items()}
+    arrays = read_through(
+        rows,
+        tensor_shapes(config),
+        shapes,
+        lambda name: np.concatenate([part.read() for part in variables[name]]),
+        str(folder),
+    )
+    model = PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder)
     words = words or _word_list(folder)
     if words is None:
         model.card["softmax"] = "left out: no vocabulary was given or found"
         return model
     model.vocabulary = row_vocabulary(words, table[0], f"{TABLE} of {folder}")
     if all((folder / name).is_file() for name in _SOFTMAX.values()):
-        model.defer_softmax(partial(_softmax, folder, config))
+        model.softmax = _softmax(folder, config)
     return model
 
 
@@ -125,32 +127,24 @@ def _rows(config: BiLMConfig) -> list[TensorRow]:
     return rows
 
 
-def _files(config: BiLMConfig) -> dict[str, list[str]]:
-    """Return the files of each row. Input and recurrent weights are two files, and one matrix of ours."""
-    return {row.theirs: row.theirs.split(" and ") for row in _rows(config)}
-
-
-def _joined_shape(folder: Path, files: list[str]) -> Shape:
-    shapes = [_shape(folder / name)[0] for name in files]
+def _joined_shape(folder: Path, names: str, parts: list[_Variable]) -> Shape:
+    shapes = [part.shape for part in parts]
     if len(shapes) == 1:
         return shapes[0]
     if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
-        raise TensorMismatchError(f"{folder}: {' and '.join(files)} are {' and '.join(map(str, shapes))}.")
+        raise TensorMismatchError(f"{folder}: {names} are {' and '.join(map(str, shapes))}.")
     return (sum(shape[0] for shape in shapes), shapes[0][1])
 
 
-def _joined(folder: Path, files: list[str]) -> Tensor:
-    return torch.cat([_read(folder / name) for name in files])
-
-
-def _softmax(folder: Path, config: BiLMConfig) -> FullSoftmax:
+def _softmax(folder: Path, config: BiLMConfig) -> WordSoftmax:
     assert config.n_words is not None
-    with torch.device("meta"):
-        softmax = FullSoftmax(config.n_words, config.projection_dim)
-    shapes = {name: _shape(folder / name)[0] for name in _SOFTMAX.values()}
+    variables = {name: _Variable(folder / name) for name in _SOFTMAX.values()}
+    shapes = {name: variable.shape for name, variable in variables.items()}
     rows = [TensorRow(ours, theirs) for ours, theirs in _SOFTMAX.items()]
-    fill(softmax, rows, shapes, lambda name: _read(folder / name), str(folder))
-    return softmax
+    kind = SoftmaxConfig()
+    wanted = kind.tensor_shapes(config.n_words, config.projection_dim)
+    arrays = read_through(rows, wanted, shapes, lambda name: variables[name].read(), str(folder))
+    return WordSoftmax(kind, arrays, config.n_words)
 
 
 def _word_list(folder: Path) -> Path | None:
@@ -158,10 +152,20 @@ def _word_list(folder: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _read(path: Path) -> Tensor:
-    shape, start = _shape(path)
-    values = np.fromfile(path, dtype="<f4", offset=start)
-    return torch.from_numpy(values.astype(np.float32, copy=False).reshape(shape))
+class _Variable:
+    """The file of a variable, memory-mapped, so that one that is replaced keeps its content.
+
+    Raises:
+        ModelNotFoundError, FormatError: As in ``_shape``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.shape, self._start = _shape(path)
+        self._octets = np.memmap(path, np.uint8, "r").view(np.ndarray)
+
+    def read(self) -> Floats:
+        # A copy, because the numbers begin at any byte.
+        return np.array(self._octets[self._start :].view("<f4").reshape(self.shape), np.float32)
 
 
 def _shape(path: Path) -> tuple[Shape, int]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import nn
+import numpy as np
 
-from elmokit.bilm import BiLM
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.config import BiLMConfig, tensor_shapes
 from elmokit.engine.precision import Precision
-from elmokit.nn.alignment import LayerAlignment
+from elmokit.engine.state import State
+from elmokit.layer_alignment import LayerAlignment
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, Weights
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class ModelStructure:
     @classmethod
     def of(cls, model: PretrainedBiLM) -> ModelStructure:
         """Return the structure of a model."""
-        config = model.bilm.config
+        config = model.config
         vocabulary = model.vocabulary if config.n_words is not None else None
         return cls(
             config,
@@ -55,23 +54,22 @@ class ModelStructure:
             None if vocabulary is None else tuple(vocabulary.words),
             model.alignment is not None,
             model.card,
-            model.bilm.precision,
+            model.precision,
         )
 
     def build(self) -> PretrainedBiLM:
         """Return a model of this structure without weights: load a state dict into its ``Elmo`` before you use it."""
-        bilm = BiLM(self.bilm, self.precision).eval()
-        for parameter in bilm.parameters():
-            # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
-            nn.init.constant_(parameter, float("nan"))
+        # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
+        arrays = {name: np.full(shape, np.nan, np.float32) for name, shape in tensor_shapes(self.bilm).items()}
         n_layers, dim = self.bilm.n_layers + 1, self.bilm.output_dim
+        matrices = np.full((n_layers, dim, dim), np.nan, np.float32)
         return PretrainedBiLM(
-            bilm,
+            Weights(self.bilm, arrays),
             "elmokit",
             vocabulary=None if self.words is None else Vocabulary(self.words, strict=False),
-            initial_state=bilm.zero_state(1),  # the state dict has the real one
+            initial_state=State.zero(self.bilm, 1),  # the state dict has the real one
             card=self.card,
-            alignment=LayerAlignment(torch.full((n_layers, dim, dim), float("nan"))) if self.is_aligned else None,
+            alignment=LayerAlignment.of_matrices(matrices) if self.is_aligned else None,
             lexicon=self.lexicon,
             precision=self.precision,
         )

@@ -1,62 +1,77 @@
 """Map the tensors of a file to ours: one row per tensor, with the conversion of its layout in both directions.
 
-Each format is a list of ``TensorRow``. ``fill`` reads a model through it and ``to_theirs`` writes one, so names and
-layouts are written down once.
+Each format is a list of ``TensorRow``. ``read_through`` reads a model through it and ``to_theirs`` writes one, so names
+and layouts are written down once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import NDArray
 
+from elmokit.engine.config import FORGET_OFFSET, Shape
+from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, TensorMismatchError
-from elmokit.nn.lstm import FORGET_OFFSET
 
-Shape = tuple[int, ...]
+Array = NDArray[Any]
 SHOWN = 5
 """How many tensors an error lists of each kind."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """How to convert a tensor between the layout of a file and ours."""
 
-    to_ours: Callable[[Tensor], Tensor]
-    to_theirs: Callable[[Tensor], Tensor]
+    to_ours: Callable[[Array], Array]
+    to_theirs: Callable[[Array], Array]
+    their_shape: Callable[[Shape], Shape] | None = None
+    """Returns the shape in the file of a tensor with our shape. Needed where ``to_theirs`` copies: it would allocate
+    whatever a damaged configuration says."""
+
+    def shape_in_file(self, shape: Shape) -> Shape:
+        """Return the shape in the file of a tensor with our shape."""
+        if self.their_shape is not None:
+            return self.their_shape(shape)
+        # An array of one number that claims the shape; its views take no memory.
+        return self.to_theirs(np.broadcast_to(np.int8(0), shape)).shape
 
 
 # A layout is a pair of functions and not a permutation, because some formats also transpose, add or drop rows.
 SAME = Layout(lambda theirs: theirs, lambda ours: ours)
 
 
-def _swapped(tensor: Tensor) -> Tensor:
+def same_shape(shape: Shape) -> Shape:
+    """Return the shape itself, for layouts that only change the order or the values of the numbers."""
+    return shape
+
+
+def _swapped(array: Array) -> Array:
     """Swap the second and third gate block: i, f, g, o becomes i, g, f, o, and the other way round."""
-    first, second, third, fourth = tensor.chunk(4)
-    return torch.cat([first, third, second, fourth])
+    first, second, third, fourth = np.split(array, 4)
+    return np.concatenate([first, third, second, fourth])
 
 
-def raised_forget(bias: Tensor, offset: float) -> Tensor:
+def raised_forget(bias: Array, offset: float) -> Array:
     """Add an offset to the forget block of a bias with blocks i, g, f, o."""
-    i, g, f, o = bias.chunk(4)
-    return torch.cat([i, g, f + offset, o])
+    i, g, f, o = np.split(bias, 4)
+    return np.concatenate([i, g, f + bias.dtype.type(offset), o])
 
 
-GATES = Layout(_swapped, _swapped)
+GATES = Layout(_swapped, _swapped, same_shape)
 """Gates in PyTorch's order i, f, g, o, as in AllenNLP and ELMoForManyLangs. Ours is TensorFlow's: i, g, f, o."""
 # TensorFlow adds the 1 in every step, so the published HDF5 files hold the bias without it; modules that were written
 # in PyTorch store the sum.
 GATE_BIAS = Layout(
     lambda theirs: raised_forget(_swapped(theirs), -FORGET_OFFSET),
     lambda ours: _swapped(raised_forget(ours, FORGET_OFFSET)),
+    same_shape,
 )
 """A bias in that order, which includes the 1 that our network adds to the forget gate itself."""
 
 
-@dataclass(frozen=True)
-class TensorRow:
+class TensorRow(NamedTuple):
     """One tensor, by our name and by the name in the file."""
 
     ours: str
@@ -66,79 +81,112 @@ class TensorRow:
     """Other names that the tensor has in existing files. Read, but never written."""
 
 
-def same_rows(module: nn.Module, prefix: str = "") -> list[TensorRow]:
-    """List the rows of a file that holds a module's tensors under our names."""
-    return [TensorRow(name, prefix + name) for name in module.state_dict()]
+def same_rows(names: Iterable[str], prefix: str = "") -> list[TensorRow]:
+    """List the rows of a file that holds tensors under our names."""
+    return [TensorRow(name, prefix + name) for name in names]
 
 
-def fill(
-    module: nn.Module,
+class FileArrays(Mapping[str, Floats]):
+    """The tensors of a file, by our names, each read and checked when it is asked for.
+
+    So a model that is only described is not read, and one that is packed never is in memory twice. Copies and pickles
+    hold the numbers themselves.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, tuple[str, Layout]],
+        shapes: Mapping[str, Shape],
+        read: Callable[[str], Array],
+        what: str,
+    ) -> None:
+        self._names, self._shapes, self._read, self._what = names, shapes, read, what
+
+    def __getitem__(self, name: str) -> Floats:
+        """Read a tensor.
+
+        Raises:
+            TensorMismatchError: A layout that selects rows, by a vocabulary, turned the right shape of the file into a
+                wrong one.
+            FormatError: It contains NaN or infinity, or the file is damaged.
+        """
+        theirs, layout = self._names[name]
+        stored = self._read(theirs)
+        if stored.dtype.kind != "f":
+            stored = stored.astype(np.float32)
+        with np.errstate(over="ignore"):  # a number that float32 cannot hold becomes infinity, which is refused below
+            array = np.asarray(layout.to_ours(stored), np.float32, order="C")
+        if array.shape != self._shapes[name]:
+            raise TensorMismatchError(
+                f"{self._what}: the vocabulary does not belong to the tensors. {theirs} (elmokit: {name}) becomes "
+                f"{array.shape}, expected {self._shapes[name]}. Copy the files again."
+            )
+        if not is_finite(array):
+            raise FormatError(
+                f"{self._what} holds NaN or infinity in {theirs} (elmokit: {name}). Training diverged, or the file is "
+                "damaged: download or copy it again."
+            )
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+    def __deepcopy__(self, memo: Any) -> dict[str, Floats]:
+        return {name: array.copy() for name, array in self.items()}
+
+
+def read_through(
     rows: Iterable[TensorRow],
+    wanted: Mapping[str, Shape],
     shapes: Mapping[str, Shape],
-    read: Callable[[str], Tensor],
+    read: Callable[[str], Array],
     what: str,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Load the tensors of a file into a module that was built on the meta device.
-
-    All names and shapes are checked before anything is read.
+) -> FileArrays:
+    """Return the tensors of a file, which are read when they are asked for. All names and shapes are checked at once.
 
     Args:
+        rows: The rows of the format.
+        wanted: The shape of every tensor, by our name.
         shapes: The shape of every tensor in the file, by its name there.
-        read: Reads a tensor by its name in the file.
-        what: The file, for the error message.
+        read: Reads a tensor by its name in the file, an array of floating-point numbers.
+        what: The file, for error messages.
 
     Raises:
         TensorMismatchError: Tensors are missing, unexpected or have the wrong shape. The message lists them all, by
             both names.
-        FormatError: Tensors contain NaN or infinity.
     """
-    wanted = module.state_dict()
     missing: list[str] = []
     wrong_shape: list[str] = []
-    found: list[tuple[TensorRow, str]] = []
+    names: dict[str, tuple[str, Layout]] = {}
     for row in rows:
-        # On the meta device a conversion moves no data: it only says which shape the file must have.
-        shape = tuple(row.layout.to_theirs(wanted[row.ours].to("meta")).shape)
+        shape = row.layout.shape_in_file(wanted[row.ours])
         name = next((name for name in (row.theirs, *row.also) if name in shapes), None)
         if name is None:
             missing.append(f"{row.theirs} {shape} (elmokit: {row.ours})")
             continue
-        found.append((row, name))
+        names[row.ours] = name, row.layout
         if shapes[name] != shape:
             wrong_shape.append(f"{name} (elmokit: {row.ours}) is {shapes[name]}, expected {shape}")
     # All kinds of problems in one message: with wrong options nearly every tensor differs, and the pattern shows which
     # option it is.
-    unexpected = sorted(set(shapes) - {name for _, name in found})
+    unexpected = sorted(set(shapes) - {name for name, _ in names.values()})
     problems = [
-        f"{kind}: {_first(names)}"
-        for kind, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", wrong_shape))
-        if names
+        f"{kind}: {_first(listed)}"
+        for kind, listed in (("missing", missing), ("unexpected", unexpected), ("wrong shape", wrong_shape))
+        if listed
     ]
     if problems:
         raise TensorMismatchError(
             f"{what} does not hold the tensors that its configuration describes. {'. '.join(problems)}. "
             "Check that the configuration belongs to these weights."
         )
-    tensors = {row.ours: row.layout.to_ours(read(name)).to(dtype).contiguous() for row, name in found}
-    # A layout that selects rows, by a vocabulary, can turn the right shape of a file into a wrong one.
-    wrong_shape = [
-        f"{name} (elmokit: {row.ours}) becomes {tuple(tensor.shape)}, expected {tuple(wanted[row.ours].shape)}"
-        for (row, name), tensor in zip(found, tensors.values(), strict=True)
-        if tensor.shape != wanted[row.ours].shape
-    ]
-    if wrong_shape:
-        raise TensorMismatchError(
-            f"{what}: the vocabulary does not belong to the tensors. {_first(wrong_shape)}. Copy the files again."
-        )
-    if damaged := [f"{name} (elmokit: {row.ours})" for row, name in found if not _is_finite(tensors[row.ours])]:
-        raise FormatError(
-            f"{what} holds NaN or infinity in {_first(damaged)}. Training diverged, or the file is damaged: "
-            "download or copy it again."
-        )
-    # `assign`, because a parameter on the meta device has no memory to copy into.
-    module.load_state_dict(tensors, assign=True)
-    module.eval()  # a loaded model is used as it is; training turns dropout on itself
+    return FileArrays(names, wanted, read, what)
 
 
 def _first(names: list[str]) -> str:
@@ -147,15 +195,15 @@ def _first(names: list[str]) -> str:
     return "; ".join(names[:SHOWN]) + more
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Check that a tensor has no NaN and no infinity.
+def is_finite(array: Array) -> bool:
+    """Check that an array has no NaN and no infinity.
 
-    Minimum and maximum take one pass without a temporary array, and are NaN if any number is.
+    Minimum and maximum need no temporary array, and are NaN if any number is.
     """
-    return tensor.numel() == 0 or bool(torch.stack(tensor.aminmax()).isfinite().all())
+    return array.size == 0 or bool(np.isfinite([array.min(), array.max()]).all())
 
 
-def to_theirs(module: nn.Module, rows: Iterable[TensorRow]) -> dict[str, Tensor]:
-    """Convert a module's tensors to the names and the layout of a file."""
-    ours = module.state_dict()
-    return {row.theirs: row.layout.to_theirs(ours[row.ours].detach().cpu()).contiguous() for row in rows}
+def to_theirs(arrays: Mapping[str, Floats], rows: Iterable[TensorRow]) -> Iterator[tuple[str, Array]]:
+    """Convert our tensors to the names and the layout of a file, one at a time."""
+    for row in rows:
+        yield row.theirs, np.asarray(row.layout.to_theirs(arrays[row.ours]), order="C")

@@ -31,7 +31,7 @@ from elmokit.io.bounded import read_bounded
 from elmokit.weights.crc32c import masked_crc32c
 
 if TYPE_CHECKING:
-    from elmokit.weights.table import Shape
+    from elmokit.engine.config import Shape
 
 INDEX_SUFFIX = ".index"
 # LevelDB's `kTableMagicNumber` (table/format.h): the last 8 bytes of a table.
@@ -88,7 +88,7 @@ class TensorBundle:
         if header is None:
             raise FormatError(f"{self.index_path} has no header: it is no index of a TensorFlow bundle.")
         self._n_shards = _header(header, self.index_path)
-        self._sizes: dict[int, int] = {}
+        self._shards: dict[int, NDArray[np.uint8]] = {}
         names = ((key.decode("utf-8", "backslashreplace"), value) for key, value in entries.items())
         self.entries = {name: self._entry(name, value) for name, value in names}
 
@@ -109,7 +109,7 @@ class TensorBundle:
         if entry.sliced or dtype is None:
             kind = "in slices" if entry.sliced else f"with TensorFlow's type number {entry.dtype}"
             raise FormatError(f"{self.prefix}: variable {name} is stored {kind}, which elmokit does not read.")
-        octets = self._octets(entry)
+        octets = self._shard(entry.shard)[entry.offset : entry.offset + entry.size]
         # Tensors are checked when they are read, not when the bundle is opened: a reader of the biLM need not wait for
         # a softmax of gigabytes.
         if masked_crc32c(octets) != entry.crc:
@@ -121,12 +121,6 @@ class TensorBundle:
             return octets.view(dtype).reshape(entry.shape)
         except ValueError:  # no bytes, but dimensions that no array can have
             raise FormatError(f"{self.prefix}: variable {name} is said to have shape {entry.shape}.") from None
-
-    def _octets(self, entry: Entry) -> NDArray[np.uint8]:
-        # An empty range cannot be mapped.
-        if not entry.size:
-            return np.empty(0, dtype=np.uint8)
-        return np.memmap(self._shard_path(entry.shard), np.uint8, "r", entry.offset, (entry.size,))
 
     def _entry(self, name: str, value: bytes) -> Entry:
         """Parse one entry and check it against the data file that it points into."""
@@ -154,24 +148,27 @@ class TensorBundle:
             )
         if entry.shard >= self._n_shards:
             raise FormatError(f"{where} is said to be in data file {entry.shard} of {self._n_shards}.")
-        if entry.offset + entry.size > self._shard_size(entry.shard):
+        n_bytes = len(self._shard(entry.shard))
+        if entry.offset + entry.size > n_bytes:
             raise FormatError(
                 f"{where} is said to end at byte {entry.offset + entry.size} of {self._shard_path(entry.shard)}, which "
-                f"has {self._shard_size(entry.shard)}. The files do not belong together, or the data file was cut "
-                "short: download or copy both again."
+                f"has {n_bytes}. The files do not belong together, or the data file was cut short: download or copy "
+                "both again."
             )
         return entry
 
     def _shard_path(self, shard: int) -> Path:
         return _beside(self.prefix, f".data-{shard:05d}-of-{self._n_shards:05d}")
 
-    def _shard_size(self, shard: int) -> int:
-        if shard not in self._sizes:
+    def _shard(self, shard: int) -> NDArray[np.uint8]:
+        """Return the bytes of a data file. They are mapped once, so that a file that is replaced keeps its content."""
+        if shard not in self._shards:
             path = self._shard_path(shard)
             if not path.is_file():
                 raise ModelNotFoundError(f"{path} is missing; {self.index_path.name} says that it holds tensors.")
-            self._sizes[shard] = path.stat().st_size
-        return self._sizes[shard]
+            # An empty file cannot be mapped.
+            self._shards[shard] = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+        return self._shards[shard]
 
 
 def is_index(path: Path) -> bool:

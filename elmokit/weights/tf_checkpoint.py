@@ -19,26 +19,22 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from functools import partial
 from glob import escape
 from pathlib import Path, PureWindowsPath
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from elmokit.bilm import BiLM
+from elmokit.engine.config import tensor_shapes
+from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
+from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.bounded import read_bounded
-from elmokit.nn.char_cnn import WordEmbedding
-from elmokit.nn.softmax import FullSoftmax, Softmax, TiedSoftmax
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 from elmokit.weights import bilm_tf
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, Weights
 from elmokit.weights.sidecars import VOCABULARY_NAMES
-from elmokit.weights.table import TensorRow, fill
+from elmokit.weights.table import TensorRow, read_through
 from elmokit.weights.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
-from elmokit.weights.words import row_vocabulary
 
 FAMILY = "tf-checkpoint"
 ADAGRAD_START = 1.0
@@ -77,7 +73,7 @@ class Checkpoint:
     model: PretrainedBiLM
     step: int | None
     """Training steps so far, if the checkpoint says."""
-    adagrad: dict[str, Tensor] = field(default_factory=dict)
+    adagrad: dict[str, Floats] = field(default_factory=dict)
     """If requested, the sums of squared gradients, by our parameter names and in our layout. Those of the softmax start
     with ``softmax.``, as in the checkpoints of a training run."""
 
@@ -99,8 +95,8 @@ class _Variables:
             raise FormatError(f"{prefix} is a TensorFlow checkpoint, but not of an ELMo: it holds {some} ...")
         self.shapes = {name: self.bundle.entries[variable].shape for name, variable in self.names.items()}
 
-    def read(self, name: str) -> Tensor:
-        return as_tensor(self.bundle, self.names[name])
+    def read(self, name: str) -> Floats:
+        return as_floats(self.bundle, self.names[name])
 
     @property
     def has_softmax(self) -> bool:
@@ -156,12 +152,11 @@ def read(
     # The softmax is read by other rows below, so here its tensors would count as unexpected.
     lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
     config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
-    rows = bilm_tf.table(config)
-    with torch.device("meta"):
-        bilm = BiLM(config)
-    fill(bilm, rows, lm_shapes, variables.read, f"{prefix} (sizes from {options})")
+    what = f"{prefix} (sizes from {options})"
+    arrays = read_through(bilm_tf.table(config), tensor_shapes(config), lm_shapes, variables.read, what)
     n_steps = _step(variables.bundle, prefix)
-    model = PretrainedBiLM(bilm, FAMILY, source=prefix, card={} if n_steps is None else {"training_steps": n_steps})
+    card = {} if n_steps is None else {"training_steps": n_steps}
+    model = PretrainedBiLM(Weights(config, arrays), FAMILY, source=prefix, card=card)
     # A softmax without its words is useless and may hold most of the bytes: without a vocabulary it is not read at all.
     words_path = _vocabulary_path(prefix, vocabulary)
     if words_path is None:
@@ -169,7 +164,7 @@ def read(
     else:
         model.vocabulary = _vocabulary(words_path)
         if variables.has_softmax:
-            model.softmax = _softmax(variables, bilm, model.vocabulary, f"{prefix} (words from {words_path})")
+            model.softmax = _softmax(variables, model, model.vocabulary, f"{prefix} (words from {words_path})")
         else:
             # A word-input model needs the words of its table even without a softmax.
             if config.n_words is not None:
@@ -178,7 +173,7 @@ def read(
     return Checkpoint(model, n_steps, _all_adagrad(variables, model) if adagrad else {})
 
 
-def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Tensor]:
+def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
     """Read the optimizer's sums for a model that was opened before, as in ``Checkpoint.adagrad``.
 
     Args:
@@ -190,16 +185,15 @@ def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Tensor]:
         FormatError: The checkpoint is damaged.
     """
     variables = _Variables(prefix)
-    if not _is_export_of(model.bilm, variables):
+    if not _is_export_of(model, variables):
         raise TensorMismatchError(f"{model.source} is from another point of the training than the checkpoint {prefix}.")
     return _all_adagrad(variables, model)
 
 
 def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> None:
-    """Give a model the softmax of the checkpoint that it was exported from, to be read when it is first used.
+    """Give a model the softmax of the checkpoint that it was exported from.
 
-    Reading it now would be slow for those who only embed: a softmax is often larger than the biLM, and each of its
-    bytes goes through a checksum. If it cannot be used, it is left out and the model card says why.
+    If it cannot be used, it is left out and the model card says why.
 
     Args:
         path, vocabulary: As in ``read``.
@@ -213,35 +207,30 @@ def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = 
         variables = _Variables(prefix)
         if not variables.has_softmax:
             return
-        if not _is_export_of(model.bilm, variables):
+        if not _is_export_of(model, variables):
             model.card["softmax"] = f"left out: {prefix} is from another point of the training. Open it by its own path"
             return
         words = _vocabulary(words_path)
-        _check_softmax_rows(variables, words, f"{prefix} (words from {words_path})")
+        softmax = _softmax(variables, model, words, f"{prefix} (words from {words_path})")
     except ModelError as error:
         model.card["softmax"] = f"left out: {error}"
         return
-    model.vocabulary = words
-    model.defer_softmax(partial(_read_softmax, prefix, model.bilm, words))
+    model.vocabulary, model.softmax = words, softmax
 
 
-def _is_export_of(bilm: BiLM, variables: _Variables) -> bool:
-    """Check whether a biLM was exported from this checkpoint, and not before or after further training.
+def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
+    """Check whether a model was exported from this checkpoint, and not before or after further training.
 
     A softmax is only right for the LSTMs that it was trained with. Comparing the biases is enough and quick: they are
     small, and every training step changes them.
     """
-    ours = bilm.state_dict()
-    for row in bilm_tf.table(bilm.config):
+    ours = model.arrays
+    for row in bilm_tf.table(model.config):
         if row.ours.endswith("bias"):
             name = variables.name_of(row)
-            if name is None or not torch.equal(row.layout.to_ours(variables.read(name)), ours[row.ours]):
+            if name is None or not np.array_equal(row.layout.to_ours(variables.read(name)), ours[row.ours]):
                 return False
     return True
-
-
-def _read_softmax(prefix: Path, bilm: BiLM, vocabulary: Vocabulary) -> Softmax:
-    return _softmax(_Variables(prefix), bilm, vocabulary, str(prefix))
 
 
 def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
@@ -278,10 +267,9 @@ def _is_bundle(prefix: Path) -> bool:
     )
 
 
-def as_tensor(bundle: TensorBundle, name: str) -> Tensor:
-    """Copy a variable into a tensor."""
-    # A copy, because torch has no read-only tensors: writing to one over a read-only map would end the process.
-    return torch.from_numpy(np.array(bundle.read(name), dtype=np.float32))
+def as_floats(bundle: TensorBundle, name: str) -> Floats:
+    """Copy a variable into an array of float32."""
+    return np.array(bundle.read(name), np.float32)  # a copy: a variable may begin at any byte of its file
 
 
 def lstm_name(name: str) -> str | None:
@@ -376,34 +364,32 @@ def _check_softmax_rows(variables: _Variables, vocabulary: Vocabulary, where: st
             )
 
 
-def _softmax(variables: _Variables, bilm: BiLM, vocabulary: Vocabulary, where: str) -> Softmax:
+def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabulary, where: str) -> WordSoftmax:
     _check_softmax_rows(variables, vocabulary, where)
     rows = _softmax_rows(variables)
-    softmax: Softmax
     # With tied weights bilm-tf stores only the bias of the softmax.
-    if len(rows) == 1 and isinstance(bilm.token_layer, WordEmbedding):
-        softmax = TiedSoftmax(bilm.token_layer.embedding)
-    else:
+    table_words = model.config.n_words if len(rows) == 1 else None
+    if table_words is None:
         rows = [TensorRow("weight", f"{_SOFTMAX}W"), rows[-1]]  # a character model has no table to tie it to
-        with torch.device("meta"):
-            softmax = FullSoftmax(len(vocabulary), bilm.config.projection_dim)
     shapes = {row.theirs: variables.shapes[row.theirs] for row in rows if row.theirs in variables.shapes}
-    fill(softmax, rows, shapes, variables.read, where)
-    return softmax
+    config = SoftmaxConfig("full" if table_words is None else "tied")
+    wanted = config.tensor_shapes(table_words or len(vocabulary), model.config.projection_dim)
+    arrays = read_through(rows, wanted, shapes, variables.read, where)
+    return WordSoftmax(config, arrays, len(vocabulary), None if table_words is None else model.arrays)
 
 
-def _all_adagrad(variables: _Variables, model: PretrainedBiLM) -> dict[str, Tensor]:
-    sums = _adagrad(variables, bilm_tf.table(model.bilm.config))
+def _all_adagrad(variables: _Variables, model: PretrainedBiLM) -> dict[str, Floats]:
+    sums = _adagrad(variables, bilm_tf.table(model.config))
     if model.softmax is not None:
         softmax_sums = _adagrad(variables, _softmax_rows(variables))
-        sums |= {f"softmax.{name}": tensor for name, tensor in softmax_sums.items()}
+        sums |= {f"softmax.{name}": array for name, array in softmax_sums.items()}
     return sums
 
 
-def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Tensor]:
+def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:
     """Read the sums of squared gradients of some parameters."""
     bundle = variables.bundle
-    sums: dict[str, Tensor] = {}
+    sums: dict[str, Floats] = {}
     for row in rows:
         theirs = variables.name_of(row)
         assert theirs is not None
@@ -413,8 +399,8 @@ def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Tensor]:
         if slot not in bundle.entries or bundle.entries[slot].shape != bundle.entries[variable].shape:
             raise TensorMismatchError(f"{bundle.prefix} holds no Adagrad sums for {theirs}.")
         # The sums are elementwise, so they take the same change of layout as their parameter.
-        tensor = row.layout.to_ours(as_tensor(bundle, slot)).contiguous()
+        array = np.array(row.layout.to_ours(as_floats(bundle, slot)), order="C")
         if row.layout is bilm_tf.WITHOUT_ZERO_ROW:
-            tensor[0] = ADAGRAD_START  # not zero: Adagrad divides by the square root of it
-        sums[row.ours] = tensor
+            array[0] = ADAGRAD_START  # not zero: Adagrad divides by the square root of it
+        sums[row.ours] = array
     return sums

@@ -22,17 +22,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from elmokit.bilm import BiLM
+from elmokit.engine.config import Shape, tensor_shapes
+from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.text.characters import N_CHARS
 from elmokit.weights import bilm_tf
-from elmokit.weights.model import PretrainedBiLM
-from elmokit.weights.table import Shape, fill
+from elmokit.weights.model import PretrainedBiLM, Weights
+from elmokit.weights.table import read_through
 from elmokit.weights.tf_bundle import INDEX_SUFFIX, TensorBundle
-from elmokit.weights.tf_checkpoint import as_tensor, lstm_name
+from elmokit.weights.tf_checkpoint import as_floats, lstm_name
 
 FAMILY = "tf-hub"
 GRAPHS = ("saved_model.pb", "tfhub_module.pb")
@@ -72,17 +70,15 @@ def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
     has_zero_row = shapes[_CHAR_TABLE][:1] == (N_CHARS + 1,)
     if has_zero_row:
         shapes[_CHAR_TABLE] = (N_CHARS, *shapes[_CHAR_TABLE][1:])
-
-    def read(name: str) -> Tensor:
-        tensor = as_tensor(bundle, names[name])
-        if name != _CHAR_TABLE or not has_zero_row:
-            return tensor
-        if tensor[0].any():
+        if as_floats(bundle, names[_CHAR_TABLE])[0].any():
             raise FormatError(
                 f"{folder}: the character table has {N_CHARS + 1} rows and the first is not zero, so it is not the one "
                 "for no token. elmokit does not know the layout of this module."
             )
-        return tensor[1:]
+
+    def read(name: str) -> Floats:
+        array = as_floats(bundle, names[name])
+        return array[1:] if has_zero_row and name == _CHAR_TABLE else array
 
     if options is None and (folder / "options.json").is_file():
         options = folder / "options.json"
@@ -90,16 +86,15 @@ def load(path: str | Path, options: str | Path | None = None) -> PretrainedBiLM:
     config = bilm_tf.config_from_options(content, shapes, str(options or folder))
     rows = bilm_tf.table(config)
     known = {row.theirs for row in rows}
-    with torch.device("meta"):
-        bilm = BiLM(config)
     own_shapes = {name: shape for name, shape in shapes.items() if name in known}
-    fill(bilm, rows, own_shapes, read, f"{folder} (sizes from {options or 'its variables'})")
+    what = f"{folder} (sizes from {options or 'its variables'})"
+    arrays = read_through(rows, tensor_shapes(config), own_shapes, read, what)
     used = {names[name] for name in own_shapes}
     mix = _mix(bundle, config.n_layers + 1, used)
     card: dict[str, Any] = {} if mix is None else {MIX: mix}
     if skipped := sorted(set(bundle.entries) - used):
         card["skipped"] = skipped
-    return PretrainedBiLM(bilm, FAMILY, source=folder, card=card)
+    return PretrainedBiLM(Weights(config, arrays), FAMILY, source=folder, card=card)
 
 
 def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
@@ -158,7 +153,7 @@ def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] 
         names = [name for name in bundle.entries if name.endswith(endings)]
         if len(names) != 1:
             return None
-        values = as_tensor(bundle, names[0]).flatten().tolist()
+        values = as_floats(bundle, names[0]).ravel().tolist()
         if len(values) != size:
             raise TensorMismatchError(
                 f"{bundle.prefix}: {names[0]} holds {len(values)} numbers, expected {size}: one for each layer, and "

@@ -8,61 +8,81 @@ the same. A model that reads characters does not need one.
 from __future__ import annotations
 
 import dataclasses
+from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from elmokit.config import read_json
+from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.io.hdf5 import HDF5_ERRORS, read_dataset
-from elmokit.nn.cached_char_cnn import CachedCharCNN
-from elmokit.nn.char_cnn import CharCNN, WordEmbedding
-from elmokit.text.characters import encode_tokens
-from elmokit.text.vocabulary import Vocabulary, read_words
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.text.vocabulary import Vocabulary, read_words, row_vocabulary
+from elmokit.token_cache import TokenCache
+from elmokit.weights.model import PretrainedBiLM, Weights
 from elmokit.weights.sidecars import VOCABULARY, find_vocabulary, own_file
 
+if TYPE_CHECKING:
+    from elmokit.nn.bilm import BiLM
 
-@dataclasses.dataclass(repr=False)
+
 class CachedModel(PretrainedBiLM):
-    """A model that reads characters and has precomputed vectors of some tokens."""
+    """A model that reads characters and has precomputed vectors of some tokens.
 
-    rows: dict[str, int] = dataclasses.field(default_factory=dict)
-    """The row of each listed token in the table."""
+    Args:
+        rows: The row of each listed token in the table.
+        table: The vectors, ``(rows, projection_dim)``.
+        parts: The parts of a ``PretrainedBiLM``.
+    """
+
+    def __init__(self, rows: dict[str, int], table: Floats, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.rows, self.table = rows, table
+
+    @classmethod
+    def of(cls, model: PretrainedBiLM, rows: dict[str, int], table: Floats) -> CachedModel:
+        """Return a model with the parts of another one, and these vectors."""
+        return cls(rows, table, **{**model._parts(), "weights": Weights(model.config, model.arrays)})
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"rows": self.rows, "table": self.table}
+
+    def _build_bilm(self) -> BiLM:
+        from elmokit.nn.cached_char_cnn import CachedCharCNN
+        from elmokit.nn.char_cnn import CharCNN
+        from elmokit.nn.tensors import tensor_of
+
+        bilm = super()._build_bilm()
+        assert isinstance(bilm.token_layer, CharCNN)
+        bilm.token_layer = CachedCharCNN(bilm.token_layer, tensor_of(self.table))
+        return bilm
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Convert tokens to what ``CachedCharCNN`` reads: ``(tokens, 1 + chars)``."""
-        assert self.bilm.config.char_cnn is not None
-        char_ids = encode_tokens(tokens, self.bilm.config.char_cnn.max_chars)
         rows = np.array([self.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
-        return np.concatenate([rows[:, None], char_ids], axis=1)
+        return np.concatenate([rows[:, None], super().encode(tokens)], axis=1)
 
+    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
+        """Look up distinct tokens in the table, and compute the others from their characters."""
+        if self._bilm is not None:
+            return super().word_vectors(words, cache)
+        network, encode = self.network, super().encode
 
-def row_vocabulary(path: Path, n_rows: int, rows_of: str) -> Vocabulary:
-    """Read the words of a table, one per row.
+        def compute(missing: Sequence[str]) -> Floats:
+            return network.token_vectors(encode(missing))
 
-    Args:
-        n_rows: The number of rows of the table.
-        rows_of: What the table is, for the error message.
-
-    Raises:
-        TensorMismatchError: There are more or fewer words than rows.
-        ModelNotFoundError, FormatError: As in ``read_words``; or a sentence boundary is missing.
-    """
-    words = read_words(path)
-    if len(words) != n_rows:
-        raise TensorMismatchError(
-            f"{path} lists {len(words):,} words, and {rows_of} has {n_rows:,} rows: one row per word. They belong to "
-            "different models; give the vocabulary of this one."
-        )
-    try:
-        return Vocabulary(words, strict=False)
-    except FormatError as error:
-        raise FormatError(f"{path} cannot be used: {error}") from None
+        rows = np.array([self.rows.get(word, -1) for word in words], np.int64)
+        vectors = self.table[rows]
+        if unlisted := np.flatnonzero(rows < 0).tolist():
+            missing = [words[position] for position in unlisted]
+            vectors[unlisted] = (
+                compute(missing) if cache is None else cache.vectors(missing, compute, network.token_layer_version)
+            )
+        return vectors
 
 
 def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
@@ -83,15 +103,15 @@ def with_words(model: PretrainedBiLM, path: Path | None) -> PretrainedBiLM:
                 f"{model.source} has a softmax with words of its own, and {path} lists others. Leave it out."
             )
         return model
-    n_words = model.bilm.config.n_words
+    n_words = model.config.n_words
     if n_words is not None:
         vocabulary = row_vocabulary(path, n_words, f"the dataset 'embedding' of {model.source}")
-        return dataclasses.replace(model, vocabulary=vocabulary)
+        return model.replace(vocabulary=vocabulary)
     try:
-        return dataclasses.replace(model, vocabulary=Vocabulary(read_words(path)))
+        return model.replace(vocabulary=Vocabulary(read_words(path)))
     except FormatError as error:
         note = f"{path.name} was left out; this model does not need it: {error}"
-        return dataclasses.replace(model, card={**model.card, "vocabulary": note})
+        return model.replace(card={**model.card, "vocabulary": note})
 
 
 def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
@@ -100,7 +120,7 @@ def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
         content = read_json(folder / "meta.json", max_bytes=1 << 20)
     except ModelError:
         return model
-    return dataclasses.replace(model, card={**model.card, "meta": content})
+    return model.replace(card={**model.card, "meta": content})
 
 
 def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: str | Path | None) -> PretrainedBiLM:
@@ -119,7 +139,8 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
             model.
     """
     path = Path(path)
-    table = torch.from_numpy(read_embeddings(path, model.bilm.config.projection_dim))
+    config = model.config
+    table = read_embeddings(path, config.projection_dim)
     words_path = find_vocabulary(path) if vocabulary is None else Path(vocabulary)
     if words_path is None:
         raise ModelNotFoundError(
@@ -127,24 +148,20 @@ def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: s
             "give it as vocabulary."
         )
     rows_of = f"the dataset 'embedding' of {path}"
-    bilm = model.bilm
-    if isinstance(bilm.token_layer, CharCNN):
+    if config.n_words is None and config.word_features is None:
         words = read_words(words_path)
         if len(words) != len(table):
             row_vocabulary(words_path, len(table), rows_of)  # raises the error
-        bilm.token_layer = CachedCharCNN(bilm.token_layer, table)
-        known = {field.name: getattr(model, field.name) for field in dataclasses.fields(PretrainedBiLM)}
-        return CachedModel(**known, rows={word: row for row, word in enumerate(words)})
+        return CachedModel.of(model, {word: row for row, word in enumerate(words)}, table)
     listed = row_vocabulary(words_path, len(table), rows_of)
-    bilm.config = dataclasses.replace(bilm.config, n_words=len(table))
-    layer = WordEmbedding(len(table), table.shape[1])
-    with torch.no_grad():
-        layer.embedding.weight.copy_(torch.cat([torch.zeros_like(table[:1]), table]))
-    bilm.token_layer = layer
+    own_table = {"token_layer.embedding.weight": np.concatenate([np.zeros_like(table[:1]), table])}
+    # The types ask for a second mapping that can be written to, and a ChainMap writes to the first one only.
+    arrays = ChainMap(own_table, model.arrays)  # type: ignore[arg-type]
+    weights = Weights(dataclasses.replace(config, n_words=len(table)), arrays)
     if model.softmax is not None and (model.vocabulary is None or model.vocabulary.words != listed.words):
         card = {**model.card, "softmax": f"left out: its words are not those of {path.name}"}
-        return dataclasses.replace(model, vocabulary=listed, softmax=None, card=card)
-    return dataclasses.replace(model, vocabulary=listed)
+        return model.replace(weights=weights, vocabulary=listed, softmax=None, card=card)
+    return model.replace(weights=weights, vocabulary=listed)
 
 
 def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from elmokit.embedder import Elmo
 from elmokit.text import characters
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.campaign.commands import COMMANDS, text
 from tests.campaign.hostile_text import hostile_token
 from tests.campaign.interruptions import LIMITS, commit_always, content_of

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from elmokit.text.vocabulary import SPECIALS
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.campaign.commands import ALL_COMMANDS, COMMANDS, text, write_pairs
 from tests.campaign.interruptions import LIMITS, commit_always, fail_at, run_straight
 from tests.campaign.mutants import damage

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.nn.bilm import BiLM
 from elmokit.weights.bilm_tf import save
 from elmokit.weights.model import PretrainedBiLM
 

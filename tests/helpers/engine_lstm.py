@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from elmokit.engine.config import BiLMConfig, tensor_shapes
-from elmokit.engine.engine import LSTM
 from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, State
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from elmokit.engine import compiler, instruction_sets
-from elmokit.engine.engine import Kernels
+from elmokit.engine.computation import Kernels
 from elmokit.engine.library import Library
 from elmokit.engine.precision import Precision
 from elmokit.nn import char_cnn, lstm
 
 # ``emulated`` has plain C in place of the special instructions and runs everywhere.
 ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
-WITH_DOT = ("amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-dotprod", "emulated")
+WITH_DOT = ("amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-i8mm", "neon-dotprod", "emulated")
 WITH_TILES = ("amx", "emulated")
 
 

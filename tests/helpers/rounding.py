@@ -34,8 +34,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from elmokit.engine.config import FORGET_OFFSET
 from elmokit.nn.char_cnn import CharCNN
-from elmokit.nn.lstm import FORGET_OFFSET, LSTMState, ProjectedLSTM
+from elmokit.nn.lstm import LSTMState, ProjectedLSTM
 
 # A normal number is so far from its mean once in 10^15 times.
 DEVIATIONS = 8.0

@@ -19,17 +19,17 @@ _PARTS = {"W_0": "kernel", "B": "bias", "W_P_0": "projection/kernel"}
 
 def checkpoint_tensors(model: PretrainedBiLM) -> Tensors:
     """As in bilm-tf's checkpoints: shorter names where there is one layer or one direction."""
-    config = model.bilm.config
+    config = model.config
     tensors: Tensors = {"global_step": np.float32(207) * np.ones((), np.float32)}
-    for name, tensor in to_theirs(model.bilm, table(config)).items():
+    for name, array in to_theirs(model.arrays, table(config)):
         if match := _CELL.fullmatch(name):
             direction = f"RNN_{match[1]}/" if config.bidirectional else ""
             layer = f"multi_rnn_cell/cell_{match[2]}/" if config.n_layers > 1 else ""
             name = f"{direction}rnn/{layer}lstm_cell/{_PARTS[match[3]]}"
-        tensors[f"lm/{name}"] = tensor.numpy()
+        tensors[f"lm/{name}"] = array
     if model.softmax is not None:
-        tensors["lm/softmax/W"] = model.softmax.weight.detach().numpy()
-        tensors["lm/softmax/b"] = model.softmax.bias.detach().numpy()
+        tensors["lm/softmax/W"] = model.softmax.weight
+        tensors["lm/softmax/b"] = model.softmax.arrays["bias"]
     return tensors
 
 
@@ -40,10 +40,10 @@ def module_tensors(model: PretrainedBiLM, zero_row: bool = False) -> Tensors:
         zero_row: with the row that stands for no token, as in DeepPavlov's exports.
     """
     tensors: Tensors = {}
-    for name, tensor in to_theirs(model.bilm, table(model.bilm.config)).items():
+    for name, array in to_theirs(model.arrays, table(model.config)):
         if match := _CELL.fullmatch(name):
             name = f"RNN_{match[1]}/RNN/MultiRNNCell/Cell{match[2]}/rnn/lstm_cell/{_PARTS[match[3]]}"
-        tensors[f"bilm/{name}"] = tensor.numpy()
+        tensors[f"bilm/{name}"] = array
     if zero_row:
         tensors["bilm/char_embed"] = np.pad(tensors["bilm/char_embed"], ((1, 0), (0, 0)))
     return tensors

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.weights import bilm_tf

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.nn.bilm import BiLM
 from elmokit.weights.model import PretrainedBiLM
 
 CONFIG = BiLMConfig(

@@ -14,7 +14,8 @@ import pytest
 
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.errors import OutputError
-from elmokit.weights.open import open_model, save_model
+from elmokit.weights.open import open_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 from tests.helpers.hosts import need_host
 from tests.helpers.hub_server import HubServer
@@ -99,7 +100,7 @@ def test_saved_directory_opens_as_any_model(whitened: PretrainedBiLM, tmp_path: 
     for model in (HubModel.from_pretrained(tmp_path / "saved").model, open_model(tmp_path / "saved")):
         np.testing.assert_array_equal(Elmo(model).embed(TOKENS)[0], Elmo(whitened).embed(TOKENS)[0])
         assert model.vocabulary is not None
-        assert model.softmax is not None
+        assert model.softmax_module is not None
         assert model.whitening is not None
         assert model.card == whitened.card
 

@@ -27,7 +27,7 @@ assert TINY.char_cnn is not None
 
 def run(path: Path, elmo: Elmo, sentences: list[list[str]]) -> np.ndarray:
     session = onnxruntime.InferenceSession(path)
-    (layers,) = session.run(["layers"], {"char_ids": elmo.ids(sentences).numpy()})
+    (layers,) = session.run(["layers"], {"char_ids": elmo.ids(sentences)})
     result: np.ndarray = layers
     return result
 

@@ -27,7 +27,7 @@ from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, TextError
 from elmokit.integrations.sklearn import ElmoVectorizer
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import random_model
 
 TEXTS = ["the cat sat.", "the dog ran!", "", "the mat"]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo
+from elmokit import Elmo, ElmoModule
 from elmokit.errors import ConfigError, ModelNotFoundError
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
 
@@ -104,7 +104,7 @@ def test_sentences_that_are_set_are_embedded_by_themselves(model: str) -> None:
 
 @pytest.mark.parametrize("trainable", [False, True])
 def test_gradients_are_those_of_elmo(model: str, trainable: bool) -> None:
-    nlp, elmo = pipeline(model=model, trainable=trainable), Elmo.from_pretrained(model, trainable=trainable)
+    nlp, elmo = pipeline(model=model, trainable=trainable), ElmoModule.from_pretrained(model, trainable=trainable)
     thinc_model = nlp.get_pipe("tok2vec").model
     set_dropout_rate(thinc_model, 0.0)
     sentences = [WORDS, ["a", "dog"]]

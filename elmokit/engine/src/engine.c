@@ -4,11 +4,6 @@
 
 #include <stdlib.h>
 
-#if defined(AMX) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include "lstm.h"
 #include "token_layer.h"
 
@@ -47,6 +42,8 @@ struct elmokit_tokens {
 struct elmokit_lstm {
     int64_t n_directions, n_layers, dim, hidden_dim, adds_inputs;
     int64_t *reads_backward;
+    int precision;
+    float cell_clip, output_clip;
     int64_t max_widened_rows; /* of a step, on average, up to which `layers` computes; else `wide` does */
     lstm_layer *layers;       /* for each direction and layer */
     lstm_layer *wide;         /* NULL until they are needed */
@@ -80,6 +77,11 @@ int64_t elmokit_open_tokens(const elmokit_token_weights *weights, int64_t lowest
     return failed;
 }
 
+int64_t elmokit_pack_highway(elmokit_tokens *tokens, int64_t highway, const float *transform, const float *transform_bias,
+                             const float *gate, const float *gate_bias) {
+    return pack_highway(highway, transform, transform_bias, gate, gate_bias, &tokens->layer);
+}
+
 void elmokit_close_tokens(elmokit_tokens *tokens) {
     if (tokens) free_token_layer(&tokens->layer);
     free(tokens);
@@ -92,39 +94,46 @@ int64_t elmokit_token_vectors(const elmokit_tokens *tokens, int64_t n_threads, i
     return run_token_layer(&tokens->layer, n_threads, n_tokens, n_ids, ids, vectors);
 }
 
-static int pack_layers(const elmokit_lstm_weights *weights, int64_t lowest_precision, elmokit_lstm *lstm) {
-    const int64_t n = weights->n_directions * weights->n_layers, n_weights = 8 * weights->hidden_dim * weights->dim;
+int64_t elmokit_open_lstm(const elmokit_lstm_sizes *sizes, int64_t lowest_precision, elmokit_lstm **lstm) {
+    *lstm = NULL;
+    if (sizes->n_directions < 1 || sizes->n_layers < 1 || sizes->dim < 1 || sizes->hidden_dim < 1)
+        return ELMOKIT_BAD_SIZES;
+    const int64_t n_weights = 8 * sizes->hidden_dim * sizes->dim;
     elmokit_kernels kernels;
     elmokit_choose_kernels(lowest_precision, n_weights, &kernels);
-    lstm->n_directions = weights->n_directions, lstm->n_layers = weights->n_layers, lstm->dim = weights->dim;
-    lstm->hidden_dim = weights->hidden_dim, lstm->adds_inputs = weights->adds_inputs;
-    lstm->max_widened_rows = INT64_MAX;
+    elmokit_lstm *opened = calloc(1, sizeof *opened);
+    if (!opened) return ELMOKIT_NO_MEMORY;
+    opened->n_directions = sizes->n_directions, opened->n_layers = sizes->n_layers;
+    opened->dim = sizes->dim, opened->hidden_dim = sizes->hidden_dim, opened->adds_inputs = sizes->adds_inputs;
+    opened->precision = (int)kernels.lstm;
+    opened->cell_clip = sizes->cell_clip, opened->output_clip = sizes->output_clip;
+    opened->max_widened_rows = INT64_MAX;
     if (kernels.lstm == BFLOAT16 && is_widened(BFLOAT16))
-        lstm->max_widened_rows = n_weights >= MIN_IN_MEMORY || WIDE >= 32 ? MAX_WIDENED_ROWS : MAX_WIDENED_ROWS_IN_CACHE;
-    lstm->reads_backward = calloc(weights->n_directions, sizeof *lstm->reads_backward);
-    lstm->layers = calloc(n, sizeof *lstm->layers);
-    if (!lstm->reads_backward || !lstm->layers) return ELMOKIT_NO_MEMORY;
-    memcpy(lstm->reads_backward, weights->reads_backward, weights->n_directions * sizeof *lstm->reads_backward);
-    for (int64_t k = 0; k < n; k++)
-        if (!pack_lstm((int)kernels.lstm, weights->dim, weights->hidden_dim, weights->dim, weights->cell_clip,
-                       weights->output_clip, weights->weights[k], weights->biases[k],
-                       weights->projections ? weights->projections[k] : NULL, lstm->layers + k))
-            return ELMOKIT_NO_MEMORY;
+        opened->max_widened_rows = n_weights >= MIN_IN_MEMORY || WIDE >= 32 ? MAX_WIDENED_ROWS : MAX_WIDENED_ROWS_IN_CACHE;
+    opened->reads_backward = calloc(sizes->n_directions, sizeof *opened->reads_backward);
+    opened->layers = calloc(sizes->n_directions * sizes->n_layers, sizeof *opened->layers);
+    if (!opened->reads_backward || !opened->layers) {
+        elmokit_close_lstm(opened);
+        return ELMOKIT_NO_MEMORY;
+    }
+    memcpy(opened->reads_backward, sizes->reads_backward, sizes->n_directions * sizeof *opened->reads_backward);
+    *lstm = opened;
     return 0;
 }
 
-int64_t elmokit_open_lstm(const elmokit_lstm_weights *weights, int64_t lowest_precision, elmokit_lstm **lstm) {
-    *lstm = NULL;
-    if (weights->n_directions < 1 || weights->n_layers < 1 || weights->dim < 1 || weights->hidden_dim < 1 ||
-        (!weights->projections && weights->hidden_dim != weights->dim))
-        return ELMOKIT_BAD_SIZES;
-    elmokit_lstm *opened = calloc(1, sizeof *opened);
-    const int failed = opened ? pack_layers(weights, lowest_precision, opened) : ELMOKIT_NO_MEMORY;
-    if (failed)
-        elmokit_close_lstm(opened);
-    else
-        *lstm = opened;
-    return failed;
+static int is_packed(const lstm_layer *layer) { return layer->from_input.panels != NULL; }
+
+int64_t elmokit_pack_layer(elmokit_lstm *lstm, int64_t direction, int64_t layer, const float *weight, const float *bias,
+                           const float *projection) {
+    if (direction < 0 || direction >= lstm->n_directions || layer < 0 || layer >= lstm->n_layers) return ELMOKIT_BAD_LAYER;
+    lstm_layer *to = lstm->layers + direction * lstm->n_layers + layer;
+    if (is_packed(to)) return ELMOKIT_BAD_LAYER;
+    if (!projection && lstm->hidden_dim != lstm->dim) return ELMOKIT_BAD_SIZES;
+    if (pack_lstm(lstm->precision, lstm->dim, lstm->hidden_dim, lstm->dim, lstm->cell_clip, lstm->output_clip, weight, bias,
+                  projection, to))
+        return 0;
+    free_lstm(to);
+    return ELMOKIT_NO_MEMORY;
 }
 
 static void free_layers(const elmokit_lstm *lstm, lstm_layer *layers) {
@@ -353,6 +362,8 @@ static int run_groups(elmokit_lstm *lstm, const elmokit_batch *batch, int64_t n_
 
 int64_t elmokit_layers(elmokit_lstm *lstm, int64_t n_threads, const elmokit_batch *batch) {
     const int64_t n_directions = batch->last_direction - batch->first_direction;
+    for (int64_t k = 0; k < lstm->n_directions * lstm->n_layers; k++)
+        if (!is_packed(lstm->layers + k)) return ELMOKIT_BAD_LAYER;
     const int is_small = lstm_bytes(lstm->layers) <= SMALL_LAYER_BYTES;
     if (batch->n_rows < 1 || n_directions < 1) return 0;
     int64_t n_tokens = 0;
@@ -441,14 +452,3 @@ int64_t elmokit_multiply(const elmokit_matrix *packed, int64_t n_threads, int64_
 int64_t elmokit_panel_width(void) { return WIDE; }
 
 int64_t elmokit_has_bfloat16(void) { return HAS_BFLOAT16; }
-
-/* Linux hands out AMX's 8 kB of tiles per thread only to processes that ask, and may refuse: in a container that filters
-   system calls, or with a small signal stack. */
-int64_t elmokit_is_permitted(void) {
-#if defined(AMX) && defined(__linux__)
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-#else
-    return 1;
-#endif
-}

@@ -5,6 +5,7 @@
 
    - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with AVX2 and AVX-512 alone, sums of
      products of two 16-bit numbers, from which they are put together);
+   - HAS_ROW_PAIRS: products of eight bytes of two rows by those of two columns (Arm's matrix product, i8mm);
    - HAS_TILES: products of whole tiles (AMX);
    - HAS_BFLOAT16: products of bf16 numbers, for training and scoring (tiles, or AVX-512's own instruction).
 
@@ -41,6 +42,12 @@
 
 #ifndef DOT_OF_PAIRS
 #define DOT_OF_PAIRS 0
+#endif
+
+#if defined(__ARM_FEATURE_MATMUL_INT8) && !defined(EMULATE)
+#define HAS_ROW_PAIRS 1
+#else
+#define HAS_ROW_PAIRS 0
 #endif
 
 #if HAS_TILES || defined(__AVX512BF16__)

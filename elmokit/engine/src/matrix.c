@@ -51,41 +51,48 @@ static uint32_t to_bfloat16(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+/* Round a row to whole multiples of a scale, chosen for its largest number, and return the sum of the multiples. */
+static int32_t round_row(const float *row, int64_t n, float *scale, int8_t *rounded) {
+    float largest = 1e-30f; /* not 0, which would divide 0 by 0 */
+    for (int64_t k = 0; k < n; k++) largest = fabsf(row[k]) > largest ? fabsf(row[k]) : largest;
+    *scale = largest / 127.0f;
+    int32_t sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const int32_t multiple = (int32_t)rintf(row[k] / *scale);
+        rounded[k] = (int8_t)multiple;
+        sum += multiple;
+    }
+    return sum;
+}
+
 /* Pack a panel: WIDE columns, of which each is a row of the weights. int8 rounds each weight to one of 255 multiples of its
-   column's scale, which is chosen for the largest weight. */
-static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, float *panel) {
-    const int size = group_size(precision);
+   column's scale. `rounded`: memory for a row of bytes, in whole lanes. */
+static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, int8_t *rounded,
+                       float *panel) {
     float *lanes = panel + panel_header(precision);
     memset(panel, 0, panel_lanes(precision, n_inputs) * sizeof(float));
     for (int column = 0; column < WIDE; column++) {
         const float *row = rows[column];
-        float scale = 1e-30f / 127.0f; /* not 0, which would divide 0 by 0 */
-        int32_t sum = 0;
         if (precision == INT8) {
-            float largest = 1e-30f;
-            for (int64_t k = 0; row && k < n_given; k++) largest = fabsf(row[k]) > largest ? fabsf(row[k]) : largest;
-            scale = largest / 127.0f;
+            panel[column] = 1e-30f / 127.0f;
+            if (!row) continue;
+            const int32_t sum = round_row(row, n_given, panel + column, rounded);
+            memcpy(panel + WIDE + column, &sum, sizeof sum);
+            for (int64_t k = n_given; k % 4; k++) rounded[k] = 0;
+            /* Four bytes that follow each other are a lane. */
+            for (int64_t k = 0; k < n_given; k += 4) memcpy(lanes + k / 4 * WIDE + column, rounded + k, 4);
+            continue;
         }
         for (int64_t k = 0; row && k < n_given; k++) {
-            float *lane = lanes + k / size * WIDE + column;
-            if (precision == FLOAT32)
-                *lane = row[k];
-            else {
-                uint32_t bits;
-                memcpy(&bits, lane, sizeof bits);
-                if (precision == BFLOAT16)
-                    bits |= to_bfloat16(row[k]) << 16 * (k % 2);
-                else {
-                    const int32_t rounded = (int32_t)rintf(row[k] / scale);
-                    sum += rounded;
-                    bits |= (uint32_t)(uint8_t)rounded << 8 * (k % 4);
-                }
-                memcpy(lane, &bits, sizeof bits);
+            if (precision == FLOAT32) {
+                lanes[k * WIDE + column] = row[k];
+                continue;
             }
-        }
-        if (precision == INT8) {
-            panel[column] = scale;
-            memcpy(panel + WIDE + column, &sum, sizeof sum);
+            float *lane = lanes + k / 2 * WIDE + column;
+            uint32_t bits;
+            memcpy(&bits, lane, sizeof bits);
+            bits |= to_bfloat16(row[k]) << 16 * (k % 2);
+            memcpy(lane, &bits, sizeof bits);
         }
     }
 }
@@ -94,13 +101,16 @@ int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float 
                 matrix *packed) {
     const int64_t n_panels = (n_outputs + WIDE - 1) / WIDE, lanes = panel_lanes(precision, n_inputs);
     *packed = (matrix){precision, n_inputs, n_outputs, take_memory(n_panels * lanes * sizeof(float)), NULL};
-    for (int64_t panel = 0; packed->panels && panel < n_panels; panel++) {
+    int8_t *rounded = take_memory(n_given + 4);
+    const int is_packed = packed->panels && rounded;
+    for (int64_t panel = 0; is_packed && panel < n_panels; panel++) {
         const float *of_panel[WIDE] = {0};
         for (int64_t column = 0; column < WIDE && panel * WIDE + column < n_outputs; column++)
             of_panel[column] = rows[panel * WIDE + column];
-        pack_panel(precision, of_panel, n_given, n_inputs, packed->panels + panel * lanes);
+        pack_panel(precision, of_panel, n_given, n_inputs, rounded, packed->panels + panel * lanes);
     }
-    return packed->panels != NULL;
+    give_memory(rounded);
+    return is_packed;
 }
 
 int pack_bias(const float *bias, int64_t n, matrix *packed) {

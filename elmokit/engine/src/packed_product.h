@@ -241,6 +241,43 @@ INLINE void tile_bytes(int rows, int panels, const char *inputs, int64_t input_s
         }
 }
 
+#if HAS_ROW_PAIRS
+/* The same for two rows or more, whose instruction does twice as many products: of eight bytes of two rows by those of two
+   columns. A vector of weights has four bytes of four columns, so two of them in a row are interleaved. */
+INLINE void tile_row_pairs(int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
+                           int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride, const float *next, int64_t next_step) {
+    /* Of two rows: for each vector of four columns, the sums of the first two and of the last two. */
+    int32x4_t sum[(ROWS + 1) / 2 * 4];
+    const int pairs = (rows + 1) / 2, n_sums = 4 * panels; /* without a second row, the last one is taken twice */
+    _Pragma("GCC unroll 16") for (int i = 0; i < pairs * n_sums; i++) sum[i] = vdupq_n_s32(0);
+    for (int64_t k = 0; k < n; k += 2) { /* groups are padded to a multiple of 16 */
+        int32x4_t weight[4 * 2];
+        __builtin_prefetch(next), __builtin_prefetch(next + next_step), next += 2 * next_step;
+        _Pragma("GCC unroll 4") for (int v = 0; v < 2 * panels; v++) {
+            const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
+            const int32x4_t first = (int32x4_t)load(from), second = (int32x4_t)load(from + WIDE);
+            weight[2 * v] = vzip1q_s32(first, second), weight[2 * v + 1] = vzip2q_s32(first, second);
+        }
+        _Pragma("GCC unroll 4") for (int pair = 0; pair < pairs; pair++) {
+            const int second = 2 * pair + 1 < rows ? 2 * pair + 1 : 2 * pair;
+            const int8_t *upper = (const int8_t *)inputs + 2 * pair * input_stride + GROUP_BYTES * k;
+            const int8_t *lower = (const int8_t *)inputs + second * input_stride + GROUP_BYTES * k;
+            const int8x16_t both = vcombine_s8(vld1_s8(upper), vld1_s8(lower));
+            _Pragma("GCC unroll 8") for (int i = 0; i < n_sums; i++)
+                sum[pair * n_sums + i] = vmmlaq_s32(sum[pair * n_sums + i], both, (int8x16_t)weight[i]);
+        }
+    }
+    _Pragma("GCC unroll 8") for (int r = 0; r < rows; r++)
+        _Pragma("GCC unroll 4") for (int v = 0; v < 2 * panels; v++) {
+            const int32x4_t first = sum[r / 2 * n_sums + 2 * v], second = sum[r / 2 * n_sums + 2 * v + 1];
+            int32_t *to = sums + r * sum_stride + v * LANES;
+            const int32x4_t row = r % 2 ? vcombine_s32(vget_high_s32(first), vget_high_s32(second))
+                                        : vcombine_s32(vget_low_s32(first), vget_low_s32(second));
+            vst1q_s32(to, vaddq_s32(vld1q_s32(to), row));
+        }
+}
+#endif
+
 static inline void multiply_bytes(int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride, const float *weights,
                            int64_t n_inputs, int32_t *sums, int64_t sum_stride, const float *after) {
     const int64_t panel_stride = panel_lanes(INT8, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
@@ -257,9 +294,17 @@ static inline void multiply_bytes(int64_t n_rows, int n_panels, const char *inpu
                 const char *input = inputs + row * input_stride + GROUP_BYTES * first;
                 const float *ahead = next + t * n * step;
                 int32_t *to = sums + row * sum_stride + panel * WIDE;
+#define ARGUMENTS input, input_stride, part, panel_stride, n, to, sum_stride, ahead, step
+#if HAS_ROW_PAIRS
 #define TILE(rows, panels)                                                                                           \
-    tile_bytes(rows, panels, input, input_stride, part, panel_stride, n, to, sum_stride, ahead, step);                \
+    if ((rows) > 1) tile_row_pairs(rows, panels, ARGUMENTS);                                                         \
+    else tile_bytes(rows, panels, ARGUMENTS);                                                                        \
     break;
+#else
+#define TILE(rows, panels)                                                                                           \
+    tile_bytes(rows, panels, ARGUMENTS);                                                                             \
+    break;
+#endif
 #define CASE(rows)                                                                                                   \
     case rows:                                                                                                       \
         TILE(rows, 1)
@@ -268,6 +313,7 @@ static inline void multiply_bytes(int64_t n_rows, int n_panels, const char *inpu
                     case 2: if (at_once == 2) { TILE(2, 2) } TILE(2, 1)
                     CASES_FROM_3(CASE)
                 }
+#undef ARGUMENTS
 #undef TILE
 #undef CASE
             }

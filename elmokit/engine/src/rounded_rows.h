@@ -51,9 +51,13 @@ static inline void round_rows(int precision, int64_t n_rows, const float *from, 
             const vec shifted = load_some(from + at, n - at) * factor + 12582912.0f;
             const ivec rounded = (ivec)shifted + INPUT_OFFSET;
 #if DOT_OF_PAIRS
-            ivec order; /* the numbers of a group of four as 0, 2, 1, 3 */
-            for (int lane = 0; lane < LANES; lane++) order[lane] = lane % 4 % 3 ? lane ^ 3 : lane;
-            const half_vec halves = __builtin_convertvector(__builtin_shuffle(rounded, order), half_vec);
+            enum { ORDER = 0xd8 }; /* the numbers of a group of four as 0, 2, 1, 3 */
+#if defined(__AVX512F__)
+            const ivec ordered = (ivec)_mm512_shuffle_epi32((__m512i)rounded, ORDER);
+#else
+            const ivec ordered = (ivec)_mm256_shuffle_epi32((__m256i)rounded, ORDER);
+#endif
+            const half_vec halves = __builtin_convertvector(ordered, half_vec);
             /* Whole groups: the inputs beyond the last are zeros. */
             memcpy(numbers + 2 * at, &halves, sizeof halves);
 #else

@@ -114,7 +114,7 @@ static int pack_linear(int precision, int64_t n_inputs, int64_t n, const float *
 }
 
 int pack_token_layer(const elmokit_token_weights *given, int precision, token_layer *layer) {
-    *layer = (token_layer){.uses_tanh = given->uses_tanh != 0, .output_dim = given->output_dim};
+    *layer = (token_layer){.uses_tanh = given->uses_tanh != 0, .output_dim = given->output_dim, .precision = precision};
     if (given->n_words) {
         if (!(layer->words = copy(given->words, given->n_words * given->word_dim))) return ELMOKIT_NO_MEMORY;
         layer->n_words = given->n_words, layer->word_dim = given->word_dim;
@@ -126,15 +126,9 @@ int pack_token_layer(const elmokit_token_weights *given, int precision, token_la
         const int failed = pack_convolutions(given, layer);
         if (failed) return failed;
         for (int64_t k = 0; k < layer->n_convolutions; k++) layer->n_features += layer->convolutions[k].n_filters;
-        const int64_t n = layer->n_features;
         layer->highways = calloc(given->n_highways ? given->n_highways : 1, sizeof *layer->highways);
         if (!layer->highways) return ELMOKIT_NO_MEMORY;
         layer->n_highways = given->n_highways;
-        for (int64_t k = 0; k < given->n_highways; k++) {
-            const float *const *of = given->highways + 4 * k;
-            if (!pack_linear(precision, n, n, of[0], of[1], n, of[2], of[3], layer->highways + k))
-                return ELMOKIT_NO_MEMORY;
-        }
     }
     const int64_t n_inputs = layer->word_dim + layer->n_features;
     if (!n_inputs || (!given->projection && n_inputs != given->output_dim)) return ELMOKIT_BAD_SIZES;
@@ -144,6 +138,16 @@ int pack_token_layer(const elmokit_token_weights *given, int precision, token_la
                                           given->projection_bias, 0, NULL, NULL, &layer->projection))
         return ELMOKIT_NO_MEMORY;
     return 0;
+}
+
+int pack_highway(int64_t number, const float *transform, const float *transform_bias, const float *gate,
+                 const float *gate_bias, token_layer *layer) {
+    if (number < 0 || number >= layer->n_highways || layer->highways[number].panels) return ELMOKIT_BAD_LAYER;
+    const int64_t n = layer->n_features;
+    matrix *to = layer->highways + number;
+    if (pack_linear(layer->precision, n, n, transform, transform_bias, n, gate, gate_bias, to)) return 0;
+    free_matrix(to);
+    return ELMOKIT_NO_MEMORY;
 }
 
 static int64_t matrices_bytes(const token_layer *layer) {
@@ -364,6 +368,8 @@ static int make_tables(const token_layer *layer, int64_t n_rows, const float *ch
 int run_token_layer(const token_layer *layer, int64_t n_threads, int64_t n_tokens, int64_t n_ids, const int64_t *ids,
                     float *vectors) {
     const int64_t has_words = layer->n_words > 0, n_columns = n_ids - has_words;
+    for (int64_t k = 0; k < layer->n_highways; k++)
+        if (!layer->highways[k].panels) return ELMOKIT_BAD_LAYER;
     if (n_columns < 0 || (!layer->n_characters && n_columns)) return ELMOKIT_BAD_SIZES;
     for (int64_t k = 0; k < layer->n_convolutions; k++)
         if (layer->convolutions[k].width > n_columns) return ELMOKIT_BAD_SIZES;

@@ -22,13 +22,18 @@ typedef struct {
     convolution *convolutions;
     int uses_tanh;
     int64_t n_highways;
-    matrix *highways; /* outputs: the transform, then the gate of the transformed branch */
+    matrix *highways; /* without panels until they are packed; outputs: the transform, then the gate of that branch */
     matrix projection; /* without panels if there is none */
     int64_t output_dim;
+    int precision; /* of the highways */
 } token_layer;
 
-/* Pack a token layer. Return 0, or why not. */
+/* Pack a token layer, but for its highways. Return 0, or why not. */
 int pack_token_layer(const elmokit_token_weights *given, int precision, token_layer *layer);
+
+/* Pack a highway layer. Return 0, or why not. */
+int pack_highway(int64_t number, const float *transform, const float *transform_bias, const float *gate,
+                 const float *gate_bias, token_layer *layer);
 int64_t token_layer_bytes(const token_layer *layer);
 void free_token_layer(token_layer *layer);
 

@@ -11,29 +11,16 @@ A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(
 backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
 least as exact. Only weights and inputs of the matrix products of the LSTMs and of the token layer are ever rounded:
 states and sums stay in float32. The token layer is rounded by the C functions only.
-
-The environment variable ``ELMOKIT_BACKEND`` overrides the model's precision, for those who cannot change the call. It
-is ``auto`` (no override), a precision, or ``reference``.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from elmokit.engine.computation import NATIVE, Backend
 from elmokit.engine.library import Library
-from elmokit.engine.precision import Precision
-from elmokit.errors import ConfigError
-
-VARIABLE = "ELMOKIT_BACKEND"
-BackendRequest = Literal["reference"] | Precision
-Backend = Literal["reference", "native", "native-bfloat16", "native-int8", "torch", "torch-bfloat16"]
-
-# The backends that are C functions, with the precision of their packed weights.
-NATIVE: dict[Backend, Precision] = {"native": "float32", "native-bfloat16": "bfloat16", "native-int8": "int8"}
+from elmokit.engine.precision import BackendRequest, requested_backend
 
 # Each tuple is an order of preference. A request names the lowest precision that is acceptable, so its fallbacks are
 # always at least as exact.
@@ -50,21 +37,6 @@ ON_GPU: dict[BackendRequest, tuple[Backend, ...]] = {
     "bfloat16": ("torch-bfloat16",),
     "int8": ("torch-bfloat16",),
 }
-
-
-def requested_backend(precision: Precision | None = None) -> BackendRequest:
-    """Return the requested backend or precision: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
-
-    Raises:
-        ConfigError: ``ELMOKIT_BACKEND`` has an unknown value.
-    """
-    # Read on every call, not on import: tests and notebooks change the variable while the process runs.
-    override = os.environ.get(VARIABLE) or "auto"
-    if override == "auto":
-        return precision or "float32"
-    if override not in ON_CPU:
-        raise ConfigError(f"{VARIABLE} is {override!r}. Use one of auto, {', '.join(ON_CPU)}.")
-    return override
 
 
 def select_backend(device: torch.device, request: BackendRequest) -> Backend:
@@ -84,13 +56,6 @@ def native_library() -> Library | None:
     from elmokit.engine import compiler
 
     return compiler.load_library()
-
-
-def n_threads() -> int:
-    """Return the number of threads that compute a call: PyTorch's, but no more than can run at the same time."""
-    from elmokit.engine.threads import available_threads  # it reads files of the system
-
-    return min(torch.get_num_threads(), available_threads())
 
 
 def native_library_for(tensor: Tensor) -> Library | None:
@@ -114,20 +79,3 @@ def tile_library_for(tensor: Tensor) -> Library | None:
     if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return None
     return native_library_for(tensor) if multiplies_bfloat16() else None
-
-
-def describe_backends(device: str = "cpu") -> str:
-    """Return a table of the backends for a device: which are available, and which requests select them."""
-    from elmokit.engine import compiler
-
-    preferences = ON_CPU if device == "cpu" else ON_GPU
-    selected = {request: select_backend(torch.device(device), request) for request in preferences}
-    lines = [f"{'backend':<22} {'available':<10} selected for"]
-    for backend in dict.fromkeys(backend for row in preferences.values() for backend in row):
-        requests = ", ".join(request for request, choice in selected.items() if choice == backend)
-        lines.append(f"{backend:<22} {'yes' if is_available(backend) else 'no':<10} {requests}".rstrip())
-    if (library := compiler.load_library()) is not None:
-        lines.append(f"native is built for {library.instructions}")
-    if reason := compiler.why_unavailable():
-        lines.append(f"native is unavailable: {reason}")
-    return "\n".join(lines)

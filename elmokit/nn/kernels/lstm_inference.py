@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.engine.computation import Backend
 from elmokit.nn.kernels import torch_products
-from elmokit.nn.kernels.backends import Backend
 from elmokit.nn.kernels.torch_products import Product
 
 # Rows whose input products are computed together: enough for the products' full speed, and few enough for the gate

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.engine.library import Library
-from elmokit.nn.kernels.backends import n_threads
+from elmokit.engine.threads import n_threads
 
 GATES = 4
 ALIGNMENT = 64  # of tiles, in bytes

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.engine import LSTM
 from elmokit.engine.library import Library
+from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
-from elmokit.nn.kernels.backends import n_threads
+from elmokit.engine.threads import n_threads
 
 
 class PackableLayer(Protocol):

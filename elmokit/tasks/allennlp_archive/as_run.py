@@ -9,11 +9,12 @@ from typing import Any
 from elmokit.embedder import Elmo
 from elmokit.errors import OutputError
 from elmokit.io.atomic import atomic_write
+from elmokit.nn.tensors import save_tensors
 from elmokit.tasks.allennlp_archive.opened import OpenedArchive
 from elmokit.tasks.run_folder import ARCHIVE_SEED, BEST_WEIGHTS, OWN_BILM, elmo_start, start_run, write_facts
 from elmokit.tasks.vocabulary import vocabulary_content
 from elmokit.training.run_folder import write_json
-from elmokit.weights.folder import save_folder, save_tensors
+from elmokit.weights.folder import save_folder
 
 
 def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
         facts["characters"] = len(setup.inputs.chars) if setup.inputs.spelling == "characters" else "bytes"
     facts |= {name: labels for name, labels in setup.labels.items() if any(labels)}
     if opened.bilm is not None:
-        bilm = opened.bilm.bilm.config
+        bilm = opened.bilm.config
         facts["elmo"] = {"layers": bilm.n_layers + 1, "dim": bilm.output_dim, "start": setup.config.elmo.start}
     return facts
 
@@ -52,7 +53,7 @@ def save_as_run(opened: OpenedArchive, folder: str | Path, facts: Mapping[str, A
     setup = opened.setup
     elmo = None
     if opened.bilm is not None:
-        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo), n_mixes=0)
+        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo))
     content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
     with atomic_write(folder, folder=True) as run:

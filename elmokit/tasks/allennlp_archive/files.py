@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from elmokit.config import read_json
@@ -93,7 +94,7 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
         f"{source} has no {CONFIG}: it is not an archive of AllenNLP (model.tar.gz), nor the directory of one.",
         MAX_CONFIG_BYTES,
     )
-    tensors = read_state_dict(folder / WEIGHTS)
+    tensors = {name: torch.as_tensor(tensor) for name, tensor in read_state_dict(folder / WEIGHTS).items()}
     options = sorted(folder.glob("fta/*options_file"))
     version = None
     if (folder / "meta.json").is_file():

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.bilm import BiLM
 from elmokit.engine.config import BiLMConfig, CharCNNConfig
 from elmokit.errors import ConfigError, TensorMismatchError
+from elmokit.nn.bilm import BiLM
 from elmokit.weights import published
 from elmokit.weights.allennlp import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
 from elmokit.weights.bilm_tf import config_from_options, read_options

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
+from elmokit.nn.from_arrays import load_arrays
 from elmokit.tasks.allennlp_archive.files import UNKNOWN, TaskArchive, known_entries, read_archive
 from elmokit.tasks.allennlp_archive.inner_bilm import (
     CACHE,
@@ -35,7 +36,7 @@ from elmokit.tasks.task import Labels, TaskModel
 from elmokit.weights.bilm_tf import read_options
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import open_model
-from elmokit.weights.table import TensorRow, fill, same_rows
+from elmokit.weights.table import TensorRow, read_through, same_rows
 
 ArchiveStart = Literal["allennlp", "zero", "warm"]
 SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
@@ -114,7 +115,7 @@ def open_task_archive(
             notes.append(assumed)
     bilm = _referenced_bilm(archive, options) if config.elmo is not None and bilm_config is None else None
     if bilm is not None:
-        bilm_config = bilm.bilm.config
+        bilm_config = bilm.config
     if bilm_config is not None:
         inputs = inputs.with_elmo(ElmoShape(bilm_config.n_layers + 1, bilm_config.output_dim))
     setup = TaskSetup(task, config, inputs, _labels(task.name, archive), torch.device("cpu"))
@@ -125,7 +126,7 @@ def open_task_archive(
     elmo = None
     if prefix is not None and bilm_config is not None:
         elmo = _module_of(tensors_of(bilm_config))
-        parts["bilm"] = (elmo, same_rows(elmo, prefix))
+        parts["bilm"] = (elmo, same_rows(elmo.state_dict(), prefix))
     _fill(parts, tensors, str(archive.source))
     if elmo is not None and bilm_config is not None:
         bilm = bilm_of(elmo.state_dict(), bilm_config, archive.source)
@@ -141,9 +142,12 @@ def _fill(parts: Mapping[str, tuple[nn.Module, Sequence[TensorRow]]], tensors: M
     whole = nn.Module()
     for name, (module, _) in parts.items():
         whole.add_module(name, module)
-    rows = [replace(row, ours=f"{name}.{row.ours}") for name, (_, own) in parts.items() for row in own]
+    rows = [row._replace(ours=f"{name}.{row.ours}") for name, (_, own) in parts.items() for row in own]
     kept = {name: tensor for name, tensor in tensors.items() if name not in DERIVED}
-    fill(whole, rows, {name: tuple(tensor.shape) for name, tensor in kept.items()}, kept.__getitem__, what)
+    wanted, shapes = (
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (whole.state_dict(), kept)
+    )
+    load_arrays(whole, read_through(rows, wanted, shapes, lambda name: kept[name].numpy(), what))
 
 
 def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:

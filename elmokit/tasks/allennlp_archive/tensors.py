@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
@@ -22,7 +24,7 @@ from elmokit.tasks.nn.token_chars import TokenCharRNN
 from elmokit.tasks.qa import BiDaf
 from elmokit.tasks.srl import SrlModel
 from elmokit.tasks.sst import SstModel
-from elmokit.weights.table import SAME, Layout, TensorRow
+from elmokit.weights.table import SAME, Array, Layout, TensorRow
 
 COMBINATION = ("x", "y", "x*y")  # of the two vectors in BiDAF's attention
 ATTENTIONS = ("_matrix_attention.", "_matrix_attention._similarity_function.")  # since version 1.0, and before
@@ -31,9 +33,9 @@ ROW = Layout(lambda theirs: theirs[None], lambda ours: ours[0])
 SCALAR = Layout(lambda theirs: theirs.reshape(()), lambda ours: ours.reshape(1))
 
 
-def _without_padding(table: Tensor) -> Tensor:
+def _without_padding(table: Array) -> Array:
     """Set row 0 to zero. AllenNLP's row for padding may have any values, and they are masked there."""
-    return torch.cat([torch.zeros_like(table[:1]), table[1:]])
+    return np.concatenate([np.zeros_like(table[:1]), table[1:]])
 
 
 ZERO_PADDING = Layout(_without_padding, lambda ours: ours)
@@ -41,13 +43,13 @@ ZERO_PADDING = Layout(_without_padding, lambda ours: ours)
 
 def permuted(order: Sequence[int], *axes: int) -> Layout:
     """Return the layout of a tensor with permuted axes: our index ``i`` is their index ``order[i]``."""
-    to_ours = torch.tensor(order, dtype=torch.int64, device="cpu")
+    to_ours = np.array(order, np.int64)
     to_theirs = to_ours.argsort()
 
-    def apply(tensor: Tensor, index: Tensor) -> Tensor:
+    def apply(array: Array, index: NDArray[np.int64]) -> Array:
         for axis in axes:
-            tensor = tensor.index_select(axis, index.to(tensor.device))
-        return tensor
+            array = array.take(index, axis)
+        return array
 
     return Layout(lambda theirs: apply(theirs, to_ours), lambda ours: apply(ours, to_theirs))
 
@@ -94,9 +96,9 @@ class Embeddings:
         if row == 1:
             return ZERO_PADDING
 
-        def to_ours(theirs: Tensor) -> Tensor:
-            rest = torch.cat([theirs[1:row], theirs[row + 1 :]])
-            return torch.cat([torch.zeros_like(theirs[:1]), theirs[row : row + 1], rest])
+        def to_ours(theirs: Array) -> Array:
+            parts = np.zeros_like(theirs[:1]), theirs[row : row + 1], theirs[1:row], theirs[row + 1 :]
+            return np.concatenate(parts)
 
         # The inverse is used for shapes alone.
         return Layout(to_ours, lambda ours: ours)
@@ -295,7 +297,8 @@ def _scorer_rows(
 def _repeated(layout: Layout, n_rows: int) -> Layout:
     """Return a layout that also repeats the one row of theirs."""
     return Layout(
-        lambda theirs: layout.to_ours(theirs).expand(n_rows, *theirs.shape[1:]), lambda ours: layout.to_theirs(ours[:1])
+        lambda theirs: np.broadcast_to(layout.to_ours(theirs), (n_rows, *theirs.shape[1:])),
+        lambda ours: layout.to_theirs(ours[:1]),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from allennlp.modules.elmo import Elmo, batch_to_ids
 
-from elmokit.weights.open import save_model
+from elmokit.weights.save import save_model
 from tests.helpers.wave_model import CONFIG, wave, wave_model
 
 SENTENCES = ["The cat sat on the mat .", "Who ran ?", "It rained", "A very long day ended well in the old town ."]

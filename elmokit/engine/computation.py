@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from elmokit.engine.library import Library
 from elmokit.engine.precision import NAMES, Precision
-from elmokit.nn.kernels.backends import NATIVE, Backend
+
+Backend = Literal["reference", "native", "native-bfloat16", "native-int8", "torch", "torch-bfloat16"]
+NATIVE: dict[Backend, Precision] = {"native": "float32", "native-bfloat16": "bfloat16", "native-int8": "int8"}
+"""The backends that are C functions, with the precision of their packed weights."""
+
+
+class Kernels(NamedTuple):
+    """What computes a model without gradients.
+
+    Equal kernels compute equal bits.
+    """
+
+    token_layer: Precision
+    """The precision of the token layer; it may be more precise than the requested one, where that is faster."""
+    lstm: Precision
+    """The precision of the LSTM layers, likewise."""
+    instructions: str
+    """The instruction set of the C functions; without them, the version of NumPy."""
 
 
 class LayerKernel(NamedTuple):
@@ -24,8 +40,7 @@ def native_kernel(library: Library, precision: Precision) -> LayerKernel:
     return LayerKernel(backend, precision, library.instructions)
 
 
-@dataclass(frozen=True)
-class Computation:
+class Computation(NamedTuple):
     """What computes all layers of a model when no gradient is needed.
 
     A model gives the same bits wherever its computation is the same. Different instruction sets differ in the last
@@ -35,7 +50,7 @@ class Computation:
     device: str
     """The type of the device, such as "cpu"."""
     instructions: str | None
-    """The instruction set of the C functions; without them, that of PyTorch; None on a GPU."""
+    """The instruction set of the C functions; without them, what NumPy or PyTorch use; None on a GPU."""
     precision: Precision
     """The lowest precision of any layer."""
     kernels: tuple[Backend, ...]
@@ -48,7 +63,7 @@ class Computation:
 
     def settings(self) -> dict[str, Any]:
         """Return everything as JSON values, for a store that must not mix computations."""
-        return {**vars(self), "kernels": list(self.kernels)}
+        return {**self._asdict(), "kernels": list(self.kernels)}
 
 
 def computation_of(token_layer: LayerKernel, lstm_layers: list[LayerKernel], device: str, fallback: str) -> Computation:
@@ -69,3 +84,18 @@ def computation_of(token_layer: LayerKernel, lstm_layers: list[LayerKernel], dev
         precision=max((kernel.precision for kernel in kernels), key=NAMES.index),
         kernels=tuple(kernel.backend for kernel in kernels),
     )
+
+
+def engine_computation(kernels: Kernels, n_layers: int, looks_up: bool) -> Computation:
+    """Return what computes a model in the engine.
+
+    Args:
+        kernels: What the engine chose.
+        n_layers: The number of its LSTM layers, in all directions.
+        looks_up: Whether the token layer is a table, which nothing computes.
+    """
+    of_precision: dict[Precision, Backend] = {precision: backend for backend, precision in NATIVE.items()}
+    token_layer: Backend = "reference" if looks_up else of_precision[kernels.token_layer]
+    precisions = [kernels.lstm] if looks_up else [kernels.token_layer, kernels.lstm]
+    names = (token_layer, *[of_precision[kernels.lstm]] * n_layers)
+    return Computation("cpu", kernels.instructions, max(precisions, key=NAMES.index), names)

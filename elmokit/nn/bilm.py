@@ -12,15 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from elmokit.engine.computation import NATIVE, Backend, Computation, LayerKernel, computation_of
 from elmokit.engine.config import BiLMConfig
-from elmokit.engine.engine import LSTM
-from elmokit.engine.precision import Precision, check_precision
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.state import State
 from elmokit.nn.char_cnn import CharCNN, WordCharLayer, WordEmbedding
-from elmokit.nn.kernels.backends import NATIVE, Backend
-from elmokit.nn.kernels.computation import Computation, LayerKernel, computation_of
 from elmokit.nn.kernels.packed_lstm import run_lstm
 from elmokit.nn.kernels.packed_weights import PackedWeights
 from elmokit.nn.lstm import LSTMStack, LSTMState, pack_stacks, stack_layers, unstack_layers
+from elmokit.nn.tensors import tensor_of
 
 
 class BiLMState(NamedTuple):
@@ -38,6 +39,15 @@ class BiLMState(NamedTuple):
     def n_rows(self) -> int:
         """Number of batch rows."""
         return self.hidden.shape[2]
+
+    @classmethod
+    def from_numpy(cls, state: State) -> BiLMState:
+        """Return the state of NumPy arrays as tensors, which share their memory unless it is read-only."""
+        return cls(*map(tensor_of, state))
+
+    def numpy(self) -> State:
+        """Return the same state as NumPy arrays."""
+        return State(*(part.detach().float().cpu().numpy() for part in self))
 
     def of_direction(self, direction: int) -> list[LSTMState]:
         """Return the states of one direction's layers."""
@@ -129,6 +139,7 @@ class BiLM(nn.Module):
             for _ in range(config.n_directions)
         )
         self._packed: PackedWeights[LSTM] = PackedWeights()
+        self._token_layer_version: PackedWeights[object] = PackedWeights()
         self.precision = precision
 
     @property
@@ -169,6 +180,13 @@ class BiLM(nn.Module):
         """
         pytorch = f"PyTorch's {torch.backends.cpu.get_cpu_capability()}"
         return computation_of(self.token_layer.kernel(), self.kernels(), self.device.type, pytorch)
+
+    def token_layer_version(self) -> object:
+        """Return an object that stays the same for as long as the token layer computes the same vectors."""
+        layer = self.token_layer
+        return self._token_layer_version.get(
+            requested_backend(self.precision), [*layer.parameters(), *layer.buffers()], object
+        )
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,235 @@
+"""The LSTM layers in C: a batch of sentences is one call through all layers and directions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.engine.config import BiLMConfig
+from elmokit.engine.library import Library, address
+from elmokit.engine.network import check_batch, check_direction, read_weights
+from elmokit.engine.packing import check, open_packed, pointers
+from elmokit.engine.precision import Precision
+from elmokit.engine.state import Floats, Ids, State
+
+
+class LSTM:
+    """The packed LSTM layers of all directions.
+
+    Arguments and errors as in :class:`~elmokit.engine.token_layer.TokenLayer`.
+    """
+
+    def __init__(
+        self, config: BiLMConfig, arrays: Mapping[str, Floats], precision: Precision, library: Library
+    ) -> None:
+        self.config, self._library = config, library
+        self._row = np.dtype(library.structs["row"])
+        backward = np.array(config.read_backward, np.int64)
+        sizes = library.structs["lstm_sizes"](
+            n_directions=config.n_directions,
+            reads_backward=address("backward", backward, np.int64),
+            n_layers=config.n_layers,
+            dim=config.projection_dim,
+            hidden_dim=config.hidden_dim,
+            cell_clip=np.inf if config.cell_clip is None else config.cell_clip,
+            output_clip=np.inf if config.projection_clip is None else config.projection_clip,
+            adds_inputs=config.skip_connections,
+        )
+        self._handle = open_packed(self, library, "lstm", sizes, precision)
+        for direction in range(config.n_directions):
+            for layer in range(config.n_layers):
+                self._pack_layer(arrays, direction, layer)
+
+    def _pack_layer(self, arrays: Mapping[str, Floats], direction: int, layer: int) -> None:
+        prefix = f"directions.{direction}.layers.{layer}."
+        weights = read_weights(self.config, arrays, prefix, np.float32)
+        parts = pointers(weights, ("weight", "bias", "projection"))
+        check(self._library, self._library.pack_layer(self._handle, direction, layer, *parts))
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory that the packed weights take."""
+        return int(self._library.lstm_bytes(self._handle))
+
+    def layers(
+        self,
+        vectors: Floats,
+        words: Ids,
+        lengths: Ids,
+        start: State,
+        wanted: Sequence[int],
+        *,
+        n_edges: int = 0,
+        returns_state: bool = False,
+        threads: int = 1,
+    ) -> tuple[list[Floats], State | None]:
+        """Compute the layers of some sentences; see :meth:`~elmokit.engine.network.Network.layers`."""
+        dim = self.config.output_dim
+        layers, rows = self._layers_of_sentences(np.maximum(lengths - 2 * n_edges, 0), wanted, dim)
+        state = self._run(rows, vectors, words, lengths, start, wanted, n_edges, dim, (0, None), returns_state, threads)
+        return layers, state
+
+    def direction(
+        self,
+        number: int,
+        vectors: Floats,
+        words: Ids,
+        lengths: Ids,
+        start: State,
+        wanted: Sequence[int],
+        *,
+        threads: int = 1,
+    ) -> tuple[list[Floats], State]:
+        """Compute one direction of some sentences; see :meth:`~elmokit.engine.network.Network.direction`."""
+        dim = self.config.projection_dim
+        check_direction(self.config, number)
+        layers, rows = self._layers_of_sentences(lengths, wanted, dim)
+        # C writes each direction next to the others, so the arrays begin as many numbers before the first one.
+        rows["layers"] -= 4 * number * dim
+        state = self._run(rows, vectors, words, lengths, start, wanted, 0, dim, (number, number + 1), True, threads)
+        assert state is not None
+        return layers, state
+
+    def _layers_of_sentences(self, sizes: Ids, wanted: Sequence[int], dim: int) -> tuple[list[Floats], NDArray[Any]]:
+        """Return an array for the layers of each sentence, and the rows of a batch that C writes there."""
+        # An array of its own for each sentence, so that keeping one does not keep its whole batch in memory.
+        layers = [np.empty((len(wanted), max(0, size), dim), np.float32) for size in sizes.tolist()]
+        rows = np.zeros(len(layers), self._row)
+        rows["layers"] = [array.__array_interface__["data"][0] for array in layers]
+        rows["layer_stride"] = sizes * dim
+        return layers, rows
+
+    def padded(
+        self,
+        vectors: Floats,
+        mask: NDArray[np.bool_],
+        start: State,
+        layers: Floats,
+        directions: Sequence[int],
+        reverse: Sequence[bool],
+        threads: int = 1,
+    ) -> State:
+        """Compute the layers of a padded batch, for the PyTorch modules.
+
+        Args:
+            vectors: The token vectors, ``(batch, time, projection_dim)``.
+            mask: ``(batch, time)``, True on a real token, with holes anywhere.
+            start: The state before the first position, of one row for each row of the batch.
+            layers: Where to write the layers: ``(layers + 1, batch, time, directions * projection_dim)`` in zeros.
+            directions: The directions to compute, one or all.
+            reverse: For each of them, whether to read from the last position to the first.
+            threads: The number of threads.
+
+        Returns:
+            The state after each row. That of a direction that was not computed is arbitrary.
+        """
+        config, dim = self.config, self.config.projection_dim
+        n_rows, n_steps = mask.shape
+        positions = np.flatnonzero(mask)
+        lengths = mask.sum(axis=1)
+        rows = np.zeros(n_rows, self._row)
+        stride = len(directions) * dim
+        rows["layer_stride"] = n_rows * n_steps * stride
+        state: State | None = None
+        # One call for both directions if each reads as it was packed to; else C gets the positions in reverse.
+        as_packed = [config.read_backward[number] for number in directions] == list(reverse)
+        for calls in [list(directions)] if as_packed else [[number] for number in directions]:
+            first = calls[0]
+            flips = config.read_backward[first] != reverse[list(directions).index(first)]
+            read = positions[_flipped(lengths)] if flips else positions
+            # Each direction is written next to the ones before, so the array begins as many numbers earlier.
+            base = address("layers", layers, np.float32, (config.n_layers + 1, n_rows, n_steps, stride))
+            assert base is not None
+            rows["layers"] = base - 4 * dim * directions[0]
+            rows["places"] = _row_addresses("places", read, lengths)
+            after = self._run(
+                rows,
+                vectors.reshape(-1, dim),
+                read,
+                lengths,
+                start,
+                range(config.n_layers + 1),
+                0,
+                stride,
+                (first, calls[-1] + 1),
+                True,
+                threads,
+            )
+            assert after is not None
+            if state is None:
+                state = after
+            else:
+                state.hidden[first], state.cell[first] = after.hidden[first], after.cell[first]
+        assert state is not None
+        return state
+
+    def _run(
+        self,
+        rows: NDArray[Any],
+        vectors: Floats,
+        words: Ids,
+        lengths: Ids,
+        start: State,
+        wanted: Sequence[int],
+        n_edges: int,
+        place_stride: int,
+        directions: tuple[int, int | None],
+        returns_state: bool,
+        threads: int,
+    ) -> State | None:
+        config, library = self.config, self._library
+        n_rows = len(lengths)
+        check_batch(config, np.float32, vectors, words, lengths, start, wanted)
+        n_directions = config.n_directions
+        shape = (n_directions, config.n_layers)
+        rows["length"] = lengths
+        rows["words"] = _row_addresses("words", words, lengths)
+        slots = np.full(config.n_layers + 1, -1)
+        slots[list(wanted)] = range(len(wanted))
+        hidden, cell = (np.ascontiguousarray(part) for part in start)
+        end = (
+            State(
+                np.empty((*shape, n_rows, config.projection_dim), np.float32),
+                np.empty((*shape, n_rows, config.hidden_dim), np.float32),
+            )
+            if returns_state
+            else None
+        )
+        first, last = directions
+        batch = library.structs["batch"](
+            n_rows=n_rows,
+            rows=rows.__array_interface__["data"][0],
+            vectors=address("vectors", vectors, np.float32),
+            slots=address("slots", slots, np.int64),
+            place_stride=place_stride,
+            n_edges=n_edges,
+            first_direction=first,
+            last_direction=n_directions if last is None else last,
+            start_rows=start.n_rows,
+            start_hidden=address("hidden", hidden, np.float32),
+            start_cell=address("cell", cell, np.float32),
+            end_hidden=None if end is None else address("hidden", end.hidden, np.float32),
+            end_cell=None if end is None else address("cell", end.cell, np.float32),
+        )
+        check(library, library.layers(self._handle, threads, ctypes.byref(batch)))
+        return end
+
+
+def _row_addresses(name: str, numbers: Ids, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where the numbers of each row begin, in an array of rows of these lengths."""
+    base = address(name, numbers, np.int64, (-1,))
+    assert base is not None
+    addresses: NDArray[np.int64] = base + 8 * (np.cumsum(lengths) - lengths)
+    return addresses
+
+
+def _flipped(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, for rows that follow each other in memory, the index that reverses each of them."""
+    starts = np.cumsum(lengths) - lengths
+    inside = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+    flipped: NDArray[np.int64] = np.repeat(starts + lengths - 1, lengths) - inside
+    return flipped

@@ -1,0 +1,44 @@
+"""One packed matrix, to measure products with."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import numpy as np
+
+from elmokit.engine.library import Library, address
+from elmokit.engine.packing import check
+from elmokit.engine.precision import NAMES, Precision
+from elmokit.engine.state import Floats
+
+
+class Matrix:
+    """A packed matrix: ``rows @ weight.T``.
+
+    Args:
+        weight: ``(outputs, inputs)``.
+        precision: The precision of the packed weights.
+        library: The C functions.
+    """
+
+    def __init__(self, weight: Floats, precision: Precision, library: Library) -> None:
+        self._library, self._shape = library, weight.shape
+        handle = ctypes.c_void_p()
+        weight = np.ascontiguousarray(weight, np.float32)
+        check(
+            library,
+            library.open_matrix(
+                NAMES.index(precision), *weight.shape, address("weight", weight, np.float32), None, ctypes.byref(handle)
+            ),
+        )
+        weakref.finalize(self, library.close_matrix, handle.value)
+        self._handle = handle.value
+
+    def __call__(self, rows: Floats, threads: int = 1) -> Floats:
+        """Return ``(rows, outputs)`` for ``(rows, inputs)``."""
+        outputs = np.empty((len(rows), self._shape[0]), np.float32)
+        given = address("rows", rows, np.float32, (-1, self._shape[1]))
+        to = address("outputs", outputs, np.float32)
+        check(self._library, self._library.multiply(self._handle, threads, len(rows), given, to))
+        return outputs

@@ -1,0 +1,187 @@
+"""The interface of a network without gradients, and what all of its implementations share.
+
+There are two: :class:`~elmokit.engine.engine.Engine` calls C functions, and
+:class:`~elmokit.engine.reference.ReferenceEngine` computes the plain formulas in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.engine.computation import Computation
+from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.library import check_array
+from elmokit.engine.state import Floats, Ids, State
+
+UNKNOWN_IDS = "ids contains numbers that the model has no character or word for."
+WRONG_SIZES = "The sizes of the model do not fit together."
+
+
+class Network(Protocol):
+    """A biLM that is ready to compute.
+
+    It has no state: the LSTM state goes in and comes out. Several threads may use one network at the same time.
+    """
+
+    @property
+    def config(self) -> BiLMConfig:
+        """The architecture."""
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory that the weights take."""
+
+    @property
+    def token_layer_version(self) -> object:
+        """An object that stays the same for as long as the token layer computes the same vectors."""
+
+    def computation(self) -> Computation:
+        """Return what computes the layers, to compare with what computed others."""
+
+    def token_vectors(self, ids: Ids) -> Floats:
+        """Compute the context-free vectors of tokens.
+
+        Args:
+            ids: Char ids ``(tokens, chars)``; a word id and char ids ``(tokens, 1 + chars)`` for a model with word
+                features; or word ids ``(tokens,)`` for a word-input model. 0 means "no token".
+
+        Returns:
+            ``(tokens, projection_dim)``
+
+        Raises:
+            ValueError: An id is not a row of its table, or there are too many or too few for a token.
+        """
+
+    def layers(
+        self,
+        vectors: Floats,
+        words: Ids,
+        lengths: Ids,
+        start: State,
+        wanted: Sequence[int],
+        *,
+        n_edges: int = 0,
+        returns_state: bool = False,
+    ) -> tuple[list[Floats], State | None]:
+        """Compute the layers of some sentences.
+
+        Args:
+            vectors: The token vectors of the batch, ``(words, projection_dim)``.
+            words: For each position of each sentence, a row of ``vectors``: all sentences one after the other.
+            lengths: The number of positions of each sentence, boundaries included.
+            start: The state before the first position, of one row for each sentence or of one row for all.
+            wanted: The layers to return, in this order.
+            n_edges: Positions at both ends of each sentence that are not returned.
+            returns_state: Return the state after each sentence.
+
+        Returns:
+            For each sentence an array of its own, ``(wanted layers, positions, output_dim)``; and the state, or None.
+
+        Raises:
+            ValueError: An argument does not fit the others or the model.
+        """
+
+    def direction(
+        self, number: int, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
+    ) -> tuple[list[Floats], State]:
+        """Compute the layers of some sentences in one direction, for scores and for texts that are read in chunks.
+
+        Args:
+            number: The direction.
+            vectors, words, lengths, start, wanted: As in :meth:`layers`. Without wanted layers, only the state is
+                computed.
+
+        Returns:
+            For each sentence an array of its own, ``(wanted layers, positions, projection_dim)``; and the state after
+            each sentence, whose other direction is arbitrary.
+
+        Raises:
+            ValueError: An argument does not fit the others or the model.
+        """
+
+
+def read_weights(
+    config: BiLMConfig, arrays: Mapping[str, Floats], prefix: str, dtype: Any, *, without: str = ""
+) -> dict[str, NDArray[Any]]:
+    """Read the weights of a part of a model, each once.
+
+    Args:
+        config: The architecture.
+        arrays: The weights, by the names of :func:`~elmokit.engine.config.tensor_shapes`.
+        prefix: What the names of the part begin with.
+        dtype: The dtype to convert them to. Those that have it, row by row in memory, are not copied.
+        without: Names that begin with this after the prefix are left out; an empty string leaves out none.
+
+    Returns:
+        The weights by their names without the prefix.
+
+    Raises:
+        ValueError: An array has the wrong shape.
+    """
+    shapes = {name.removeprefix(prefix): s for name, s in tensor_shapes(config).items() if name.startswith(prefix)}
+    # AllenNLP's LSTM layers have a projection even where the sizes are equal.
+    if prefix.startswith("directions.") and "projection" not in shapes and f"{prefix}projection" in arrays:
+        shapes["projection"] = (config.projection_dim, config.hidden_dim)
+    weights = {}
+    for name, shape in shapes.items():
+        if not without or not name.startswith(without):
+            weights[name] = np.ascontiguousarray(arrays[prefix + name], dtype)
+            check_array(prefix + name, weights[name], dtype, shape)
+    return weights
+
+
+def check_batch(
+    config: BiLMConfig, dtype: Any, vectors: Floats, words: Ids, lengths: Ids, start: State, wanted: Sequence[int]
+) -> None:
+    """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end.
+
+    Args:
+        config: The architecture.
+        dtype: The dtype of vectors and states.
+        vectors, words, lengths, start, wanted: As given.
+
+    Raises:
+        ValueError: They do not fit together.
+    """
+    n_rows = len(lengths)
+    if start.n_rows not in (1, n_rows):
+        raise ValueError(f"The state has {start.n_rows} rows, and the batch has {n_rows}.")
+    if len(words) and not 0 <= words.min() <= words.max() < len(vectors):
+        raise ValueError(f"words has numbers outside of the {len(vectors)} rows of vectors.")
+    if n_rows and lengths.min() < 0:
+        raise ValueError("lengths has a number below 0.")
+    if lengths.sum() != len(words):
+        raise ValueError(f"The lengths add up to {lengths.sum()}, and there are {len(words)} words.")
+    if len(set(wanted)) < len(wanted) or not set(wanted) <= set(range(config.n_layers + 1)):
+        raise ValueError(f"wanted must be distinct layers from 0 to {config.n_layers}, but is {list(wanted)}.")
+    check_array("vectors", vectors, dtype, (-1, config.projection_dim))
+    check_array("words", words, np.int64, (-1,))
+    shape = (config.n_directions, config.n_layers, start.n_rows)
+    for name, part, dim in (("hidden", start.hidden, config.projection_dim), ("cell", start.cell, config.hidden_dim)):
+        check_array(name, np.ascontiguousarray(part), dtype, (*shape, dim))
+
+
+def check_direction(config: BiLMConfig, number: int) -> None:
+    """Check the number of a direction.
+
+    Raises:
+        ValueError: The model does not have this direction.
+    """
+    if not 0 <= number < config.n_directions:
+        raise ValueError(f"The model has {config.n_directions} directions; there is none of number {number}.")
+
+
+def as_rows(ids: Ids) -> Ids:
+    """Return the ids of tokens as ``(tokens, ids of a token)``, also those of words, which are ``(tokens,)``.
+
+    Raises:
+        ValueError: They have another number of axes.
+    """
+    ids = np.ascontiguousarray(ids, np.int64)
+    rows = ids[:, None] if ids.ndim == 1 else ids
+    check_array("ids", rows, np.int64, (-1, -1))
+    return rows

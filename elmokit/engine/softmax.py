@@ -1,0 +1,306 @@
+"""The softmax of a language model without gradients: scores of words, and their surprisal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmokit.config import setting
+from elmokit.engine.config import Shape
+from elmokit.engine.library import Library, address
+from elmokit.engine.packing import check
+from elmokit.engine.precision import NAMES, Precision, requested_backend
+from elmokit.engine.state import Floats
+from elmokit.engine.threads import n_threads
+from elmokit.errors import ConfigError
+
+Ids = NDArray[np.int64]
+
+ROWS_AT_ONCE = 128
+"""Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times
+that. Small blocks also stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig:
+    """The softmax: ``full`` as in bilm-tf, ``tied`` to the embedding of a word-input model, or ``adaptive``."""
+
+    kind: Literal["full", "tied", "adaptive"] = setting("full", "The kind of softmax.")
+    cutoffs: tuple[int, ...] = setting((), "The first word of each tail of an adaptive softmax, such as 2000,10000.")
+    shrink: float = setting(4.0, "Each tail of an adaptive softmax is this many times narrower than the one before.")
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("full", "tied", "adaptive"):
+            raise ConfigError(f"softmax kind is {self.kind!r}; it is 'full', 'tied' or 'adaptive'.")
+        ascending = all(low < high for low, high in zip((0, *self.cutoffs), self.cutoffs, strict=False))
+        if (self.kind == "adaptive") != bool(self.cutoffs) or not ascending:
+            raise ConfigError(
+                f"cutoffs are {list(self.cutoffs)} of a softmax of kind {self.kind!r}; an adaptive one needs some, "
+                "ascending and above 0, such as [2000, 10000], and the others none."
+            )
+        if not self.shrink >= 1:
+            raise ConfigError(f"shrink is {self.shrink}; tails become narrower, so it must be at least 1.")
+
+    def check_sizes(self, n_words: int, input_dim: int, table_words: int | None) -> None:
+        """Check that the softmax fits a vocabulary and a biLM.
+
+        Args:
+            n_words: Size of the vocabulary.
+            input_dim: Size of the LSTM's outputs (``projection_dim``).
+            table_words: Words of the table of a word-input model; None for other models.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        if self.kind == "tied" and table_words != n_words:
+            raise ConfigError(
+                "A tied softmax shares the embedding of a word-input model with the same words. Read words instead "
+                f"of characters (n_words {n_words}, no char_cnn), or choose a full softmax."
+            )
+        if self.kind == "adaptive" and self.cutoffs[-1] >= n_words:
+            raise ConfigError(
+                f"The last cutoff is {self.cutoffs[-1]} and the vocabulary holds {n_words} words. Lower the cutoffs."
+            )
+        if self.kind == "adaptive" and input_dim < self.shrink ** len(self.cutoffs):
+            raise ConfigError(
+                f"{len(self.cutoffs)} tails, each {self.shrink:g} times narrower, leave nothing of {input_dim} "
+                "dimensions. Lower shrink, or give fewer cutoffs."
+            )
+
+    def tensor_shapes(self, n_words: int, input_dim: int) -> dict[str, Shape]:
+        """Return the shape of every tensor of the softmax, by its name in PyTorch's state dict and in our files."""
+        if self.kind == "tied":
+            return {"bias": (n_words,)}
+        if self.kind == "full":
+            return {"weight": (n_words, input_dim), "bias": (n_words,)}
+        # The names are those of PyTorch's AdaptiveLogSoftmaxWithLoss. The head scores its words, then each tail.
+        edges = (*self.cutoffs, n_words)
+        n_head = self.cutoffs[0] + len(self.cutoffs)
+        shapes: dict[str, Shape] = {"stages.head.weight": (n_head, input_dim), "stages.head.bias": (n_head,)}
+        for tail, (first, stop) in enumerate(pairwise(edges)):
+            dim = int(input_dim // self.shrink ** (tail + 1))
+            shapes[f"stages.tail.{tail}.0.weight"] = (dim, input_dim)
+            shapes[f"stages.tail.{tail}.1.weight"] = (stop - first, dim)
+        return shapes
+
+
+class Softmax(Protocol):
+    """What turns the LSTM's outputs into probabilities of words: :class:`WordSoftmax`, or PyTorch on a GPU."""
+
+    @property
+    def config(self) -> SoftmaxConfig:
+        """Its kind and sizes."""
+
+    @property
+    def arrays(self) -> Mapping[str, Floats]:
+        """Its weights, by the names of :meth:`SoftmaxConfig.tensor_shapes`."""
+
+    @property
+    def weight(self) -> Floats:
+        """The weight of each word, ``(words, input_dim)``: that of the table for a tied softmax."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of trainable parameters of its own."""
+
+    def scores(self, hidden: Floats) -> Floats:
+        """Return the score of each word ``(positions, words)``, from which a softmax makes probabilities.
+
+        Args:
+            hidden: Outputs of the top LSTM layer in one direction, ``(positions, input_dim)``.
+        """
+
+    def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
+        """Return the surprisal of each position's word in nats, ``(positions,)``.
+
+        Args:
+            hidden: As in :meth:`scores`.
+            word_ids: ``(positions,)``.
+            precision: The lowest precision accepted for the sum over all words; None means float32. A lower one is
+                used where the processor multiplies bfloat16 numbers (AMX, AVX-512 BF16). The environment variable
+                ``ELMOKIT_BACKEND`` overrides it.
+
+        Raises:
+            IndexError: A word id is not a word.
+        """
+
+
+def softmax_precision(device: str, precision: Precision | None) -> Precision:
+    """Return the precision of the sum over all words.
+
+    Args:
+        device: The type of the device, such as "cpu".
+        precision: The lowest precision accepted, as in :meth:`Softmax.nats`.
+    """
+    if device != "cpu" or requested_backend(precision) not in ("bfloat16", "int8"):
+        return "float32"
+    from elmokit.engine.compiler import load_library
+
+    library = load_library()
+    return "bfloat16" if library is not None and library.has_bfloat16() else "float32"
+
+
+class WordSoftmax:
+    """A softmax over the words of a vocabulary, shared by both directions; see :class:`Softmax`.
+
+    Args:
+        config: Its kind.
+        arrays: Its weights, which may be read when they are first needed.
+        n_words: Size of the vocabulary.
+        table: The word table of the token layer, row 0 ("no token") included, which a tied softmax shares.
+    """
+
+    def __init__(
+        self,
+        config: SoftmaxConfig,
+        arrays: Mapping[str, Floats],
+        n_words: int,
+        table: Mapping[str, Floats] | None = None,
+    ) -> None:
+        self.config, self.arrays, self.n_words = config, arrays, n_words
+        self._table = table
+        self._read: dict[str, Floats] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_read": {}}  # a copy reads its own arrays
+
+    @property
+    def weight(self) -> Floats:
+        if self.config.kind == "adaptive":
+            raise ConfigError("An adaptive softmax has no single weight for a word.")
+        if self._table is None:
+            return self._array("weight")
+        if "table" not in self._read:
+            self._read["table"] = self._table["token_layer.embedding.weight"]
+        return self._read["table"][1:]
+
+    @property
+    def n_parameters(self) -> int:
+        dim = 0 if self.config.kind == "tied" else self._input_dim
+        return sum(map(prod, self.config.tensor_shapes(self.n_words, dim).values()))
+
+    def scores(self, hidden: Floats) -> Floats:
+        if self.config.kind != "adaptive":
+            return np.asarray(hidden @ self.weight.T + self._array("bias"), np.float32)
+        head = _log_softmax(hidden @ self._array("stages.head.weight").T + self._array("stages.head.bias"))
+        first = self.config.cutoffs[0]
+        # A word of a tail has the probability of its tail, times its own within the tail.
+        tails = [
+            _log_softmax(
+                hidden @ self._array(f"stages.tail.{tail}.0.weight").T @ self._array(f"stages.tail.{tail}.1.weight").T
+            )
+            + head[:, first + tail, None]
+            for tail in range(len(self.config.cutoffs))
+        ]
+        return np.concatenate([head[:, :first], *tails], axis=1)
+
+    def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
+        if len(word_ids) != len(hidden) or (len(word_ids) and not 0 <= word_ids.min() <= word_ids.max() < self.n_words):
+            raise IndexError(f"Expected {len(hidden)} word ids from 0 to {self.n_words - 1}.")
+        # Imported here, because it may compile, which nobody needs who only embeds.
+        from elmokit.engine.compiler import load_library
+
+        request = requested_backend(precision)
+        library = None if request == "reference" or self.config.kind == "adaptive" else load_library()
+        if library is not None and request != "reference":
+            return softmax_nats(library, hidden, self.weight, self._array("bias"), word_ids, request)
+        nats = np.empty(len(hidden), np.float32)
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            here = slice(start, start + ROWS_AT_ONCE)
+            nats[here] = -np.take_along_axis(_log_softmax(self.scores(hidden[here])), word_ids[here, None], axis=1)[
+                :, 0
+            ]
+        return nats
+
+    @property
+    def _input_dim(self) -> int:
+        return int(self._array("weight" if self.config.kind == "full" else "stages.head.weight").shape[1])
+
+    def _array(self, name: str) -> Floats:
+        """Return an array, which is read from its file once."""
+        if name not in self._read:
+            self._read[name] = np.ascontiguousarray(self.arrays[name], np.float32)
+        return self._read[name]
+
+
+def softmax_nats(
+    library: Library, hidden: Floats, weight: Floats, bias: Floats, word_ids: Ids, precision: Precision
+) -> Floats:
+    """Return the surprisal of each position's word in nats, by the C functions.
+
+    Args:
+        library: The C functions.
+        hidden, word_ids: As in :meth:`Softmax.nats`.
+        weight: ``(words, input_dim)``.
+        bias: ``(words,)``.
+        precision: The lowest precision.
+    """
+    distinct, index = _distinct_rows(hidden)
+    total = log_sum_exp(library, distinct, weight, bias, precision, n_threads())[index]
+    # Both are rounded in the last digit, so a certain word could get slightly less than 0.
+    return (total - word_scores(library, hidden, weight, bias, word_ids)).clip(min=0).astype(np.float32)
+
+
+def log_sum_exp(
+    library: Library, rows: Floats, weight: Floats, bias: Floats, precision: Precision, threads: int
+) -> NDArray[np.float64]:
+    """Return the logarithm of the sum of the exponentials of each row's scores, ``rows @ weight.T + bias``.
+
+    The scores are never stored, and the weight is not packed.
+
+    Args:
+        library: The C functions.
+        rows: ``(rows, dim)``.
+        weight: ``(words, dim)``.
+        bias: ``(words,)``.
+        precision: The lowest precision: bfloat16 is used below float32 if the processor multiplies such numbers.
+        threads: The number of threads.
+    """
+    result = np.empty(len(rows), np.float64)
+    n_words, dim = weight.shape
+    reason = library.log_sum_exp(
+        *(threads, NAMES.index(precision), len(rows), address("rows", rows, np.float32, (-1, dim)), dim),
+        *(address("weight", weight, np.float32), address("bias", bias, np.float32, (n_words,)), n_words),
+        address("result", result, np.float64),
+    )
+    check(library, reason)
+    return result
+
+
+def word_scores(library: Library, rows: Floats, weight: Floats, bias: Floats, words: Ids) -> NDArray[np.float64]:
+    """Return the score of one word for each row; arguments as in :func:`log_sum_exp`, and ``(rows,)`` words."""
+    scores = np.empty(len(rows), np.float64)
+    n_words, dim = weight.shape
+    if len(words) and not 0 <= words.min() <= words.max() < n_words:
+        raise IndexError(f"Expected word ids from 0 to {n_words - 1}.")
+    library.word_scores(
+        *(len(rows), address("rows", rows, np.float32, (-1, dim)), dim, address("weight", weight, np.float32)),
+        *(address("bias", bias, np.float32, (n_words,)), address("words", words, np.int64, (len(rows),))),
+        address("scores", scores, np.float64),
+    )
+    return scores
+
+
+def _distinct_rows(rows: Floats) -> tuple[Floats, Ids]:
+    """Return the distinct rows and, for each row, its number among them.
+
+    Sentences with the same beginning have equal rows there, bit for bit: all of a batch at its first token, and
+    minimal pairs up to the word in which they differ.
+    """
+    numbers: dict[bytes, int] = {}
+    index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
+    if len(numbers) == len(rows):
+        return rows, np.arange(len(rows))
+    first = dict(zip(reversed(index), range(len(rows) - 1, -1, -1), strict=True))
+    return rows[[first[number] for number in range(len(numbers))]], np.array(index)
+
+
+def _log_softmax(scores: NDArray[np.floating]) -> Floats:
+    shifted = scores - scores.max(axis=1, keepdims=True)  # so that exp does not overflow
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), np.float32)

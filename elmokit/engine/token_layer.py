@@ -1,0 +1,121 @@
+"""The token layer in C: from the characters of a token, its word id or both to a context-free vector."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.library import Library, address
+from elmokit.engine.network import as_rows, read_weights
+from elmokit.engine.packing import check, open_packed, pointers
+from elmokit.engine.precision import Precision
+from elmokit.engine.state import Floats, Ids
+
+
+class TokenLayer:
+    """A packed token layer: from the characters of a token, its word id or both to a context-free vector.
+
+    Args:
+        config: The architecture of the biLM that it belongs to.
+        arrays: The weights in float32, by the names of :func:`~elmokit.engine.config.tensor_shapes`. Each is asked for
+            once, when it is packed, and no reference to it is kept.
+        precision: The lowest precision in which weights may be computed.
+        library: The C functions.
+
+    Raises:
+        MemoryError: There is too little memory for the packed weights.
+        ValueError: An array has the wrong shape.
+    """
+
+    def __init__(
+        self, config: BiLMConfig, arrays: Mapping[str, Floats], precision: Precision, library: Library
+    ) -> None:
+        self.config, self._library = config, library
+        highways = f"{_chars_prefix(config)}highways."
+        self._handle = self._open(arrays, highways, precision)
+        for number in range(0 if config.char_cnn is None else config.char_cnn.n_highway):
+            self._pack_highway(arrays, number, f"token_layer.{highways}{number}.")
+
+    def _open(self, arrays: Mapping[str, Floats], highways: str, precision: Precision) -> int | None:
+        weights = read_weights(self.config, arrays, "token_layer.", np.float32, without=highways)
+        fields = _TokenFields(self.config, weights)
+        struct = self._library.structs["token_weights"](**fields.values)
+        return open_packed(self, self._library, "tokens", struct, precision)
+
+    def _pack_highway(self, arrays: Mapping[str, Floats], number: int, prefix: str) -> None:
+        weights = read_weights(self.config, arrays, prefix, np.float32)
+        parts = pointers(weights, ("transform.weight", "transform.bias", "gate.weight", "gate.bias"))
+        check(self._library, self._library.pack_highway(self._handle, number, *parts))
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory that the packed weights take."""
+        return int(self._library.tokens_bytes(self._handle))
+
+    def __call__(self, ids: Ids, threads: int = 1) -> Floats:
+        """Compute the context-free vectors of tokens; see :meth:`~elmokit.engine.network.Network.token_vectors`."""
+        rows = as_rows(ids)
+        vectors = np.empty((len(rows), self.config.projection_dim), np.float32)
+        library = self._library
+        reason = library.token_vectors(
+            *(self._handle, threads, *rows.shape),
+            *(address("ids", rows, np.int64), address("vectors", vectors, np.float32)),
+        )
+        check(library, reason)
+        return vectors
+
+
+def _chars_prefix(config: BiLMConfig) -> str:
+    """Return what the names of the char CNN's tensors begin with, within the token layer."""
+    return "" if config.word_features is None else "chars."
+
+
+class _TokenFields:
+    """The fields of ``elmokit_token_weights``, and the arrays of sizes and pointers that they lead to."""
+
+    def __init__(self, config: BiLMConfig, weights: Mapping[str, Floats]) -> None:
+        self.values: dict[str, Any] = {"output_dim": config.projection_dim}
+        self._weights = weights
+        words, cnn = config.word_features, config.char_cnn
+        if config.n_words is not None:
+            self._add_words("embedding.weight", config.n_words, config.projection_dim)
+        if words is not None:
+            self._add_words("word_embedding.weight", words.n_words, words.word_dim)
+        if cnn is not None:
+            self._add_characters(cnn, _chars_prefix(config))
+        self.values["projection"] = self._pointer("projection.weight")
+        self.values["projection_bias"] = self._pointer("projection.bias")
+
+    def _pointer(self, name: str) -> int | None:
+        return pointers(self._weights, [name])[0]
+
+    def _add_words(self, name: str, n_words: int, dim: int) -> None:
+        self.values |= {"n_words": n_words + 1, "word_dim": dim, "words": self._pointer(name)}
+
+    def _add_characters(self, cnn: CharCNNConfig, prefix: str) -> None:
+        convolutions = [f"{prefix}convolutions.{number}." for number in range(len(cnn.filters))]
+        self.widths, self.n_filters = np.array(cnn.filters).T.copy()
+        self.arrays = [
+            _pointer_array(pointers(self._weights, [f"{name}{part}" for name in convolutions]))
+            for part in ("weight", "bias")
+        ]
+        self.values |= {
+            "n_characters": cnn.n_chars + 1,
+            "character_dim": cnn.char_dim,
+            "characters": self._pointer(f"{prefix}char_embedding.weight"),
+            "n_convolutions": len(convolutions),
+            "widths": address("widths", self.widths, np.int64),
+            "n_filters": address("n_filters", self.n_filters, np.int64),
+            "filters": ctypes.addressof(self.arrays[0]),
+            "filter_biases": ctypes.addressof(self.arrays[1]),
+            "uses_tanh": cnn.activation == "tanh",
+            "n_highways": cnn.n_highway,
+        }
+
+
+def _pointer_array(listed: list[int | None]) -> ctypes.Array[Any]:
+    return (ctypes.c_void_p * len(listed))(*listed)

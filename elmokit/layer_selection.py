@@ -1,0 +1,137 @@
+"""The layers of a biLM that a caller asks for: all, some, the plain mean, or a learned mix."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from elmokit.engine.state import Floats
+from elmokit.errors import ConfigError
+
+Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int]
+"""The layers to return; see ``Elmo.embed``."""
+
+
+class Mix(Protocol):
+    """A learned mix of all layers: the first of an :class:`~elmokit.ElmoModule`."""
+
+    @property
+    def layer_norm(self) -> bool:
+        """Whether it normalizes the layers over all vectors of a batch first."""
+
+    @property
+    def checksum(self) -> int:
+        """A checksum of its weights."""
+
+    def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
+        """Mix the layers of each sentence of a batch, ``(layers, tokens, dim)``, to ``(tokens, dim)``."""
+
+
+class FixedMix:
+    """The mix that a published model brings with it: gamma times a weighted sum of the layers.
+
+    Args:
+        weights: One for each layer, before the softmax that makes their sum 1.
+        gamma: The factor.
+    """
+
+    layer_norm = False
+
+    def __init__(self, weights: Sequence[float], gamma: float) -> None:
+        raw = np.array(weights, np.float32)
+        exponentials = np.exp(raw - raw.max())
+        self.weights, self.gamma = exponentials / exponentials.sum(), np.float32(gamma)
+
+    @property
+    def checksum(self) -> int:
+        """A checksum of its weights."""
+        return zlib.crc32(self.weights.tobytes() + self.gamma.tobytes())
+
+    def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
+        """Mix the layers of each sentence; see :class:`Mix`."""
+        factors = (self.gamma * self.weights)[:, None, None]
+        return [(factors * array).sum(axis=0) for array in layers]
+
+
+@dataclass(frozen=True)
+class LayerSelection:
+    """The requested layers."""
+
+    computed: tuple[int, ...]
+    """The layers that are needed, each once."""
+    returned: int | tuple[int, ...] | Literal["average"] | Mix
+    """What is returned: one of ``computed`` by its position there, several, their mean, or a mix of them."""
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether a vector depends on all vectors of its batch: a mix that normalizes over them."""
+        return not isinstance(self.returned, int | tuple | str) and self.returned.layer_norm
+
+    @property
+    def is_context_free(self) -> bool:
+        """Whether layer 0 alone is requested."""
+        return self.computed == (0,)
+
+    def apply(self, layers: list[Floats]) -> list[Floats]:
+        """Return what was requested for each sentence of a batch.
+
+        Args:
+            layers: For each sentence ``(computed, tokens, dim)``.
+        """
+        returned = self.returned
+        if isinstance(returned, int):
+            return [array[returned] for array in layers]
+        if returned == "average":
+            return [array.mean(axis=0, dtype=np.float32) for array in layers]
+        if isinstance(returned, tuple):
+            is_all = returned == tuple(range(len(self.computed)))
+            return layers if is_all else [array[list(returned)] for array in layers]
+        assert not isinstance(returned, str)
+        return returned(layers)
+
+
+def select_layers(layers: Layers, n_layers: int, mix: Mix | None, model_name: str) -> LayerSelection:
+    """Check which layers are requested.
+
+    Args:
+        layers: The layers, as in ``Elmo.embed``.
+        n_layers: Number of layers of the model.
+        mix: What "mix" selects, if there is one.
+        model_name: The model's name, for error messages.
+
+    Raises:
+        ConfigError: A layer does not exist.
+    """
+    every = tuple(range(n_layers))
+    if layers == "all":
+        return LayerSelection(every, every)
+    if layers == "top":
+        return LayerSelection((n_layers - 1,), 0)
+    if layers == "average":
+        return LayerSelection(every, "average")
+    if layers == "mix":
+        if mix is None:
+            raise ConfigError(
+                "layers is 'mix', but there is no scalar mix here. Create an ElmoModule with n_mixes=1 or more, train "
+                "it, and call its embed."
+            )
+        return LayerSelection(every, mix)
+    requested: object = layers
+    is_list = isinstance(requested, Iterable) and not isinstance(requested, str)
+    numbers: list[Any] = list(requested) if is_list else [requested]  # type: ignore[call-overload]
+    available = f"{model_name} has layers 0 to {n_layers - 1}"
+    if not numbers or any(isinstance(number, bool) or not isinstance(number, Integral) for number in numbers):
+        raise ConfigError(
+            f"layers is {layers!r}. Choose 'all', 'top', 'average', 'mix', a layer number or a list of numbers; "
+            f"{available}."
+        )
+    for number in numbers:
+        if number not in range(n_layers):
+            raise ConfigError(f"Layer {number} does not exist: {available}.")
+    computed = tuple(dict.fromkeys(map(int, numbers)))
+    return LayerSelection(computed, tuple(map(computed.index, numbers)) if is_list else 0)
