@@ -13,7 +13,7 @@ import h5py
 from elmokit import Elmo
 from elmokit.corpus.embed import embed_file
 from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.probes.neighbours import in_context, nearest_tokens
+from elmokit.probes.neighbors import in_context, nearest_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word and its line, counted from 0
@@ -41,9 +41,9 @@ def main() -> None:
         token = sentences[line].index(word)
         print(f"\nnearest to         {in_context(sentences[line], token)}")
         for layer in range(elmo.n_layers):
-            for neighbour in nearest_tokens(vectors, line, token, layer, n_neighbours=3):
-                shown = in_context(sentences[neighbour.sentence], neighbour.token)
-                print(f"  layer {layer}  {neighbour.similarity:.2f}    {shown}")
+            for neighbor in nearest_tokens(vectors, line, token, layer, n_neighbors=3):
+                shown = in_context(sentences[neighbor.sentence], neighbor.token)
+                print(f"  layer {layer}  {neighbor.similarity:.2f}    {shown}")
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ WRITING_CALLS = [
     ["train", "text.txt", "--held-out", "text.txt", "--preset", "tiny", "--out", "OUT"],
     ["finetune", "text.txt", "--model", "model", "--held-out", "text.txt", "--out", "OUT"],
     ["evaluate", "perplexity", "text.txt", "--model", "model", "--per-token", "OUT.tsv"],
-    ["neighbours", "index", "text.txt", "OUT", "--model", "model"],
+    ["neighbors", "index", "text.txt", "OUT", "--model", "model"],
     ["evaluate", "pos", "text.txt", "text.txt", "--figure", "OUT.png"],
     ["task", "train", "config.toml", "--run", "OUT"],
     ["task", "sweep", "config.toml", "--over", "layers", "--run", "OUT"],

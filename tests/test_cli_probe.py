@@ -1,4 +1,4 @@
-"""``elmokit evaluate pos``, ``evaluate wsd`` and ``elmokit neighbours`` in the shell."""
+"""``elmokit evaluate pos``, ``evaluate wsd`` and ``elmokit neighbors`` in the shell."""
 
 from __future__ import annotations
 
@@ -99,21 +99,21 @@ def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
     assert "already exists" in shell(*WSD, *flags).err
 
 
-def test_neighbours_are_found_in_an_index(shell: Shell) -> None:
-    ran = shell("neighbours", "index", "text.txt", "tags.conllu", "index", "--model", "model")
+def test_neighbors_are_found_in_an_index(shell: Shell) -> None:
+    ran = shell("neighbors", "index", "text.txt", "tags.conllu", "index", "--model", "model")
     assert ran.code == 0
     assert ran.err.endswith("index: 5 sentences, 23 tokens, 8 distinct words\n")
-    lines = shell("neighbours", "find", "index", "dog", "a dog sat .", "-n", "2").out.splitlines()
+    lines = shell("neighbors", "find", "index", "dog", "a dog sat .", "-n", "2").out.splitlines()
     assert lines[0].split() == ["a", "[dog]", "sat", "."]
     assert lines[1].startswith("without context: ")
     assert [line.split()[:2] for line in lines[2:]] == [["layer", "1"]] * 2 + [["layer", "2"]] * 2
     same = ("--among", "same", "--layers", "2", "--json", "--min-count", "4")
-    facts = json.loads(shell("neighbours", "find", "index", "dog", "dog or dog", "--occurrence", "2", *same).out)
+    facts = json.loads(shell("neighbors", "find", "index", "dog", "dog or dog", "--occurrence", "2", *same).out)
     assert facts["token"] == 2
     assert [one["words"][one["token"]] for one in facts["layers"]["2"]] == ["dog", "dog"]
     assert facts["layers"].keys() == {"2"}
     assert [one["word"] for one in facts["context_free"]] in (["the", "."], [".", "the"])
-    assert "layer 1  none" in shell("neighbours", "find", "index", "zebra", "zebra", "--among", "same").out
+    assert "layer 1  none" in shell("neighbors", "find", "index", "zebra", "zebra", "--among", "same").out
 
 
 BAD_CALLS = {
@@ -132,17 +132,17 @@ BAD_CALLS = {
     "model already exists": [*WSD, "--answers", "model"],
     "text.txt is not a file of sense means": [*WSD, "--senses", "text.txt"],
     "model already exists and is not an elmokit output": [
-        "neighbours",
+        "neighbors",
         "index",
         "text.txt",
         "model",
         "--model",
         "model",
     ],
-    "No file matches 'nowhere'": ["neighbours", "index", "nowhere", "index"],
-    "model has no journal.json": ["neighbours", "find", "model", "dog", "a dog"],
-    "occurs 0 times in 'a dog' (tokens: a | dog)": ["neighbours", "find", "index", "cat", "a dog"],
-    "--occurrence asks for number 2": ["neighbours", "find", "index", "dog", "a dog", "--occurrence", "2"],
+    "No file matches 'nowhere'": ["neighbors", "index", "nowhere", "index"],
+    "model has no journal.json": ["neighbors", "find", "model", "dog", "a dog"],
+    "occurs 0 times in 'a dog' (tokens: a | dog)": ["neighbors", "find", "index", "cat", "a dog"],
+    "--occurrence asks for number 2": ["neighbors", "find", "index", "dog", "a dog", "--occurrence", "2"],
     "No such command 'wsdd'": ["evaluate", "wsdd"],
 }
 
@@ -160,5 +160,5 @@ def test_bad_input_is_one_line_and_exit_code_2(shell: Shell, message: str) -> No
 
 def test_help_says_what_each_command_takes(shell: Shell) -> None:
     assert "pos" in shell("evaluate", "--help").out
-    for command in (("evaluate", "pos"), ("evaluate", "wsd"), ("neighbours", "index"), ("neighbours", "find")):
+    for command in (("evaluate", "pos"), ("evaluate", "wsd"), ("neighbors", "index"), ("neighbors", "find")):
         assert "Usage: elmokit " + " ".join(command) in shell(*command, "--help").out

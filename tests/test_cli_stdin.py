@@ -67,7 +67,7 @@ def test_a_text_is_read_from_standard_input(
         ("train", "-", "--held-out", "text.txt", "--out", "run"),
         ("finetune", "-", "--held-out", "text.txt", "--out", "run", *MODEL),
         ("distill", "model", "-", "--held-out", "text.txt", "--out", "run"),
-        ("neighbours", "index", "-", "index", *MODEL),
+        ("neighbors", "index", "-", "index", *MODEL),
         ("evaluate", "minimal-pairs", "-", *MODEL),
         ("evaluate", "similarity", "-", *MODEL),
         ("evaluate", "similarity", "pairs.txt", "--whiten", "-", *MODEL),

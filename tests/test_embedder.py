@@ -34,7 +34,7 @@ SENTENCES = st.lists(st.lists(TOKENS, max_size=9), min_size=1, max_size=12)
     batch_tokens=st.integers(1, 80),
     data=st.data(),
 )
-def test_vectors_do_not_depend_on_batch_order_or_neighbours(
+def test_vectors_do_not_depend_on_batch_order_or_neighbors(
     sentences: list[list[str]], start: str, batch_tokens: int, data: st.DataObject
 ) -> None:
     elmo = ELMOS[start]

@@ -96,7 +96,7 @@ def test_models_are_shown_with_their_facts() -> None:
 def test_neighbors_are_shown_as_a_table(tmp_path: Path) -> None:
     elmo = Elmo(random_model())
     sentences = [["the", "cat", "sat"], ["a", "dog", "<b>ran</b>"]]
-    found = build_index(elmo, lambda: iter(sentences), tmp_path / "index").neighbours(elmo, ["the", "dog"], 1)
+    found = build_index(elmo, lambda: iter(sentences), tmp_path / "index").neighbors(elmo, ["the", "dog"], 1)
     page = Page(found._repr_html_())
     assert "Neighbors of the [dog]" in page.texts
     assert {"layer", "cosine", "occurrence"} <= set(page.texts)

@@ -17,7 +17,7 @@ from elmokit.io.resumable import ResumableStore
 from elmokit.probes import corpus as corpus_module
 from elmokit.probes import occurrences
 from elmokit.probes.corpus import read_corpus_files
-from elmokit.probes.neighbours import nearest_tokens
+from elmokit.probes.neighbors import nearest_tokens
 from elmokit.probes.occurrences import OccurrenceIndex, build_index
 from tests.conftest import random_model
 
@@ -53,10 +53,10 @@ def test_it_holds_the_corpus(index: OccurrenceIndex) -> None:
 
 @given(st.data())
 @settings(max_examples=30)
-def test_neighbours_are_those_of_a_plain_search(index: OccurrenceIndex, data: st.DataObject) -> None:
+def test_neighbors_are_those_of_a_plain_search(index: OccurrenceIndex, data: st.DataObject) -> None:
     query = data.draw(st.lists(st.sampled_from(["the", "cat", "dog", "mat", "ran", "on", "."]), min_size=1, max_size=6))
     token = data.draw(st.integers(0, len(query) - 1))
-    found = index.neighbours(ELMO, query, token, n_neighbours=4)
+    found = index.neighbors(ELMO, query, token, n_neighbors=4)
     distinct = [words for number, words in enumerate(CORPUS) if words not in CORPUS[:number] and words != query]
     vectors = ELMO.embed([query, *distinct])
     for layer in (1, 2):
@@ -76,10 +76,10 @@ def unit(vector: np.ndarray) -> np.ndarray:
 
 
 def test_blocks_do_not_change_what_is_found(index: OccurrenceIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = index.neighbours(ELMO, ["the", "dog", "sat"], 1, n_neighbours=6)
+    whole = index.neighbors(ELMO, ["the", "dog", "sat"], 1, n_neighbors=6)
     monkeypatch.setattr(occurrences, "BLOCK_ROWS", 3)
     monkeypatch.setattr(occurrences, "COUNT_ROWS", 4)
-    parts = index.neighbours(ELMO, ["the", "dog", "sat"], 1, n_neighbours=6)
+    parts = index.neighbors(ELMO, ["the", "dog", "sat"], 1, n_neighbors=6)
     assert [(o.words, o.token) for o in parts.layers[2]] == [(o.words, o.token) for o in whole.layers[2]]
     assert [(one.word, one.count) for one in parts.context_free] == [
         (one.word, one.count) for one in whole.context_free
@@ -87,33 +87,33 @@ def test_blocks_do_not_change_what_is_found(index: OccurrenceIndex, monkeypatch:
 
 
 def test_equal_sentences_are_shown_once_and_the_one_asked_with_never(index: OccurrenceIndex) -> None:
-    found = index.neighbours(ELMO, ["a", "dog", "ran", "."], 1, n_neighbours=30)
+    found = index.neighbors(ELMO, ["a", "dog", "ran", "."], 1, n_neighbors=30)
     sentences = [one.words for one in found.layers[1] if one.token == 1]
     assert sentences.count(CORPUS[1]) == 1
-    own = index.neighbours(ELMO, CORPUS[1], 1, n_neighbours=30)
+    own = index.neighbors(ELMO, CORPUS[1], 1, n_neighbors=30)
     assert CORPUS[1] not in [one.words for one in own.layers[1]]
     assert len(own.layers[1]) == index.n_tokens - 2 * len(CORPUS[1])
 
 
 def test_the_same_word_or_others_only(index: OccurrenceIndex) -> None:
     query = ["a", "dog", "sat"]
-    same = index.neighbours(ELMO, query, 1, n_neighbours=30, among="same").layers[1]
-    other = index.neighbours(ELMO, query, 1, n_neighbours=30, among="other").layers[1]
+    same = index.neighbors(ELMO, query, 1, n_neighbors=30, among="same").layers[1]
+    other = index.neighbors(ELMO, query, 1, n_neighbors=30, among="other").layers[1]
     assert {one.word for one in same} == {"dog"}
     assert len(same) == 3
     assert "dog" not in {one.word for one in other}
-    assert index.neighbours(ELMO, ["zebra"], 0, among="same").layers[1] == []
+    assert index.neighbors(ELMO, ["zebra"], 0, among="same").layers[1] == []
 
 
 def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -> None:
-    found = index.neighbours(ELMO, ["dog"], 0, n_neighbours=50).context_free
+    found = index.neighbors(ELMO, ["dog"], 0, n_neighbors=50).context_free
     words = sorted({word for words in CORPUS for word in words} - {"dog"})
     assert sorted(one.word for one in found) == words
     vectors = dict(zip([*words, "dog"], (v[0, 0] for v in ELMO.embed([[w] for w in [*words, "dog"]])), strict=True))
     for one in found:
         assert one.similarity == pytest.approx(float(unit(vectors[one.word]) @ unit(vectors["dog"])), abs=2e-3)
     assert [one.similarity for one in found] == sorted((one.similarity for one in found), reverse=True)
-    often = index.neighbours(ELMO, ["dog"], 0, n_neighbours=50, min_count=4).context_free
+    often = index.neighbors(ELMO, ["dog"], 0, n_neighbors=50, min_count=4).context_free
     assert {(one.word, one.count) for one in often} == {("the", 5), (".", 4)}
 
 
@@ -175,16 +175,16 @@ def test_a_vector_that_is_longer_than_one_is_an_error_and_not_the_nearest(
         file.seek(2 * index.layers[1].shape[1])
         file.write(np.full(index.layers[1].shape[1], number, "<f2").tobytes())
     with pytest.raises(OutputError, match=r"is damaged \(a vector is longer than 1\)"):
-        OccurrenceIndex(tmp_path / "damaged").neighbours(ELMO, ["the", "dog"], 1)
+        OccurrenceIndex(tmp_path / "damaged").neighbors(ELMO, ["the", "dog"], 1)
 
 
 def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="built with another model: the included one"):
-        index.neighbours(Elmo(random_model(seed=1)), ["dog"], 0)
+        index.neighbors(Elmo(random_model(seed=1)), ["dog"], 0)
     with pytest.raises(ConfigError, match="no layer 0: it has 1 to 2"):
-        index.neighbours(ELMO, ["dog"], 0, layers=[0])
+        index.neighbors(ELMO, ["dog"], 0, layers=[0])
     with pytest.raises(ConfigError, match="at least 1"):
-        index.neighbours(ELMO, ["dog"], 0, n_neighbours=0)
+        index.neighbors(ELMO, ["dog"], 0, n_neighbors=0)
     with pytest.raises(TextError, match="nothing to index"):
         build_index(ELMO, lambda: iter([]), tmp_path / "empty")
     with pytest.raises(OutputError, match="was created with"):

@@ -35,7 +35,7 @@ def counted(gold: str, predicted: str) -> tuple[int, int, int]:
         ("E then I begins anew", "E-X I-X E-X", "E-X I-X E-X", (2, 2, 2)),
         ("E then B continues: the program has no such rule", "E-X B-X", "E-X O", (0, 1, 1)),
         ("brackets are chunks of one", "[-X ]-X O", "[-X ]-X O", (2, 2, 2)),
-        ("two neighbouring U are one chunk to it", "U-X U-X", "U-X O", (0, 1, 1)),
+        ("two neighboring U are one chunk to it", "U-X U-X", "U-X O", (0, 1, 1)),
         ("BIOUL of different types survives", "U-X U-Y B-Z L-Z", "U-X U-Y B-Z L-Z", (3, 3, 3)),
         ("hyphens in a type", "B-a-b I-a-b", "B-a-b I-a-b", (1, 1, 1)),
         ("no type", "B I O B", "B I O O", (1, 1, 2)),

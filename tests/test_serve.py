@@ -161,9 +161,9 @@ def test_substitutes_are_those_of_the_language_model(client: Client, model: Serv
         assert [one["word"] for one in answer[direction]] == [one.word for one in words]
 
 
-def test_neighbours_are_those_of_the_index(client: Client, model: ServedModel) -> None:
-    answer = client.post("/v1/neighbours", {"sentence": "the river bank", "position": 2, "n": 4}).json()
-    expected = model.index.neighbours(model.elmo, ["the", "river", "bank"], 2, n_neighbours=4).to_dict()
+def test_neighbors_are_those_of_the_index(client: Client, model: ServedModel) -> None:
+    answer = client.post("/v1/neighbors", {"sentence": "the river bank", "position": 2, "n": 4}).json()
+    expected = model.index.neighbors(model.elmo, ["the", "river", "bank"], 2, n_neighbors=4).to_dict()
     assert answer["layers"] == expected["layers"]
     assert answer["context_free"] == expected["context_free"]
     assert answer["index"] == "example sentences"
@@ -215,16 +215,16 @@ BAD = {
     "no mix": ("tokens", {"input": "a", "layers": "mix"}, 422, "no scalar mix of its own"),
     "many layers": ("tokens", {"input": "a", "layers": [0] * 150_000}, 422, "150,000 layers, and 1,000 are allowed"),
     "many wrong layers": ("tokens", {"input": "a", "layers": ["a"] * 100_000}, 422, "1,000 are allowed"),
-    "many layers to search": ("neighbours", {"sentence": "a", "position": 0, "layers": [1] * 300_000}, 422, "1,000"),
-    "layer as text": ("neighbours", {"sentence": "a", "position": 0, "layers": ["1"]}, 422, "a list of integers"),
+    "many layers to search": ("neighbors", {"sentence": "a", "position": 0, "layers": [1] * 300_000}, 422, "1,000"),
+    "layer as text": ("neighbors", {"sentence": "a", "position": 0, "layers": ["1"]}, 422, "a list of integers"),
     "many fields": ("tokens", {"input": "a", **{f"a{n}": 0 for n in range(50_000)}}, 422, "the body has 50,001 fields"),
     "encoding": ("embeddings", {"input": "a", "encoding_format": "hex"}, 422, "encoding_format"),
     "dimensions 0": ("embeddings", {"input": "a", "dimensions": 0}, 422, "dimensions"),
     "not whitened": ("embeddings", {"input": "a", "dimensions": 2}, 422, "dimensions needs whitened vectors"),
     "position": ("substitutes", {"sentence": "a b", "position": 2}, 422, "choose 0 to 1"),
-    "negative position": ("neighbours", {"sentence": "a b", "position": -1}, 422, "choose 0 to 1"),
-    "position as text": ("neighbours", {"sentence": "a b", "position": "1"}, 422, "position"),
-    "neighbours by layer 0": ("neighbours", {"sentence": "a", "position": 0, "layers": [0]}, 422, "no layer 0"),
+    "negative position": ("neighbors", {"sentence": "a b", "position": -1}, 422, "choose 0 to 1"),
+    "position as text": ("neighbors", {"sentence": "a b", "position": "1"}, 422, "position"),
+    "neighbors by layer 0": ("neighbors", {"sentence": "a", "position": 0, "layers": [0]}, 422, "no layer 0"),
     "many expected": ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
 }
 
@@ -247,7 +247,7 @@ def test_a_layer_that_is_repeated_counts_once(
     monkeypatch.setattr(
         model.index, "_nearest", lambda vector, layer, *rest: (searched.append(layer), search(vector, layer, *rest))[1]
     )
-    answer = client.post("/v1/neighbours", {"sentence": "a", "position": 0, "layers": [1, 2] * 500}).json()
+    answer = client.post("/v1/neighbors", {"sentence": "a", "position": 0, "layers": [1, 2] * 500}).json()
     assert (list(answer["layers"]), searched) == (["1", "2"], [1, 2])
 
 
@@ -354,14 +354,14 @@ SEARCH = {"sentence": "the cat", "position": 1}
 
 def test_a_search_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_search: Slow) -> None:
     with running(create_app(model, ServeConfig(timeout_seconds=0.2))) as client:
-        late = client.post("/v1/neighbours", SEARCH)
+        late = client.post("/v1/neighbors", SEARCH)
         assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
         slow_search.may_compute.set()
 
 
 def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search: Slow) -> None:
     with running(create_app(model, ServeConfig())) as client, ThreadPoolExecutor(8) as pool:
-        searches = [pool.submit(client.post, "/v1/neighbours", SEARCH) for _ in range(8)]
+        searches = [pool.submit(client.post, "/v1/neighbors", SEARCH) for _ in range(8)]
         assert slow_search.is_computing.wait(10)
         wait_for(client, "elmokit_queue_requests 8.0")
         # Long enough to be split into tokens in a thread.
@@ -373,13 +373,13 @@ def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search:
 def test_a_search_ends_after_the_present_layer_if_its_client_leaves(model: ServedModel, slow_search: Slow) -> None:
     with running(create_app(model, ServeConfig())) as client:
         leaving = http.client.HTTPConnection("127.0.0.1", client.port)
-        leaving.request("POST", "/v1/neighbours", json.dumps(SEARCH), {"Content-Type": "application/json"})
+        leaving.request("POST", "/v1/neighbors", json.dumps(SEARCH), {"Content-Type": "application/json"})
         assert slow_search.is_computing.wait(10)
         leaving.close()
-        wait_for(client, 'elmokit_requests_dropped_total{path="/v1/neighbours"} 1.0')
+        wait_for(client, 'elmokit_requests_dropped_total{path="/v1/neighbors"} 1.0')
         assert "elmokit_queue_requests 0.0" in client.get("/metrics").content.decode()
         slow_search.may_compute.set()
-        assert client.post("/v1/neighbours", {**SEARCH, "layers": [2]}).status == 200
+        assert client.post("/v1/neighbors", {**SEARCH, "layers": [2]}).status == 200
     assert slow_search.n_calls == 2
 
 
@@ -468,7 +468,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused(client: Client, path: str)
         assert (refused.status, refused.json()["error"]["code"]) == (421, "host_not_allowed"), host
     for host in ("localhost", f"LocalHost:{client.port}", "localhost.", "127.0.0.1:1", "[::1]", f"[::1]:{client.port}"):
         assert client.get(path, Host=host).status == (404 if path == "/nothing" else 200), host
-    assert client.post("/v1/neighbours", SEARCH, Host="evil.example").status == 421
+    assert client.post("/v1/neighbors", SEARCH, Host="evil.example").status == 421
 
 
 def test_health_can_be_asked_for_by_any_name(client: Client) -> None:

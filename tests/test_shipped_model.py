@@ -14,7 +14,7 @@ import pytest
 from elmokit import Elmo
 from elmokit.initial_state import boundary_state
 from elmokit.io.text_files import read_lines, split_tokens
-from elmokit.probes.neighbours import nearest_tokens
+from elmokit.probes.neighbors import nearest_tokens
 from elmokit.scoring.perplexity import perplexity
 from elmokit.weights.folder import DEFAULT_MODEL
 from elmokit.weights.open import open_model
@@ -72,7 +72,7 @@ def test_the_nearest_use_of_an_ambiguous_word_mostly_has_the_same_sense(
 
 
 @pytest.mark.slow
-def test_the_demo_writes_vectors_and_shows_neighbours(tmp_path: Path) -> None:
+def test_the_demo_writes_vectors_and_shows_neighbors(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), str(tmp_path / "vectors.hdf5")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     for shown in ("M parameters", "tokens/s", "(layers, tokens, dim)", "nearest to", "[bank]", "[play]"):

@@ -74,7 +74,7 @@ def test_raw_text_is_scored_and_indexed_by_sentences(shell: Shell, monkeypatch: 
     ran = shell("evaluate", "perplexity", "raw.txt", "--raw", "--per-token", "-")
     rows = [line.split("\t")[:2] for line in ran.out.splitlines()[1:]]
     assert rows == [[str(n), token] for n, words in enumerate(SENTENCES) for token in ("<S>", *words, "</S>")]
-    assert shell("neighbours", "index", "raw.txt", "index", "--raw").err.endswith(
+    assert shell("neighbors", "index", "raw.txt", "index", "--raw").err.endswith(
         "3 sentences, 17 tokens, 15 distinct words\n"
     )
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PARAGRAPH.encode())))

@@ -21,7 +21,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "Vectors": {
         "embed": ("elmokit.cli.embed", "Compute ELMo vectors for a text file."),
-        "neighbours": ("elmokit.cli.neighbours", "Find the most similar word occurrences in a corpus."),
+        "neighbors": ("elmokit.cli.neighbors", "Find the most similar word occurrences in a corpus."),
         "serve": ("elmokit.cli.serve", "Answer requests over HTTP, and explore a model in a browser."),
     },
     "Models": {

@@ -37,7 +37,7 @@ from elmokit.io.progress import ProgressCallback
 from elmokit.io.resumable import ResumableStore
 from elmokit.io.store_journal import StoreContents, read_store
 from elmokit.probes.corpus import model_digest, model_settings, read_chunks, text_digest
-from elmokit.probes.neighbours import in_context
+from elmokit.probes.neighbors import in_context
 
 KIND = "elmokit index of occurrences, version 1"
 FLOAT16, INT32, INT64 = "<f2", "<i4", "<i8"
@@ -75,8 +75,8 @@ class SimilarWord:
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """The nearest neighbours of one word in its sentence."""
+class Neighbors:
+    """The nearest neighbors of one word in its sentence."""
 
     words: list[str]
     token: int
@@ -85,7 +85,7 @@ class Neighbours:
     layers: dict[int, list[Occurrence]]
 
     @classmethod
-    def from_layers(cls, words: Sequence[str], token: int, found: Mapping[int, list[Any]]) -> Neighbours:
+    def from_layers(cls, words: Sequence[str], token: int, found: Mapping[int, list[Any]]) -> Neighbors:
         """Combine what :meth:`OccurrenceIndex.searches` found: similar words by layer 0, occurrences by the others."""
         occurrences = {layer: similar for layer, similar in found.items() if layer}
         return cls(list(words), token, found[0], occurrences)
@@ -113,7 +113,7 @@ class Neighbours:
         return table([*similar, *rows], ("layer", "cosine", "occurrence"), caption)
 
     def to_text(self) -> str:
-        """Return a table for people: a line per neighbour, aligned at the word."""
+        """Return a table for people: a line per neighbor, aligned at the word."""
         shown = ", ".join(f"{one.word} {one.similarity:.2f}" for one in self.context_free) or "none"
         lines = [f"             {in_context(self.words, self.token)}", f"without context: {shown}"]
         for layer, found in self.layers.items():
@@ -149,7 +149,7 @@ def build_index(
 
     Example:
         >>> index = build_index(elmo, lambda: read_corpus_files([Path("corpus.txt")]), "index")
-        >>> print(index.neighbours(elmo, ["a", "river", "bank"], token=2).to_text())
+        >>> print(index.neighbors(elmo, ["a", "river", "bank"], token=2).to_text())
     """
     n_sentences = n_tokens = 0
 
@@ -222,7 +222,7 @@ class OccurrenceIndex:
         """What the index was built from, with the model's name as ``model_name``."""
         if self.settings.get("what") != KIND:
             raise OutputError(
-                f"{path} is not an index that this version can read. Build one with: elmokit neighbours index"
+                f"{path} is not an index that this version can read. Build one with: elmokit neighbors index"
             )
         if not store.finished:
             raise OutputError(f"The index {path} is not finished. Run the command that started it again to resume.")
@@ -256,16 +256,16 @@ class OccurrenceIndex:
         stop = self.starts[number + 1] if number + 1 < self.n_sentences else self.n_tokens
         return [self.types[kind] for kind in self.tokens[self.starts[number] : stop]]
 
-    def neighbours(
+    def neighbors(
         self,
         elmo: Elmo,
         words: Sequence[str],
         token: int,
         layers: Sequence[int] | None = None,
-        n_neighbours: int = 5,
+        n_neighbors: int = 5,
         among: Among = "any",
         min_count: int = 1,
-    ) -> Neighbours:
+    ) -> Neighbors:
         """Find the occurrences most similar to a word in a sentence by each layer, and the most similar words by layer
         0.
 
@@ -276,16 +276,16 @@ class OccurrenceIndex:
             words: The sentence.
             token: Index of the word in ``words``.
             layers: Layers from 1; None for all.
-            n_neighbours: Neighbours per layer.
+            n_neighbors: Neighbors per layer.
             among: Which occurrences to search.
-            min_count: Context-free neighbours occur at least this often in the corpus.
+            min_count: Context-free neighbors occur at least this often in the corpus.
 
         Raises:
             ConfigError: The layer does not exist, or the index was built with another model.
         """
         self.check_model(elmo)
         (array,) = elmo.embed([words])
-        return self.search(array, words, token, layers, n_neighbours, among, min_count)
+        return self.search(array, words, token, layers, n_neighbors, among, min_count)
 
     def check_model(self, elmo: Elmo) -> None:
         """Check that the index was built with a model.
@@ -305,21 +305,21 @@ class OccurrenceIndex:
         words: Sequence[str],
         token: int,
         layers: Sequence[int] | None = None,
-        n_neighbours: int = 5,
+        n_neighbors: int = 5,
         among: Among = "any",
         min_count: int = 1,
-    ) -> Neighbours:
-        """Find the neighbours of a word in a sentence whose vectors are known.
+    ) -> Neighbors:
+        """Find the neighbors of a word in a sentence whose vectors are known.
 
         Args:
             vectors: All layers of the sentence, ``(layers, tokens, dim)``, from the model of the index.
-            words, token, layers, n_neighbours, among, min_count: As in :meth:`neighbours`.
+            words, token, layers, n_neighbors, among, min_count: As in :meth:`neighbors`.
 
         Raises:
             ConfigError: The layer does not exist.
         """
-        searches = self.searches(vectors, words, token, layers, n_neighbours, among, min_count)
-        return Neighbours.from_layers(words, token, {layer: search() for layer, search in searches.items()})
+        searches = self.searches(vectors, words, token, layers, n_neighbors, among, min_count)
+        return Neighbors.from_layers(words, token, {layer: search() for layer, search in searches.items()})
 
     def searches(
         self,
@@ -327,18 +327,18 @@ class OccurrenceIndex:
         words: Sequence[str],
         token: int,
         layers: Sequence[int] | None = None,
-        n_neighbours: int = 5,
+        n_neighbors: int = 5,
         among: Among = "any",
         min_count: int = 1,
     ) -> dict[int, Callable[[], list[Any]]]:
         """Return the searches that :meth:`search` runs, by layer, for programs that may have to stop between them.
 
         Args:
-            vectors, words, token, layers, n_neighbours, among, min_count: As in :meth:`search`.
+            vectors, words, token, layers, n_neighbors, among, min_count: As in :meth:`search`.
 
         Returns:
-            A function for layer 0, which finds the context-free neighbours, and one for each of ``layers``.
-            :meth:`Neighbours.from_layers` combines what they find.
+            A function for layer 0, which finds the context-free neighbors, and one for each of ``layers``.
+            :meth:`Neighbors.from_layers` combines what they find.
 
         Raises:
             ConfigError: The layer does not exist.
@@ -348,20 +348,20 @@ class OccurrenceIndex:
             if layer not in self.layers:
                 raise ConfigError(
                     f"The index has no layer {layer!r}: it has 1 to {len(self.layers)}. Layer 0 is context-free, and "
-                    "its neighbours are always shown."
+                    "its neighbors are always shown."
                 )
-        if n_neighbours < 1:
-            raise ConfigError(f"The number of neighbours is {n_neighbours}; it must be at least 1.")
+        if n_neighbors < 1:
+            raise ConfigError(f"The number of neighbors is {n_neighbors}; it must be at least 1.")
         query = _unit(vectors[:, token])
         searches: dict[int, Callable[[], list[Any]]] = {
-            0: partial(self.similar_words, query[0], words[token], n_neighbours, min_count)
+            0: partial(self.similar_words, query[0], words[token], n_neighbors, min_count)
         }
         for layer in chosen:
-            searches[layer] = partial(self._nearest, query[layer], layer, list(words), token, n_neighbours, among)
+            searches[layer] = partial(self._nearest, query[layer], layer, list(words), token, n_neighbors, among)
         return searches
 
     def similar_words(
-        self, vector: NDArray[np.float32], word: str, n_neighbours: int = 5, min_count: int = 1
+        self, vector: NDArray[np.float32], word: str, n_neighbors: int = 5, min_count: int = 1
     ) -> list[SimilarWord]:
         """Find other words of the corpus whose context-free vectors are most similar to a normalized vector."""
         counts = np.zeros(len(self.types), dtype=np.int64)
@@ -370,10 +370,10 @@ class OccurrenceIndex:
         cosines = np.concatenate([self._cosines(rows, vector) for _, rows in _blocks(self.type_vectors)])
         order = np.argsort(-cosines, kind="stable")
         found = (kind for kind in order if self.types[kind] != word and counts[kind] >= min_count)
-        return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(found, n_neighbours)]
+        return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(found, n_neighbors)]
 
     def _nearest(
-        self, vector: NDArray[np.float32], layer: int, words: list[str], token: int, n_neighbours: int, among: Among
+        self, vector: NDArray[np.float32], layer: int, words: list[str], token: int, n_neighbors: int, among: Among
     ) -> list[Occurrence]:
         own = self.types.index(words[token]) if words[token] in self.types else -1
         best: list[Occurrence] = []
@@ -382,10 +382,10 @@ class OccurrenceIndex:
             if among != "any":
                 is_own = self.tokens[start : start + len(rows)] == own
                 cosines = np.where(is_own == (among == "same"), cosines, -np.inf)
-            floor = best[-1].similarity if len(best) == n_neighbours else -np.inf
+            floor = best[-1].similarity if len(best) == n_neighbors else -np.inf
             here = np.flatnonzero(cosines > floor)
             here = here[np.argsort(-cosines[here], kind="stable")]
-            best = self._merged(best, ((float(cosines[row]), start + int(row)) for row in here), words, n_neighbours)
+            best = self._merged(best, ((float(cosines[row]), start + int(row)) for row in here), words, n_neighbors)
         return best
 
     def _cosines(self, rows: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -398,7 +398,7 @@ class OccurrenceIndex:
         return cosines
 
     def _merged(
-        self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbours: int
+        self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbors: int
     ) -> list[Occurrence]:
         """Return the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
         seen = {(tuple(one.words), one.token) for one in best}
@@ -412,9 +412,9 @@ class OccurrenceIndex:
             seen.add(key)
             best = [*best, Occurrence(similarity, number, key[1], sentence)]
             added += 1
-            if added == n_neighbours:
+            if added == n_neighbors:
                 break
-        return sorted(best, key=lambda one: -one.similarity)[:n_neighbours]
+        return sorted(best, key=lambda one: -one.similarity)[:n_neighbors]
 
 
 def _read_types(store: StoreContents) -> list[str]:

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from elmokit.errors import MissingExtraError
-from elmokit.probes.occurrences import Neighbours
+from elmokit.probes.occurrences import Neighbors
 from elmokit.scoring.substitutes import Direction, Substitute
 from elmokit.scoring.surprisal import Surprisal
 from elmokit.serve.problems import JSON, Problem
@@ -110,11 +110,11 @@ def words_by_direction(expected: Expected) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def neighbours_json(model: str, index: str, found: Neighbours) -> bytes:
+def neighbors_json(model: str, index: str, found: Neighbors) -> bytes:
     """Write the neighbors of a token."""
     answer = found.to_dict()
     tokens, position = answer.pop("words"), answer.pop("token")
-    head = {"object": "neighbours", "model": model, "index": index, "tokens": tokens, "position": position}
+    head = {"object": "neighbors", "model": model, "index": index, "tokens": tokens, "position": position}
     return msgspec.json.encode({**head, **answer})
 
 

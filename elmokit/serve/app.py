@@ -78,7 +78,7 @@ def create_app(
         ("POST", "/v1/tokens", endpoints.tokens, "Vectors of tokens"),
         ("POST", "/v1/surprisal", endpoints.surprisal, "Surprisal"),
         ("POST", "/v1/substitutes", endpoints.substitutes, "Substitutes"),
-        ("POST", "/v1/neighbours", endpoints.neighbours, "Neighbors in context"),
+        ("POST", "/v1/neighbors", endpoints.neighbors, "Neighbors in context"),
         ("GET", "/v1/models", endpoints.models, "Models"),
         ("GET", "/v1/models/{name:path}", endpoints.one_model, "One model"),
         ("GET", "/v1/examples", endpoints.examples, "Example sentences"),

@@ -52,7 +52,7 @@ class ServeConfig:
     )
     index: str | None = setting(
         None,
-        "Index to search for neighbors, from `elmokit neighbours index`. By default, one over the example sentences.",
+        "Index to search for neighbors, from `elmokit neighbors index`. By default, one over the example sentences.",
         "Model",
         is_path=True,
     )

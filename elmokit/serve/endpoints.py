@@ -14,14 +14,14 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from fastapi.responses import Response
 
-from elmokit.probes.occurrences import Neighbours
+from elmokit.probes.occurrences import Neighbors
 from elmokit.serve.answers import (
     ARROW,
     arrow_stream,
     data_json,
     embeddings_data,
     json_response,
-    neighbours_json,
+    neighbors_json,
     surprisal_data,
     tokens_data,
     words_by_direction,
@@ -34,7 +34,7 @@ from elmokit.serve.metrics import CONTENT_TYPE, Metrics
 from elmokit.serve.problems import JSON, Problem
 from elmokit.serve.schemas import (
     EmbeddingsRequest,
-    NeighboursRequest,
+    NeighborsRequest,
     SubstitutesRequest,
     SurprisalRequest,
     Text,
@@ -226,7 +226,7 @@ class Endpoints:
         return await self._answer(request, content, sentences, body.n)
 
     @_limited
-    async def neighbours(self, body: NeighboursRequest, request: Request) -> Response:
+    async def neighbors(self, body: NeighborsRequest, request: Request) -> Response:
         """Find the occurrences in the index that are most similar to a token, by each layer."""
         self._check_model(body.model)
         (sentence,) = sentences = await self._sentences([body.sentence], "sentence")
@@ -237,8 +237,8 @@ class Endpoints:
             vectors, sentence, body.position, body.layers, body.n, body.among, body.min_count
         )
         found = await self._queued(self.searcher, "search", _call_each, list(searches.values()), [1] * len(searches))
-        neighbours = Neighbours.from_layers(sentence, body.position, dict(zip(searches, found, strict=True)))
-        content = partial(neighbours_json, self.model.name, self.model.index_name, neighbours)
+        neighbors = Neighbors.from_layers(sentence, body.position, dict(zip(searches, found, strict=True)))
+        content = partial(neighbors_json, self.model.name, self.model.index_name, neighbors)
         return await self._answer(request, content, sentences, SHORT_ANSWER + 1)
 
     async def models(self) -> Response:

@@ -149,7 +149,7 @@ class SubstitutesRequest(_ServeRequest):
     n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
 
 
-class NeighboursRequest(_ServeRequest):
+class NeighborsRequest(_ServeRequest):
     """A request for the occurrences in the index that are most similar to a token."""
 
     sentence: Sentence

@@ -7,7 +7,7 @@ A corpus can be larger than memory, so it cannot be shuffled as a whole. Instead
 * **block**: ``BLOCK_LINES`` of these lines are split into tokens at a time;
 * **sentence**: one line.
 
-Shuffling over a wide range matters: neighbouring lines come from the same document, and a language model that reads
+Shuffling over a wide range matters: neighboring lines come from the same document, and a language model that reads
 many of them in a row adapts to that document instead of the language. Lines are not split into tokens before their
 block is needed, because lists of tokens take several times the memory.
 

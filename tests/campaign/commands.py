@@ -103,9 +103,7 @@ COMMANDS = {
             *(*SMALL, "--tokens", "240", *OFTEN),
         ),
         _task("task train", write_task),
-        _again(
-            "neighbours index", write_text_and_model, "neighbours", "index", "text.txt", "index", "--model", "model"
-        ),
+        _again("neighbors index", write_text_and_model, "neighbors", "index", "text.txt", "index", "--model", "model"),
     )
 }
 """Commands that `make test` interrupts."""

@@ -335,7 +335,7 @@ def _embed(model: str, *flags: str, source: str = "text.txt") -> Any:
 
 
 _TASK = ("task", "evaluate", "run", "data")
-_FIND = ("neighbours", "find", "index", "dog", "the dog ran .", "--json")
+_FIND = ("neighbors", "find", "index", "dog", "the dog ran .", "--json")
 _PARTIAL = "out.hdf5.partial/*"
 SPECIMENS = {
     specimen.name: specimen
@@ -369,7 +369,7 @@ SPECIMENS = {
         _embed("model")("text", own_format, ("text.txt",)),
         _embed("model", source="text.txt.gz")("compressed text", compressed_text, ("text.txt.gz",)),
         _embed("model", "--fasta", source="proteins.fasta")("FASTA", fasta, ("proteins.fasta",)),
-        Specimen("CoNLL-U", conllu, ("text.conllu",), ("neighbours", "index", "text.conllu", "i", "--model", "model")),
+        Specimen("CoNLL-U", conllu, ("text.conllu",), ("neighbors", "index", "text.conllu", "i", "--model", "model")),
         Specimen("vocabulary", vocabulary, ("words.txt",), ("vocab", "words.txt", "new.txt", "--repair")),
         Specimen(
             "interrupted training",
@@ -387,17 +387,17 @@ SPECIMENS = {
         Specimen("task run", partial(finished, command="task train"), ("run/**/*",), _TASK),
         Specimen(
             "index, numbers",
-            partial(finished, command="neighbours index"),
+            partial(finished, command="neighbors index"),
             ("index/t*", "index/s*", "index/j*", "index/c*"),
             _FIND,
             ("-",),
         ),
-        Specimen("index, vectors", partial(finished, command="neighbours index"), ("index/layer*",), _FIND),
+        Specimen("index, vectors", partial(finished, command="neighbors index"), ("index/layer*",), _FIND),
         Specimen(
             "partial index",
-            partial(interrupted, command="neighbours index", ratio=0.7),
+            partial(interrupted, command="neighbors index", ratio=0.7),
             ("index/*",),
-            COMMANDS["neighbours index"].start,
+            COMMANDS["neighbors index"].start,
             ("index/layer-1.f16", "index/layer-2.f16", "index/tokens.i32"),
         ),
         Specimen(

@@ -35,7 +35,7 @@ _PRELOADED = [
         "nltk",
         "tests.helpers.children",
     ),
-    *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "finetune", "info", "neighbours")),
+    *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "finetune", "info", "neighbors")),
     *(f"elmokit.cli.{name}" for name in ("task", "task_import", "task_open", "train", "vocab")),
     *(f"elmokit.corpus.{name}" for name in ("embed", "hdf5", "formats")),
     *(f"elmokit.nn.kernels.{name}" for name in ("native", "compiler", "instruction_sets", "lstm_training")),

@@ -192,9 +192,9 @@ def elmokit_evaluate_all_leaves_out_what_is_trained() -> None:
 
 
 @work
-def elmokit_neighbours() -> None:
-    command("neighbours", "index", "text.txt", "index")
-    command("neighbours", "find", "index", "bank", "The bank is old .")
+def elmokit_neighbors() -> None:
+    command("neighbors", "index", "text.txt", "index")
+    command("neighbors", "find", "index", "bank", "The bank is old .")
 
 
 @work

@@ -138,7 +138,7 @@ def test_a_token_chosen_by_keyboard_shows_neighbors_and_substitutes(page: Any, s
     page.wait_for_selector("h2:has-text('Neighbors of “bank”')")
     assert token.get_attribute("aria-pressed") == "true"
     assert page.evaluate("document.activeElement.ariaLabel").startswith("bank,")  # the focus is where it was
-    found = served.index.neighbours(served.elmo, TOKENS, 1)
+    found = served.index.neighbors(served.elmo, TOKENS, 1)
     for layer, occurrences in found.layers.items():
         items = page.locator(f"div:has(> h3:text-is('Layer {layer}')) li").all_text_contents()
         assert items == [f"{one.similarity:.2f}{' '.join(one.words)}" for one in occurrences]

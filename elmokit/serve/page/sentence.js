@@ -57,7 +57,7 @@ export async function showSentence(panel, state, change) {
   parts.push(list, detail);
   if (chosen !== null) {
     explain(chosen);
-    parts.push(...(await neighbours(tokens, chosen)));
+    parts.push(...(await neighbors(tokens, chosen)));
     if (surprisal) parts.push(...(await substitutes(tokens, chosen)));
   }
   return () => panel.replaceChildren(...parts);
@@ -91,8 +91,8 @@ function about(tokens, position, surprisal, direction) {
   return parts;
 }
 
-async function neighbours(tokens, position) {
-  const answer = await ask("v1/neighbours", { sentence: tokens, position, n: 5 });
+async function neighbors(tokens, position) {
+  const answer = await ask("v1/neighbors", { sentence: tokens, position, n: 5 });
   const columns = element("div", { class: "columns" });
   columns.append(
     element(

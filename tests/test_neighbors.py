@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elmokit.probes.neighbours import in_context, nearest_tokens
+from elmokit.probes.neighbors import in_context, nearest_tokens
 
 VECTORS = [
     np.array([[[1, 0], [0, 1]], [[0, 1], [1, 1]]], dtype=np.float32),  # (layers, tokens, dim)
@@ -15,7 +15,7 @@ VECTORS = [
 def test_nearest_tokens_are_by_cosine_in_one_layer_and_in_other_sentences() -> None:
     places = [(n.sentence, n.token) for n in nearest_tokens(VECTORS, 0, 0, layer=0)]
     assert places == [(1, 1), (1, 0), (2, 0)]
-    best = nearest_tokens(VECTORS, 0, 1, layer=1, n_neighbours=1)
+    best = nearest_tokens(VECTORS, 0, 1, layer=1, n_neighbors=1)
     assert [(n.sentence, n.token) for n in best] == [(2, 0)]
     assert best[0].similarity == pytest.approx(1.0)
 

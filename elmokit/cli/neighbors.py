@@ -1,4 +1,4 @@
-"""``elmokit neighbours``: find the most similar word occurrences in a corpus."""
+"""``elmokit neighbors``: find the most similar word occurrences in a corpus."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from elmokit.io.progress import ProgressBar
 
 
 @click.group(cls=CommandGroup)
-def neighbours() -> None:
+def neighbors() -> None:
     """Find the most similar word occurrences in a corpus.
 
-    Run `elmokit neighbours index` once per corpus, then `elmokit neighbours find`.
+    Run `elmokit neighbors index` once per corpus, then `elmokit neighbors find`.
 
     \b
     Examples:
-      elmokit neighbours index corpus/ my-index
-      elmokit neighbours find my-index bank "The bank raised its rate ."
+      elmokit neighbors index corpus/ my-index
+      elmokit neighbors find my-index bank "The bank raised its rate ."
     """
 
 
-@neighbours.command()
+@neighbors.command()
 @click.argument("corpus", metavar="CORPUS...", nargs=-1, required=True)
 @click.argument("index", metavar="INDEX", type=OutputPath())
 @model_option
@@ -63,8 +63,8 @@ def index(
 
     \b
     Examples:
-      elmokit neighbours index corpus/ my-index
-      elmokit neighbours index reviews.txt.gz my-index --raw --model original
+      elmokit neighbors index corpus/ my-index
+      elmokit neighbors index reviews.txt.gz my-index --raw --model original
     """
     from elmokit.embedder import Elmo
     from elmokit.io.text_files import find_text_files
@@ -86,7 +86,7 @@ def index(
     )
 
 
-@neighbours.command()
+@neighbors.command()
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("word")
 @click.argument("sentence")
@@ -101,7 +101,7 @@ def index(
     "--occurrence", default=1, show_default=True, help="Which occurrence of WORD in SENTENCE to use, counted from 1."
 )
 @click.option("--layers", metavar="N[,N...]", help="Layers, from 1.  [default: all]")
-@click.option("--number", "-n", default=5, show_default=True, help="Number of neighbours per layer.")
+@click.option("--number", "-n", default=5, show_default=True, help="Number of neighbors per layer.")
 @click.option(
     "--among",
     type=click.Choice(["any", "same", "other"]),
@@ -134,8 +134,8 @@ def find(
 
     \b
     Examples:
-      elmokit neighbours find my-index bank "The bank raised its rate ."
-      elmokit neighbours find my-index play "A play in three acts ." --layers 2 --among same -n 10
+      elmokit neighbors find my-index bank "The bank raised its rate ."
+      elmokit neighbors find my-index play "A play in three acts ." --layers 2 --among same -n 10
     """
     from elmokit.embedder import Elmo
     from elmokit.io.text_files import split_tokens
@@ -152,7 +152,7 @@ def find(
         )
     opened = OccurrenceIndex(index)
     elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
-    found = opened.neighbours(elmo, words, tokens[occurrence - 1], chosen, number, among, min_count)  # type: ignore[arg-type]
+    found = opened.neighbors(elmo, words, tokens[occurrence - 1], chosen, number, among, min_count)  # type: ignore[arg-type]
     if as_json:
         echo_json(found.to_dict())
     else:

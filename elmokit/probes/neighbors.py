@@ -1,4 +1,4 @@
-"""Nearest neighbours of a token among the tokens of other sentences in memory (Peters et al. 2018, table 4)."""
+"""Nearest neighbors of a token among the tokens of other sentences in memory (Peters et al. 2018, table 4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class Neighbor:
     """A token of another sentence and its similarity."""
 
     sentence: int
@@ -24,9 +24,9 @@ def nearest_tokens(
     sentence: int,
     token: int,
     layer: int,
-    n_neighbours: int = 5,
+    n_neighbors: int = 5,
     among: Sequence[tuple[int, int]] | None = None,
-) -> list[Neighbour]:
+) -> list[Neighbor]:
     """Find the tokens of other sentences whose vectors are most similar to the vector of one token.
 
     This is for text in memory. For a large corpus, ``occurrences`` has an index on disk.
@@ -36,19 +36,19 @@ def nearest_tokens(
         sentence: The sentence of the query.
         token: The token of the query.
         layer: The layer to compare.
-        n_neighbours: How many neighbours to return.
+        n_neighbors: How many neighbors to return.
         among: The candidates as ``(sentence, token)``; None for all tokens of all other sentences.
     """
     query = vectors[sentence][layer, token]
-    found: list[Neighbour] = []
+    found: list[Neighbor] = []
     for other, array in enumerate(vectors):
         if other == sentence:
             continue
         tokens = range(array.shape[1]) if among is None else [index for number, index in among if number == other]
         rows = array[layer, list(tokens)]
         cosines = rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))
-        found += [Neighbour(other, index, float(cosine)) for index, cosine in zip(tokens, cosines, strict=True)]
-    return sorted(found, key=lambda neighbour: -neighbour.similarity)[:n_neighbours]
+        found += [Neighbor(other, index, float(cosine)) for index, cosine in zip(tokens, cosines, strict=True)]
+    return sorted(found, key=lambda neighbor: -neighbor.similarity)[:n_neighbors]
 
 
 def in_context(tokens: Sequence[str], token: int, width: int = 30) -> str:
