@@ -131,6 +131,7 @@ def _compiled(name: str, instructions: InstructionSet) -> Library:
             )
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
+        lines.sort(key=lambda line: "error:" not in line)  # before the first error come the headers that lead to it
         raise InstructionsError(
             f"the C compiler rejected the kernels: {lines[0] if lines else error.returncode}"
         ) from None

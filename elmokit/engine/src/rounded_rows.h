@@ -20,6 +20,40 @@ INLINE ivec upper_halves(vec value) {
     return (is_nan & ((bits >> 16) | 0x40)) | (~is_nan & rounded);
 }
 
+INLINE ivec size_bits(vec value) { return (ivec)value & 0x7fffffff; }
+
+INLINE ivec larger_bits(ivec left, ivec right) {
+    const ivec where = left > right;
+    return (where & left) | (~where & right);
+}
+
+/* Round numbers to bytes. Of the last vector of a row, only the first n are stored, unless pairs need whole groups. */
+INLINE void round_lanes(vec value, vec factor, char *to, int64_t n) {
+    /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper ones do
+       not matter. */
+    const vec shifted = value * factor + 12582912.0f;
+    const ivec rounded = (ivec)shifted + INPUT_OFFSET;
+#if DOT_OF_PAIRS
+    typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
+    enum { ORDER = 0xd8 }; /* the numbers of a group of four as 0, 2, 1, 3 */
+#if defined(__AVX512F__)
+    const ivec ordered = (ivec)_mm512_shuffle_epi32((__m512i)rounded, ORDER);
+#else
+    const ivec ordered = (ivec)_mm256_shuffle_epi32((__m256i)rounded, ORDER);
+#endif
+    const half_vec halves = __builtin_convertvector(ordered, half_vec);
+    (void)n; /* the inputs beyond the last are zeros */
+    memcpy(to, &halves, sizeof halves);
+#else
+    typedef signed char byte_vec __attribute__((vector_size(LANES), aligned(1)));
+    const byte_vec bytes = __builtin_convertvector(rounded, byte_vec);
+    if (n < LANES)
+        memcpy(to, &bytes, n);
+    else
+        memcpy(to, &bytes, LANES);
+#endif
+}
+
 /* Round rows of n numbers, `from` to `to`. */
 static inline void round_rows(int precision, int64_t n_rows, const float *from, int64_t n, char *to) {
     const int64_t row_bytes = rounded_row_bytes(precision, n);
@@ -35,37 +69,22 @@ static inline void round_rows(int precision, int64_t n_rows, const float *from, 
             }
             continue;
         }
-        vec largest = {0};
-        for (int64_t at = 0; at < n; at += LANES) {
-            const vec value = load_some(from + at, n - at), size = choose(value < (vec){0}, -value, value);
-            largest = choose((size > largest) | (size != size), size, largest); /* a NaN wins, and stays */
-        }
-        float bound = largest[0];
-        for (int lane = 1; lane < LANES; lane++)
-            if (largest[lane] > bound || largest[lane] != largest[lane]) bound = largest[lane];
+        /* Without its sign, a number has the order of its bits as a whole number; a NaN comes after all others, and
+           stays. Two vectors are compared at once, because each comparison waits for the one before. */
+        ivec largest[2] = {{0}, {0}};
+        int64_t at = 0;
+        for (; at + 2 * LANES <= n; at += 2 * LANES)
+            for (int v = 0; v < 2; v++) largest[v] = larger_bits(largest[v], size_bits(load(from + at + v * LANES)));
+        for (; at < n; at += LANES) largest[0] = larger_bits(largest[0], size_bits(load_some(from + at, n - at)));
+        largest[0] = larger_bits(largest[0], largest[1]);
+        int32_t most = largest[0][0];
+        for (int lane = 1; lane < LANES; lane++) most = largest[0][lane] > most ? largest[0][lane] : most;
+        float bound;
+        memcpy(&bound, &most, sizeof bound);
         *(float *)to = bound / 127.0f;
         const vec factor = all(bound > 0 ? 127.0f / bound : 0.0f);
-        for (int64_t at = 0; at < n; at += LANES) {
-            /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper
-               ones do not matter. */
-            const vec shifted = load_some(from + at, n - at) * factor + 12582912.0f;
-            const ivec rounded = (ivec)shifted + INPUT_OFFSET;
-#if DOT_OF_PAIRS
-            enum { ORDER = 0xd8 }; /* the numbers of a group of four as 0, 2, 1, 3 */
-#if defined(__AVX512F__)
-            const ivec ordered = (ivec)_mm512_shuffle_epi32((__m512i)rounded, ORDER);
-#else
-            const ivec ordered = (ivec)_mm256_shuffle_epi32((__m256i)rounded, ORDER);
-#endif
-            const half_vec halves = __builtin_convertvector(ordered, half_vec);
-            /* Whole groups: the inputs beyond the last are zeros. */
-            memcpy(numbers + 2 * at, &halves, sizeof halves);
-#else
-            typedef signed char byte_vec __attribute__((vector_size(LANES), aligned(1)));
-            const byte_vec bytes = __builtin_convertvector(rounded, byte_vec);
-            memcpy(numbers + at, &bytes, n - at < LANES ? n - at : LANES);
-#endif
-        }
+        for (at = 0; at + LANES <= n; at += LANES) round_lanes(load(from + at), factor, numbers + GROUP_BYTES / 4 * at, LANES);
+        if (at < n) round_lanes(load_some(from + at, n - at), factor, numbers + GROUP_BYTES / 4 * at, n - at);
     }
 }
 
