@@ -33,11 +33,8 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
         32 hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=16)
-    sizes = to_dict(model.config)
-    if not sizes["backward_only"]:
-        del sizes["backward_only"]  # it is newer than the first fingerprints, which stay valid
     facts = {
-        "bilm": sizes,
+        "bilm": to_dict(model.config),
         # An initial state that is not stored follows from the weights; its last bits depend on the machine, so it is
         # left out.
         "start": "one empty sentence" if start == "warm" and model.initial_state is None else start,
@@ -94,8 +91,7 @@ def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None
     source_of = {name: arrays for arrays in sources for name in arrays}
     for name in sorted(source_of):
         array = np.ascontiguousarray(source_of[name][name], np.float32)
-        # Fingerprints are older than the code that needs no PyTorch, and have its name of the type.
-        digest.update(f"{name} {array.shape} torch.float32".encode())
+        digest.update(f"{name} {array.shape}".encode())
         digest.update(array.data)
 
 

@@ -29,7 +29,6 @@ def open_parts(folder: Path) -> None:
     ("name", "read"),
     [
         ("journal.json", read_journal),
-        ("record.json", read_journal),
         ("metrics.jsonl", lambda folder: MetricsLog(folder / "metrics.jsonl").records()),
         ("journal.json", open_parts),
         ("vocabulary.json", read_vocabulary),

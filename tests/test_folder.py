@@ -12,7 +12,7 @@ import torch
 
 from elmokit.embedder import Elmo
 from elmokit.engine.config import BiLMConfig
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, OutputError, TensorMismatchError
 from elmokit.initial_state import boundary_state
 from elmokit.scoring.language_model import LanguageModel
 from elmokit.weights import folder as folder_module
@@ -120,6 +120,17 @@ def test_damaged_folders_are_clear_errors(model: PretrainedBiLM, tmp_path: Path)
         load_folder(folder)
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["storage", "bilm", "softmax"])
+def test_a_configuration_that_lacks_a_key_is_a_clear_error(key: str, model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_folder(model, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    content = json.loads(path.read_text())
+    del content[key]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ElmoError, match=rf"config\.json.* {key}.* None"):
+        load_folder(tmp_path / "model")
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"format": "elmokit", "x": ' + "[" * 100_000, "[]", "1"])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from elmokit.embedder import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.io.resumable import ResumableStore
+from elmokit.io.store_journal import read_store
 from elmokit.probes import corpus as corpus_module
 from elmokit.probes import occurrences
 from elmokit.probes.corpus import read_corpus_files
@@ -217,18 +217,14 @@ def test_what_cannot_be_asked_is_refused(index: OccurrenceIndex, tmp_path: Path)
 def test_a_forged_index_is_refused(
     index: OccurrenceIndex, tmp_path: Path, settings: dict[str, Any], name: str, content: bytes, problem: str
 ) -> None:
-    forged = shutil.copytree(index.path, tmp_path / "forged")
-    journal = json.loads((forged / "journal.json").read_text())
-    (forged / "journal.json").unlink()
-    if name:
-        whole = (forged / name).read_bytes()
-        (forged / name).write_bytes(content + whole[len(content) :])
-    # In the format of earlier indexes, which have no checksums.
-    about = {**journal["settings"], **settings}
-    record = {"about": about, "done": 6, "finished": True, "sizes": journal["sizes"]}
-    (forged / "record.json").write_text(json.dumps(record))
+    written = read_store(index.path)
+    with ResumableStore(tmp_path / "forged", written.settings | settings) as store:  # its checksums are correct
+        for file in written.sizes:
+            start = content if file == name else b""
+            store.append(file, start + written.read_bytes(file)[len(start) :])
+        store.commit(written.progress, finished=True)
     with pytest.raises(OutputError, match=f"is damaged .*{problem}.* build the index again"):
-        OccurrenceIndex(forged)
+        OccurrenceIndex(tmp_path / "forged")
 
 
 def test_corpora_are_text_or_annotated(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -316,20 +315,6 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
         pass
     with pytest.raises(OutputError, match=r"has no journal\.json"):
         read_store(tmp_path / "nowhere")
-
-
-def test_an_index_from_before_the_common_journal_can_be_read(tmp_path: Path) -> None:
-    record = {"about": SETTINGS, "done": 5, "finished": True, "sizes": {"rows": 4}}
-    (tmp_path / "record.json").write_text(json.dumps(record))
-    (tmp_path / "rows").write_bytes(b"1234")
-    contents = read_store(tmp_path)
-    assert (contents.progress, contents.finished, contents.read_bytes("rows")) == ({"n_done": 5}, True, b"1234")
-    with ResumableStore(tmp_path, SETTINGS) as store:
-        assert store.finished
-    for damaged in ('{"about": {}}', "[" * 100_000):
-        (tmp_path / "record.json").write_text(damaged)
-        with pytest.raises(OutputError, match="is damaged"):
-            read_store(tmp_path)
 
 
 def test_a_disk_error_says_what_is_kept(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_two_word_input_models_in_one_directory_keep_their_words(tmp_path: Path)
 @pytest.mark.parametrize("name", ["weights.hdf5", "new.hdf5", "old_weights.h5"])
 def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: str) -> None:
     old = random_model()
-    bilm_tf.save(old, tmp_path / "options.json", tmp_path / "old.hdf5")  # as an older version or bilm-tf wrote it
+    bilm_tf.save(old, tmp_path / "options.json", tmp_path / "old.hdf5")  # as bilm-tf writes it
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     is_refused = name != "new.hdf5"  # old.hdf5 would read the options of the others as its own

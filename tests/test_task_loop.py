@@ -267,3 +267,15 @@ def test_a_damaged_checkpoint_is_named(name: str, reason: str, tmp_path: Path) -
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.raises(TrainingError, match=f"is damaged .*{reason}"):
         train(tmp_path, resume=True)
+
+
+def test_a_checkpoint_without_checksums_is_damaged(tmp_path: Path) -> None:
+    train(tmp_path)
+    folder = tmp_path / "run/seed-0"
+    (folder / "result.json").unlink()
+    path = folder / "checkpoint" / "progress.json"
+    progress = json.loads(path.read_text())
+    del progress["checksums"]
+    path.write_text(json.dumps(progress))
+    with pytest.raises(TrainingError, match=r"is damaged .*progress\.json has no checksums"):
+        train(tmp_path, resume=True)

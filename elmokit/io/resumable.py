@@ -35,15 +35,7 @@ from elmokit.errors import OutputError
 from elmokit.io.atomic import sync
 from elmokit.io.checksums import WrittenExtents
 from elmokit.io.lock import LOCK, file_lock
-from elmokit.io.store_journal import (
-    CHECKSUMS,
-    JOURNAL,
-    NEW_JOURNAL,
-    OLD_INDEX_JOURNAL,
-    StoreContents,
-    read_journal,
-    write_journal,
-)
+from elmokit.io.store_journal import CHECKSUMS, JOURNAL, NEW_JOURNAL, StoreContents, read_journal, write_journal
 
 COMMIT_SECONDS = 2.0
 """The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
@@ -318,7 +310,7 @@ class ResumableStore:
 
     def _refuse_other_files(self) -> None:
         """Protect a directory that is not a store: nothing in it is touched, not even to create the lock."""
-        if not self.folder.exists() or any((self.folder / name).exists() for name in (JOURNAL, OLD_INDEX_JOURNAL)):
+        if not self.folder.exists() or (self.folder / JOURNAL).exists():
             return
         if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, NEW_JOURNAL}:
             return  # the process died before it wrote the first journal

@@ -21,7 +21,6 @@ from elmokit.io.checksums import extents_of, find_damage, json_crc32
 
 JOURNAL = "journal.json"
 NEW_JOURNAL = "journal.new"
-OLD_INDEX_JOURNAL = "record.json"  # of an index of occurrences made before stores had a common journal
 CHECKSUMS = "checksums"
 _Progress = TypeVar("_Progress")
 
@@ -112,20 +111,19 @@ class StoreContents(_Journal):
             OutputError: A file has changed, is cut short or is missing.
         """
         remedy = remedy or f"Delete the directory {self.folder} and create it again."
-        if self.folder.joinpath(JOURNAL).exists():  # else an old index, which has no checksums
-            checksums = self._read_checked(CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
-            for number, name in enumerate(self.sizes):
-                if files is not None and name not in files:
-                    continue
-                try:
-                    damage = find_damage(self.folder / name, extents_of(checksums, number))
-                except OSError as error:
-                    raise OutputError(f"{self.folder / name} cannot be read ({error.strerror}). {remedy}") from None
-                if damage is not None:
-                    raise OutputError(
-                        f"{self.folder / name} is damaged: bytes {damage[0]:,} to {damage[1]:,} are not those that "
-                        f"were written. {remedy}"
-                    )
+        checksums = self._read_checked(CHECKSUMS, self.checksums_size, self.checksums_crc32, remedy)
+        for number, name in enumerate(self.sizes):
+            if files is not None and name not in files:
+                continue
+            try:
+                damage = find_damage(self.folder / name, extents_of(checksums, number))
+            except OSError as error:
+                raise OutputError(f"{self.folder / name} cannot be read ({error.strerror}). {remedy}") from None
+            if damage is not None:
+                raise OutputError(
+                    f"{self.folder / name} is damaged: bytes {damage[0]:,} to {damage[1]:,} are not those that were "
+                    f"written. {remedy}"
+                )
 
     def _read_checked(self, name: str, size: int | None, crc32: int, remedy: str | None = None) -> bytes:
         """Read the first bytes of a file, or all of it, if they have a checksum."""
@@ -177,7 +175,7 @@ def read_journal(folder: Path) -> StoreContents | None:
     try:
         content = read_bounded(folder / JOURNAL)
     except FileNotFoundError:
-        return _read_old_index_journal(folder)
+        return None
     except (OSError, ValueError) as error:
         raise _damaged(folder / JOURNAL, error) from None
     try:
@@ -187,7 +185,11 @@ def read_journal(folder: Path) -> StoreContents | None:
         journal = msgspec.convert(table, _Journal)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(folder / JOURNAL, error) from None
-    return _checked(StoreContents(**vars(journal), folder=folder), folder / JOURNAL)
+    for name, size in journal.sizes.items():
+        # The journal may have been edited; a name with a slash would lead out of the directory.
+        if size < 0 or Path(name).name != name:
+            raise _damaged(folder / JOURNAL, f"{name!r} has size {size!r}")
+    return StoreContents(**vars(journal), folder=folder)
 
 
 def write_journal(contents: StoreContents) -> None:
@@ -209,27 +211,6 @@ def write_journal(contents: StoreContents) -> None:
         os.fsync(text.fileno())
     temporary.replace(contents.folder / JOURNAL)
     sync(contents.folder)
-
-
-def _read_old_index_journal(folder: Path) -> StoreContents | None:
-    """Read an index of occurrences that was made before stores had a common journal."""
-    try:
-        content = json.loads(read_bounded(folder / OLD_INDEX_JOURNAL).decode("utf-8"))
-        progress = {"n_done": content["done"]} if content["done"] else {}
-        contents = StoreContents(content["about"], progress, content["sizes"], content["finished"], folder=folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damaged(folder / OLD_INDEX_JOURNAL, error) from None
-    return _checked(contents, folder / OLD_INDEX_JOURNAL)
-
-
-def _checked(contents: StoreContents, path: Path) -> StoreContents:
-    for name, size in contents.sizes.items():
-        # The journal may have been edited or damaged; a name with a slash would lead out of the directory.
-        if not isinstance(size, int) or size < 0 or Path(name).name != name:
-            raise _damaged(path, f"{name!r} has size {size!r}")
-    return contents
 
 
 def _damaged(path: Path, reason: object) -> OutputError:

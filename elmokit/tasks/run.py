@@ -51,7 +51,7 @@ from elmokit.tasks.run_folder import (
     write_facts,
 )
 from elmokit.tasks.setup import TaskSetup
-from elmokit.tasks.table import load_run_config
+from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask, TaskModel, Tokenize
 from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
 from elmokit.text.batching import read_ahead
@@ -237,7 +237,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         return run_of_archive(opened, torch_device)
     if not (run / "config.toml").is_file():
         raise ModelNotFoundError(f"{run} is not a task's run: it has no config.toml.")
-    task, config = load_run_config(run)
+    task, config = load_config(run / "config.toml")
     finished = finished_seeds(run)
     if seed is None and finished:
         results = {number: read_result(run / f"seed-{number}") for number in finished}

@@ -39,7 +39,7 @@ from elmokit.io.bounded import MAX_RECORD_BYTES
 from elmokit.io.checksums import json_crc32, size_and_crc32
 from elmokit.io.text_files import open_binary
 from elmokit.tasks.config import ElmoConfig, expand_paths
-from elmokit.tasks.table import load_run_config
+from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.vocabulary import Coverage
 from elmokit.training.run_folder import check_settings, write_json
@@ -82,8 +82,8 @@ def read_vocabulary(run: Path) -> dict[str, Any]:
         ModelNotFoundError, FormatError: It is missing or damaged.
     """
     content = read_json(run / "vocabulary.json", max_bytes=MAX_RECORD_BYTES)
-    # A changed word or label would give wrong results without any error. Files of earlier versions have no checksum.
-    if content.pop("crc32", None) not in (None, json_crc32(content)):
+    # A changed word or label would give wrong results without any error.
+    if content.pop("crc32", None) != json_crc32(content):
         raise FormatError(f"{run / 'vocabulary.json'} is damaged: its checksum is wrong. Copy the run again.")
     return content
 
@@ -157,16 +157,12 @@ def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, An
     """
     content = {"task": task.name, **to_dict(config)}
     if (run / "config.toml").exists():
-        earlier_task, earlier_config = load_run_config(run)
+        earlier_task, earlier_config = load_config(run / "config.toml")
         check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
     if (run / "vocabulary.json").exists() and read_vocabulary(run) != json.loads(json.dumps(vocabulary)):
         raise TrainingError(f"The data have other words or labels than {run} was started with. Start a new run.")
-    if (run / "run.json").exists():
-        earlier, now = read_facts(run).data, _data_checksums(task, config)
-        if any(now.get(part) != earlier[part] for part in earlier):
-            raise TrainingError(
-                f"The data of {run} have changed since it was started. Restore them, or start a new run."
-            )
+    if (run / "run.json").exists() and read_facts(run).data != _data_checksums(task, config):
+        raise TrainingError(f"The data of {run} have changed since it was started. Restore them, or start a new run.")
     run.mkdir(parents=True, exist_ok=True)
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
     for name, text in (("vocabulary.json", json.dumps(checked)), ("config.toml", to_toml(content))):

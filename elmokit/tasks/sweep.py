@@ -25,7 +25,7 @@ from elmokit.tasks.config import ElmoConfig, MixConfig
 from elmokit.tasks.loop import EvaluationCallback
 from elmokit.tasks.run import train_task
 from elmokit.tasks.run_folder import MAY_CHANGE, mean_and_deviation
-from elmokit.tasks.table import load_run_config
+from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
 from elmokit.training.run_folder import MetricsLog, changed_settings, write_json
 
@@ -268,7 +268,7 @@ def _check_settings(training: SweepTraining, folder: Path) -> None:
     run = training.run(folder)
     if not (run / "config.toml").exists():
         return
-    earlier = to_dict(load_run_config(run)[1])
+    earlier = to_dict(load_config(run / "config.toml")[1])
     if differing := changed_settings(earlier, to_dict(_config_of(training, folder)), MAY_CHANGE):
         raise TrainingError(
             f"{folder} is a sweep with other settings: in {training.variant.name}, {', '.join(differing)}. Continue it "

@@ -22,13 +22,6 @@ TASKS: dict[str, AnyTask] = {
 }
 DEFAULT_PRESET = "published"
 
-# Keys and values that were renamed in November 2026. Runs from before have the old ones in config.toml, and still open.
-RENAMED_KEYS = {
-    "data": {"train_share": "train_ratio"},
-    "train": {"clip_norm": "max_grad_norm", "evaluate_every": "eval_every"},
-}
-RENAMED_VALUES = {("tokenize", "blanks"): "spaces"}
-
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[AnyTask, Any]:
     """Read a task and its config from a TOML file.
@@ -43,23 +36,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[AnyTas
     content = read_toml(path)
     for override in overrides:
         content = apply_override(content, override)
-    return config_of(content, str(path))
-
-
-def load_run_config(run: Path) -> tuple[AnyTask, Any]:
-    """Read the task and config of a run, also of one from before keys were renamed.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
-    path = run / "config.toml"
-    content = read_toml(path)
-    for table, renamed in RENAMED_KEYS.items():
-        if isinstance(content.get(table), dict):
-            content[table] = {
-                renamed.get(key, key): RENAMED_VALUES.get((key, str(value)), value)
-                for key, value in content[table].items()
-            }
     return config_of(content, str(path))
 
 

@@ -57,13 +57,12 @@ class TaskVocabulary:
 
 def vocabulary_content(inputs: Inputs) -> dict[str, Any]:
     """Return the words and characters of a run as plain values."""
-    content: dict[str, Any] = {
+    return {
         "tables": {name: asdict(table) for name, table in inputs.tables.items()},
         "chars": inputs.chars,
         "max_chars": inputs.max_chars,
+        "spelling": inputs.spelling,
     }
-    # Left out by default, so that a run from before the key existed can be resumed.
-    return content if inputs.spelling == "characters" else {**content, "spelling": inputs.spelling}
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class _Content:
     tables: dict[str, WordTable]
     chars: list[str] | None
     max_chars: int | None
-    spelling: Spelling = "characters"
+    spelling: Spelling
     labels: dict[str, Any] = field(default_factory=dict)
 
 

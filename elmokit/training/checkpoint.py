@@ -71,8 +71,10 @@ def read_progress(path: Path) -> dict[str, Any]:
         ValueError: A file is missing, left over or damaged.
     """
     content = read_json(path / PROGRESS, max_bytes=MAX_RECORD_BYTES)
-    written = content.pop(CHECKSUMS, None)  # checkpoints of earlier versions have none
-    if written is not None and written != (found := _checksums(path)):
+    written, found = content.pop(CHECKSUMS, None), _checksums(path)
+    if not isinstance(written, dict):
+        raise ValueError(f"{PROGRESS} has no checksums")
+    if written != found:
         names = sorted(name for name in {**written, **found} if written.get(name) != found.get(name))
         raise ValueError(f"{names[0]} is not what was written")
     return content

@@ -146,8 +146,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     if (folder / "softmax.safetensors").exists():
         if vocabulary is None:
             raise ModelNotFoundError(f"{folder} has a softmax but no vocab.txt that names its words.")
-        # Directories written before there was a choice of softmax have a full one and do not name it.
-        kind = from_dict(SoftmaxConfig, content.get("softmax", {}), f"{folder / 'config.json'}, softmax")
+        kind = from_dict(SoftmaxConfig, content.get("softmax"), f"{folder / 'config.json'}, softmax")
         kind.check_sizes(len(vocabulary), config.projection_dim, config.n_words)
         shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
         own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
@@ -196,8 +195,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> Any:
-    """Return a setting of ``config.json`` that has few possible values, of which the first is the default."""
-    value = content.get(name, choices[0])
+    """Return a setting of ``config.json`` that has few possible values."""
+    value = content.get(name)
     if value not in choices:
         raise FormatError(
             f"{folder / 'config.json'} says {name} {value!r}; expected one of {', '.join(choices)}. If a newer elmokit "
