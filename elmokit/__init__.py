@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
     from elmokit.training.api import distill, finetune, resume, train
     from elmokit.training.results import TrainingResult
-    from elmokit.weights.describe import describe
-    from elmokit.weights.model import PretrainedBiLM
+    from elmokit.weights.model import PretrainedBiLM, describe
     from elmokit.weights.open import open_model
     from elmokit.weights.save import save_model
 
@@ -56,7 +55,7 @@ _MODULES = {
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
     "align": "elmokit.alignment",
-    "describe": "elmokit.weights.describe",
+    "describe": "elmokit.weights.model",
     "distill": "elmokit.training.api",
     "embed_file": "elmokit.corpus.embed",
     "finetune": "elmokit.training.api",

@@ -32,8 +32,8 @@ from elmokit.io.progress import ProgressCallback
 from elmokit.io.tables import Table
 from elmokit.report_sections import SECTIONS, TEXT_NAME, Files, ReportRun, Section
 from elmokit.speed import processor_name
-from elmokit.weights.describe import describe
 from elmokit.weights.folder import DEFAULT_MODEL
+from elmokit.weights.model import describe
 from elmokit.weights.open import open_model
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from elmokit.errors import ElmoError, FormatError, TensorMismatchError
 from elmokit.initial_state import boundary_state
-from elmokit.weights.describe import describe
 from elmokit.weights.folder import load_folder, save_folder
 from elmokit.weights.int8_storage import to_int8
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, describe
 
 LSTM = "directions.0.layers.0.weight"
 

@@ -18,8 +18,7 @@ import pytest
 import torch
 
 from elmokit.engine.state import Floats
-from elmokit.weights.describe import describe
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, describe
 from elmokit.weights.open import open_model
 from elmokit.weights.table import FileArrays
 from tests.helpers.every_format import FORMATS, write_model
@@ -160,9 +159,9 @@ def test_every_format_opens_without_pytorch(tmp_path: Path) -> None:
     paths = [write_model(kind, tmp_path / kind) for kind in FORMATS]
     script = (
         "import sys; sys.modules['torch'] = None\n"
+        "from elmokit.weights.model import describe\n"
         "from elmokit.weights.open import open_model\n"
         "from elmokit.weights.save import save_model\n"
-        "from elmokit.weights.describe import describe\n"
         "for path in [None, *sys.argv[1:]]:\n"
         "    model = open_model(path)\n"
         "    describe(model)\n"

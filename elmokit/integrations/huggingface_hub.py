@@ -12,9 +12,8 @@ from typing import Any
 from elmokit.errors import MissingExtraError, OutputError
 from elmokit.io.text_files import expand_user
 from elmokit.weights.archives import MODEL_FILES
-from elmokit.weights.describe import describe
 from elmokit.weights.folder import save_folder
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, describe
 from elmokit.weights.open import open_model
 from elmokit.weights.save import refuse_target
 

@@ -20,8 +20,8 @@ from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.serve.config import Pooling, ServeConfig
 from elmokit.serve.examples import SENTENCES
 from elmokit.text.tokenize import get_tokenizer
-from elmokit.weights.describe import describe
 from elmokit.weights.folder import DEFAULT_MODEL
+from elmokit.weights.model import describe
 from elmokit.weights.tf_hub import MIX
 
 BOTH: Direction = "both"
