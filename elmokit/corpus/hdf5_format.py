@@ -106,13 +106,13 @@ def header_bytes(n_layers: int | None) -> int:
     return len(_dataset(*_shape_type(n_layers, 1, "float32"), 0, 0))
 
 
-def write_text_dataset(file: BinaryIO, position: int, parts: Iterable[bytes]) -> tuple[int, int]:
+def write_text_dataset(file: BinaryIO, position: int, chunks: Iterable[bytes]) -> tuple[int, int]:
     """Write one long UTF-8 text as a dataset of shape ``(1,)``, as h5py writes a list of one string.
 
     Args:
         file: The file.
         position: Where to write; a multiple of 8.
-        parts: The text, in pieces.
+        chunks: The text.
 
     Returns:
         The address of the object header of the dataset, and the position after it.
@@ -121,7 +121,7 @@ def write_text_dataset(file: BinaryIO, position: int, parts: Iterable[bytes]) ->
         OutputError: The text is too long for HDF5.
     """
     # The data of the dataset is a reference to the text.
-    reference, position = _write_text(file, position, parts)
+    reference, position = _write_text(file, position, chunks)
     file.seek(position)
     file.write(reference)
     header = _dataset((1,), _UTF8_STRING, position, len(reference))
@@ -150,7 +150,7 @@ def attribute_bytes(name: bytes, n_text_bytes: int) -> int:
     return _collection_bytes(n_text_bytes) + len(_attribute(name, bytes(_REFERENCE_BYTES)))
 
 
-def _write_text(file: BinaryIO, position: int, parts: Iterable[bytes]) -> tuple[bytes, int]:
+def _write_text(file: BinaryIO, position: int, chunks: Iterable[bytes]) -> tuple[bytes, int]:
     """Write a text at a position.
 
     Returns:
@@ -161,8 +161,8 @@ def _write_text(file: BinaryIO, position: int, parts: Iterable[bytes]) -> tuple[
     # after the text.
     file.seek(position + 32)
     n_bytes = 0
-    for part in parts:
-        n_bytes += file.write(part)
+    for chunk in chunks:
+        n_bytes += file.write(chunk)
     if n_bytes > MAX_TEXT_BYTES:
         raise OutputError(
             f"The map from sentences to numbers takes {n_bytes:,} bytes, but HDF5 stores texts of at most "

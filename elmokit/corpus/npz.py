@@ -43,13 +43,13 @@ def write_npz(writer: ResumableWriter, layout: VectorFileLayout) -> None:
     # Not compressed, like numpy.savez: see elmokit/corpus/arrow.py.
     with zipfile.ZipFile(writer.create_output(), "w", zipfile.ZIP_STORED) as archive:
 
-        def add(name: str, dtype: str, shape: tuple[int, ...], parts: Iterable[Any]) -> None:
-            # In parts, because numpy.savez would need the whole array in memory.
+        def add(name: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[Any]) -> None:
+            # In chunks, because numpy.savez would need the whole array in memory.
             header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 npy.write_array_header_1_0(file, header)
-                for part in parts:
-                    file.write(memoryview(part).cast("B"))
+                for chunk in chunks:
+                    file.write(memoryview(chunk).cast("B"))
 
         def groups() -> Iterator[RowGroup]:
             return read_row_groups(writer, layout)

@@ -46,7 +46,7 @@ class PartResults:
         restore: Mapping[str, Callable[[Any], str]] = {},
     ) -> None:
         self._store = None if folder is None else ResumableStore(folder, settings, restore=restore)
-        self._found: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> PartResults:
@@ -54,7 +54,7 @@ class PartResults:
             if self._store is not None:
                 stack.enter_context(self._store)
                 if self._store.progress:
-                    self._found = _read(self._store.folder / FILE)
+                    self._results = _read(self._store.folder / FILE)
             self._open = stack.pop_all()
         return self
 
@@ -62,12 +62,12 @@ class PartResults:
         self._open.__exit__(kind, error, at)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found
+        return name in self._results
 
     @property
     def can_resume(self) -> bool:
         """Whether a later run finds finished parts."""
-        return self._store is not None and bool(self._found)
+        return self._store is not None and bool(self._results)
 
     def compute(self, name: str, function: Callable[[], Value]) -> Value:
         """Return the result of a part. It is computed if it is not stored.
@@ -79,13 +79,13 @@ class PartResults:
         Raises:
             OSError: The result cannot be written.
         """
-        if name not in self._found:
+        if name not in self._results:
             line = json.dumps({"name": name, "result": function()}, ensure_ascii=False)
             if self._store is not None:
                 self._store.append(FILE, f"{line}\n".encode("utf-8", "surrogatepass"))
-                self._store.commit({"n_parts": len(self._found) + 1})
-            self._found[name] = json.loads(line)["result"]
-        result: Value = self._found[name]
+                self._store.commit({"n_parts": len(self._results) + 1})
+            self._results[name] = json.loads(line)["result"]
+        result: Value = self._results[name]
         return result
 
 

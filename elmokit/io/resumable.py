@@ -271,16 +271,16 @@ class ResumableStore:
     def _load(self) -> None:
         """Read the journal and bring the files to the sizes it records."""
         if self.if_exists == "restart":
-            found = None
+            recorded = None
             with contextlib.suppress(OutputError):  # a damaged journal does not matter any more
                 self._names.update((read_journal(self.folder) or self.committed).sizes)
         else:
-            found = read_journal(self.folder)
+            recorded = read_journal(self.folder)
         # The process died between the move and the removal: the output is complete, and what is left counts for
         # nothing.
-        if found is not None and found.published is not None and not (self.folder / found.published).exists():
-            found = None
-        if found is None or not found.progress:
+        if recorded is not None and recorded.published is not None and not (self.folder / recorded.published).exists():
+            recorded = None
+        if recorded is None or not recorded.progress:
             # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
             self._write_journal(self.committed)
             for name in (*self._names, CHECKSUMS):
@@ -291,20 +291,20 @@ class ResumableStore:
                 f"{self.folder} holds the partial output of an interrupted run. To continue it, {self.resume_hint}; "
                 f"to start from scratch, {self.restart_hint}."
             )
-        for name in [*self.settings, *found.settings]:
-            old, new = found.settings.get(name), self.settings.get(name)
+        for name in [*self.settings, *recorded.settings]:
+            old, new = recorded.settings.get(name), self.settings.get(name)
             if old != new:
                 how = self._restore[name](old) if name in self._restore else "Use the same"
                 raise OutputError(
                     f"{self.folder} was created with {name} {old!r}, but this run has {name} {new!r}. {how}, or start "
                     f"from scratch: {self.restart_hint}."
                 )
-        self.committed = found
+        self.committed = recorded
         # Opened at once, not when first needed, so that a missing or short file is reported before hours of computing.
-        for name in found.sizes:
+        for name in recorded.sizes:
             self._file(name)
-        found.verify(
-            [name for name in found.sizes if name not in self._unverified],
+        recorded.verify(
+            [name for name in recorded.sizes if name not in self._unverified],
             f"To start from scratch, {self.restart_hint}.",
         )
 
@@ -325,10 +325,10 @@ class ResumableStore:
             # that `fsync` and `fstat` see everything that was written.
             path.touch()
             file = self._files[name] = path.open("r+b", buffering=0)
-            found = os.fstat(file.fileno()).st_size
-            if found < size:
+            n_bytes = os.fstat(file.fileno()).st_size
+            if n_bytes < size:
                 raise OutputError(
-                    f"{path} is cut short: it has {found:,} bytes, but {size:,} were recorded. "
+                    f"{path} is cut short: it has {n_bytes:,} bytes, but {size:,} were recorded. "
                     f"To start from scratch, {self.restart_hint}."
                 )
             # What was written after the last commit is not described by the journal, and may be incomplete.

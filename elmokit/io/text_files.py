@@ -83,14 +83,14 @@ def find_text_files(names: TextPaths, reread: bool = False, pattern: str | None 
         TextError: A file does not exist, a directory contains no text, a pattern matches nothing, or a text can be read
             only once.
     """
-    found: dict[Path, Path] = {}
+    by_real_path: dict[Path, Path] = {}
     for name in path_list(names):
         for path in _files_of(name, pattern):
             if reread:
                 check_can_reread(path)
             # `Path.resolve` would raise an error for symbolic links that form a loop; here, opening the file does.
-            found.setdefault(path if str(path) == STDIN else Path(os.path.realpath(path)), path)
-    return list(found.values())
+            by_real_path.setdefault(path if str(path) == STDIN else Path(os.path.realpath(path)), path)
+    return list(by_real_path.values())
 
 
 def _files_of(name: str | Path, pattern: str | None) -> list[Path]:

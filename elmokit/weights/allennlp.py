@@ -63,13 +63,13 @@ def encoder_to_allennlp(bilm: BiLM) -> dict[str, Tensor]:
     cnn = char_cnn_of(config)
     ours = bilm.state_dict()
     theirs = {"_char_embedding_weights": ours["token_layer.char_embedding.weight"]}
-    for part in ("weight", "bias"):
+    for parameter in ("weight", "bias"):
         for k in range(len(cnn.filters)):
-            theirs[f"char_conv_{k}.{part}"] = ours[f"token_layer.convolutions.{k}.{part}"]
+            theirs[f"char_conv_{k}.{parameter}"] = ours[f"token_layer.convolutions.{k}.{parameter}"]
         for k in range(cnn.n_highway):
             prefix = f"token_layer.highways.{k}"
-            both = [ours[f"{prefix}.transform.{part}"], -ours[f"{prefix}.gate.{part}"]]
-            theirs[f"_highways._layers.{k}.{part}"] = torch.cat(both)
+            both = [ours[f"{prefix}.transform.{parameter}"], -ours[f"{prefix}.gate.{parameter}"]]
+            theirs[f"_highways._layers.{k}.{parameter}"] = torch.cat(both)
     if cnn.n_features != config.projection_dim:
         theirs["_projection.weight"] = ours["token_layer.projection.weight"]
         theirs["_projection.bias"] = ours["token_layer.projection.bias"]
@@ -105,17 +105,17 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
     """
     cnn = char_cnn_of(config)
     ours = {"token_layer.char_embedding.weight": theirs[f"{ENCODER}._char_embedding_weights"]}
-    for part in ("weight", "bias"):
+    for parameter in ("weight", "bias"):
         for k in range(len(cnn.filters)):
-            ours[f"token_layer.convolutions.{k}.{part}"] = theirs[f"{ENCODER}.char_conv_{k}.{part}"]
+            ours[f"token_layer.convolutions.{k}.{parameter}"] = theirs[f"{ENCODER}.char_conv_{k}.{parameter}"]
         for k in range(cnn.n_highway):
-            transform, carry = theirs[f"{ENCODER}._highways._layers.{k}.{part}"].chunk(2)
-            ours[f"token_layer.highways.{k}.transform.{part}"] = transform
-            ours[f"token_layer.highways.{k}.gate.{part}"] = -carry
-        projection = theirs[f"{ENCODER}._projection.{part}"]
+            transform, carry = theirs[f"{ENCODER}._highways._layers.{k}.{parameter}"].chunk(2)
+            ours[f"token_layer.highways.{k}.transform.{parameter}"] = transform
+            ours[f"token_layer.highways.{k}.gate.{parameter}"] = -carry
+        projection = theirs[f"{ENCODER}._projection.{parameter}"]
         if cnn.n_features != config.projection_dim:
-            ours[f"token_layer.projection.{part}"] = projection
-        elif part == "weight":
+            ours[f"token_layer.projection.{parameter}"] = projection
+        elif parameter == "weight":
             _check_identity(projection, f"{ENCODER}._projection.weight")
         elif projection.count_nonzero():
             raise TensorMismatchError(f"{ENCODER}._projection.bias is not zero, and this model has no such projection.")

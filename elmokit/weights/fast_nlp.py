@@ -76,9 +76,9 @@ def load(folder: Path) -> PretrainedBiLM:
 def _settings(path: Path) -> ManyLangsSettings:
     """Read the configuration into the form of ELMoForManyLangs."""
     content = read_json(path)
-    for part in PARTS:
-        if not isinstance(content.get(part), dict):
-            raise FormatError(f"{path} has no table {part!r}: it is not a configuration of {FAMILY}'s ELMo.")
+    for table in PARTS:
+        if not isinstance(content.get(table), dict):
+            raise FormatError(f"{path} has no table {table!r}: it is not a configuration of {FAMILY}'s ELMo.")
     tokens: dict[str, Any] = content["char_cnn"]
     embedding = tokens.get("embedding")
     if not isinstance(embedding, dict):

@@ -235,9 +235,9 @@ def _recorded_sha256(record: Path, remedy: str) -> str:
 
 def _check(path: Path, sha256: str, problem: str) -> None:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
-        raise FormatError(f"{path} has the SHA-256 {found}, expected {sha256}. {problem}")
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != sha256:
+        raise FormatError(f"{path} has the SHA-256 {actual}, expected {sha256}. {problem}")
 
 
 def _download_to(url: str, path: Path, record: Path, expected: str | None) -> None:
@@ -256,7 +256,7 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
             f"Cannot write to the cache {path.parent}: {error.strerror}. Set ELMOKIT_CACHE to a directory that you can "
             "write to."
         ) from None
-    part = Path(name)
+    temporary = Path(name)
     try:
         # Opened for reading too: the checksum is computed from the file, over all parts of a resumed download.
         with os.fdopen(handle, "r+b") as file:
@@ -265,11 +265,11 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if expected is not None and sha256 != expected:
             raise FormatError(f"{url} gave a file with the SHA-256 {sha256}, expected {expected}. Nothing was kept.")
-        note = {"address": url, "sha256": sha256, "n_bytes": part.stat().st_size}
+        note = {"address": url, "sha256": sha256, "n_bytes": temporary.stat().st_size}
         # mkstemp made it readable by its owner only, and a cache may be shared.
-        part.chmod(0o644)
-        sync(part)
-        part.replace(path)
+        temporary.chmod(0o644)
+        sync(temporary)
+        temporary.replace(path)
         new_record = record.with_name(f".{os.getpid()}.{record.name}")
         new_record.write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         sync(new_record)
@@ -278,7 +278,7 @@ def _download_to(url: str, path: Path, record: Path, expected: str | None) -> No
     except OSError as error:
         raise OutputError(f"Writing {path} failed: {error.strerror or error}. Nothing was kept.") from None
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _download(url: str, file: IO[bytes]) -> None:

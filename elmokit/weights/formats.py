@@ -66,8 +66,8 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Pretra
     if tf_hub.is_module(path):
         return with_words(tf_hub.load(path, options), words)
     has_checkpoint = tf_checkpoint.find_checkpoint(path) is not None
-    if found := hdf5_files(path):
-        model = _open_hdf5(_only_model(path, found), options, words)
+    if files := hdf5_files(path):
+        model = _open_hdf5(_only_model(path, files), options, words)
         if has_checkpoint:
             tf_checkpoint.attach_softmax(model, path, words)
         return model
@@ -80,18 +80,18 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Pretra
     raise FormatError(f"{path} is not a model that elmokit can open ({_KNOWN}).{guess_format(path)}")
 
 
-def _only_model(folder: Path, found: list[Path]) -> Path:
+def _only_model(folder: Path, files: list[Path]) -> Path:
     """Return the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors.
 
     Raises:
         FormatError: It is unclear which file is the model, or several are.
     """
-    named_weights = [file for file in found if "weights" in file.name or file.stem == "model"]
-    chosen = found if len(found) == 1 else named_weights
+    named_weights = [file for file in files if "weights" in file.name or file.stem == "model"]
+    chosen = files if len(files) == 1 else named_weights
     # A file with options of its own is a model too, whatever its name.
-    with_options = [file for file in found if file not in chosen and own_file(file, OPTIONS).exists()]
+    with_options = [file for file in files if file not in chosen and own_file(file, OPTIONS).exists()]
     if len(chosen) != 1 or with_options:
-        names = ", ".join(file.name for file in found)
+        names = ", ".join(file.name for file in files)
         raise FormatError(f"{folder} holds several HDF5 files ({names}). Name the one to open.")
     return chosen[0]
 

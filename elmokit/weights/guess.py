@@ -71,10 +71,10 @@ def _guess_config(path: Path) -> str | None:
 
 def _is_transformer_elmo(content: dict[str, Any]) -> bool:
     """Check for the configuration of a language model of AllenNLP that reads its text with a transformer."""
-    part: Any = content
+    value: Any = content
     for name in ("model", "contextualizer", "type"):
-        part = part.get(name) if isinstance(part, dict) else None
-    return bool(part == "bidirectional_language_model_transformer")
+        value = value.get(name) if isinstance(value, dict) else None
+    return bool(value == "bidirectional_language_model_transformer")
 
 
 def _guess_run(path: Path) -> str | None:

@@ -67,11 +67,11 @@ class StoredTensors:
         self.shapes = dict(file.shapes)
         self._integers = {name for name, dtype in file.dtypes.items() if dtype == "I8"}
         for name in self._integers:
-            expected, found = self.shapes[name][:1], self.shapes.pop(name + SCALE, None)
-            if found != expected or not expected:
+            expected, shape = self.shapes[name][:1], self.shapes.pop(name + SCALE, None)
+            if shape != expected or not expected:
                 raise TensorMismatchError(
                     f"{what} holds {name} as integers of the shape {self.shapes[name]}, and its scales, "
-                    f"{name + SCALE}, {'are missing' if found is None else f'have the shape {found}'}; expected one "
+                    f"{name + SCALE}, {'are missing' if shape is None else f'have the shape {shape}'}; expected one "
                     "scale for each row. Copy the file again."
                 )
 

@@ -58,9 +58,9 @@ def read_settings(folder: Path) -> ManyLangsSettings:
     path = next((path for path in candidates if _is_file(path)), None)
     content = stock_settings(windows.name) if path is None else read_json(path)
     where = f"the stock configuration, as {folder} holds no {windows.name!r}" if path is None else str(path)
-    for part in ("encoder", "token_embedder"):
-        if not isinstance(content.get(part), dict):
-            raise FormatError(f"{where} has no table {part!r}: it is not a configuration of {FAMILY}.")
+    for table in ("encoder", "token_embedder"):
+        if not isinstance(content.get(table), dict):
+            raise FormatError(f"{where} has no table {table!r}: it is not a configuration of {FAMILY}.")
     settings = ManyLangsSettings(
         content["encoder"], content["token_embedder"], content.get("dropout", 0.0), where, path is None
     )
@@ -122,8 +122,8 @@ def _refuse_other_networks(settings: ManyLangsSettings) -> None:
         )
 
 
-def _kind(part: Mapping[str, Any]) -> str:
-    return str(part.get("name", "")).lower()
+def _kind(table: Mapping[str, Any]) -> str:
+    return str(table.get("name", "")).lower()
 
 
 def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiLMConfig:
@@ -202,9 +202,9 @@ def _is_file(path: Path) -> bool:
 
 def _check_number(shapes: Mapping[str, Shape], pattern: str, given: int, name: str) -> None:
     """Compare with the number of layers in the tensors, so that a huge number is refused before a network is built."""
-    found = {match[1] for tensor in shapes if (match := re.fullmatch(pattern, tensor))}
-    if len(found) != given:
+    numbers = {match[1] for tensor in shapes if (match := re.fullmatch(pattern, tensor))}
+    if len(numbers) != given:
         raise TensorMismatchError(
-            f"{name} says {given}, and the tensors have {len(found)}. Configuration and weights are of "
+            f"{name} says {given}, and the tensors have {len(numbers)}. Configuration and weights are of "
             "different models."
         )

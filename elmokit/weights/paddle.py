@@ -148,8 +148,8 @@ def _softmax(folder: Path, config: BiLMConfig) -> WordSoftmax:
 
 
 def _word_list(folder: Path) -> Path | None:
-    found = [path for pattern in ("*vocab*.txt", "*vocab*.txt.gz") for path in folder.glob(pattern)]
-    return found[0] if len(found) == 1 else None
+    word_lists = [path for pattern in ("*vocab*.txt", "*vocab*.txt.gz") for path in folder.glob(pattern)]
+    return word_lists[0] if len(word_lists) == 1 else None
 
 
 class _Variable:

@@ -95,12 +95,12 @@ def many_languages() -> dict[str, int]:
 @cache
 def families() -> dict[str, dict[str, PublishedModel]]:
     """Map the name of each family, such as ``many-langs``, to its models by language."""
-    found = {"many-langs": {language: _many_langs(language) for language in many_languages()}}
+    by_family = {"many-langs": {language: _many_langs(language) for language in many_languages()}}
     for family in _content()["family"]:
-        found[family["name"]] = {
+        by_family[family["name"]] = {
             language: _of_family(family, language, code) for language, code in family["languages"].items()
         }
-    return found
+    return by_family
 
 
 def all_models() -> list[PublishedModel]:

@@ -248,8 +248,8 @@ def find_checkpoint(path: Path, step: int | None = None) -> Path | None:
     epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
     for inner in (folder, folder / "saves", *reversed(epochs)):
         prefixes = [file.with_name(file.name.removesuffix(INDEX_SUFFIX)) for file in inner.glob(f"*{INDEX_SUFFIX}")]
-        if found := [prefix for prefix in sorted(prefixes) if _is_bundle(prefix)]:
-            return _choose(inner, found, step)
+        if checkpoints := [prefix for prefix in sorted(prefixes) if _is_bundle(prefix)]:
+            return _choose(inner, checkpoints, step)
     return None
 
 
@@ -278,18 +278,18 @@ def lstm_name(name: str) -> str | None:
     A single direction or layer, which has no number in TensorFlow's name, gets number 0.
     """
     match = _LSTM.fullmatch(name)
-    part = _LSTM_PARTS.get(match["part"]) if match else None
-    if match is None or part is None:
+    published = _LSTM_PARTS.get(match["part"]) if match else None
+    if match is None or published is None:
         return None
     layer = match["layer"] or match["hub_layer"] or 0
-    return f"RNN_{match['direction'] or 0}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{part}"
+    return f"RNN_{match['direction'] or 0}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{published}"
 
 
-def _choose(folder: Path, found: list[Path], step: int | None) -> Path:
+def _choose(folder: Path, checkpoints: list[Path], step: int | None) -> Path:
     """Choose the checkpoint of a step, or the one that ``checkpoint`` names, or the one with the highest number."""
-    by_name = {prefix.name: prefix for prefix in found}
+    by_name = {prefix.name: prefix for prefix in checkpoints}
     if step is not None:
-        wanted = [prefix for prefix in found if _number(prefix.name) == step]
+        wanted = [prefix for prefix in checkpoints if _number(prefix.name) == step]
         if not wanted:
             raise ModelNotFoundError(f"{folder} has no checkpoint of step {step}; there are {', '.join(by_name)}.")
         return wanted[0]
@@ -303,7 +303,7 @@ def _choose(folder: Path, found: list[Path], step: int | None) -> Path:
     # PureWindowsPath splits at both.
     newest = by_name.get(PureWindowsPath(match[1]).name) if match else None
     # Without that file, the highest step; a name without a number only if there is no other.
-    return newest or max(found, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
+    return newest or max(checkpoints, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
 
 
 def _number(name: str) -> int | None:
@@ -336,8 +336,8 @@ def _step(bundle: TensorBundle, prefix: Path) -> int | None:
 def _vocabulary_path(prefix: Path, given: str | Path | None) -> Path | None:
     if given is not None:
         return Path(given)
-    found = (_in_or_above(prefix, pattern) for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"))
-    return next((path for path in found if path is not None), None)
+    candidates = (_in_or_above(prefix, pattern) for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"))
+    return next((path for path in candidates if path is not None), None)
 
 
 def _vocabulary(path: Path) -> Vocabulary:

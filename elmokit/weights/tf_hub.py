@@ -148,7 +148,7 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
 
 def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] | None:
     """Read the module's scalar mix: its weights before the softmax, and gamma."""
-    found: list[list[float]] = []
+    mix: list[list[float]] = []
     for endings, size in ((_MIX_WEIGHTS, n_layers), (_MIX_GAMMA, 1)):
         names = [name for name in bundle.entries if name.endswith(endings)]
         if len(names) != 1:
@@ -159,7 +159,7 @@ def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] 
                 f"{bundle.prefix}: {names[0]} holds {len(values)} numbers, expected {size}: one for each layer, and "
                 "one for all."
             )
-        found.append(values)
+        mix.append(values)
         used.add(names[0])
-    weights, gamma = found
+    weights, gamma = mix
     return {"weights": weights, "gamma": gamma[0]}
