@@ -225,11 +225,7 @@ def _embed_pools(
     format_: OutputFormat,
     count: Callable[[int], None],
 ) -> int:
-    """Compute and write all pools that are left.
-
-    Returns:
-        The number of tokens in batches of the first pool that an interrupted run had already written.
-    """
+    """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
     before = writer.progress
     n_to_skip, n_skipped_tokens = before.n_batches, 0
     with BackgroundWriter(_call, WRITES_BEHIND) as background:

@@ -151,11 +151,7 @@ def attribute_bytes(name: bytes, n_text_bytes: int) -> int:
 
 
 def _write_text(file: BinaryIO, position: int, chunks: Iterable[bytes]) -> tuple[bytes, int]:
-    """Write a text at a position.
-
-    Returns:
-        The reference to it, and the position after it.
-    """
+    """Write a text at a position; return the reference to it, and the position after it."""
     # Strings of variable length are stored in a "global heap collection": here one object, the text. The rest of the
     # collection is object 0, which means free space. Its size comes first but is known last, so the header is written
     # after the text.
@@ -283,18 +279,10 @@ def _leaves(names: NDArray[np.int64], headers: NDArray[np.int64]) -> NDArray[np.
 def _write_tree(
     file: BinaryIO, position: int, children: NDArray[np.int64], last_names: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Write the B-tree over the leaves, level by level up to a single root.
+    """Write the B-tree over the leaves, level by level; return the address of its root, and the position after it.
 
-    Key i of a node is the last name before child i: a name above key i and up to key i + 1 is in child i.
-
-    Args:
-        file: The file.
-        position: Where to write.
-        children: The addresses of the leaves.
-        last_names: For each leaf, the offset of its last name.
-
-    Returns:
-        The address of the root, and the position after the tree.
+    Key i of a node is the last name before child i: a name above key i and up to key i + 1 is in child i. Children are
+    addresses, names are offsets.
     """
     level = 0
     while True:

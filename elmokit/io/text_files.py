@@ -275,10 +275,8 @@ def read_text(
 def _wide_encoding(data: bytes, is_start: bool = True) -> str | None:
     """Return the encoding of text in UTF-16 or UTF-32, by its byte order mark or else by its bytes 0.
 
-    Args:
-        data: A line, with its end.
-        is_start: Whether it is the first line. In UTF-16LE, later lines begin with the second byte of the line break
-            before, so that their bytes 0 are where those of UTF-16BE are.
+    In UTF-16LE, lines after the start begin with the second byte of the line break before, so that their bytes 0 are
+    where those of UTF-16BE are.
     """
     # UTF-32 first: its little-endian mark begins with that of UTF-16.
     for mark, name in (

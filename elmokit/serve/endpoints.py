@@ -337,12 +337,7 @@ class Endpoints:
     async def _compute(
         self, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int] | None = None
     ) -> list[Any]:
-        """Compute items with the model, together with those of other requests.
-
-        Args:
-            key: Names the computation, as in :meth:`Batcher.submit`.
-            costs: How long each item takes, in tokens; None for its length.
-        """
+        """Compute items with the model, together with those of other requests of the same key."""
         return await self._queued(self.batcher, key, compute, items, list(map(len, items)) if costs is None else costs)
 
     @staticmethod

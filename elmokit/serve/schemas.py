@@ -61,9 +61,6 @@ def _check_layers(value: Any) -> list[int]:
     """Check a list of layers, and return each of them once.
 
     Its length is checked first: pydantic would list the errors of millions of items one by one.
-
-    Raises:
-        ValueError: It is something else, or longer than the list of any model's layers.
     """
     if isinstance(value, list) and len(value) > MAX_LAYERS:
         raise ValueError(f"the list has {len(value):,} layers, and {MAX_LAYERS:,} are allowed.")

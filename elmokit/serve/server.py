@@ -130,14 +130,7 @@ def _run(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which also accepts requests for a while after SIGTERM, and reads all that it accepted.
-
-    Args:
-        config: The settings of uvicorn.
-        lifecycle: Where it says that it is about to stop.
-        drain_seconds: How long it accepts requests after SIGTERM.
-        is_listening: Called when it accepts requests.
-    """
+    """uvicorn's server, which also accepts requests for a while after SIGTERM, and reads all that it accepted."""
 
     def __init__(
         self, config: uvicorn.Config, lifecycle: Lifecycle, drain_seconds: float, is_listening: Callable[[], object]
@@ -254,11 +247,7 @@ def _listen(config: ServeConfig) -> socket.socket:
 
 
 def _read_token(config: ServeConfig) -> str | None:
-    """Return the bearer token of the settings or the environment.
-
-    Raises:
-        ConfigError: The file cannot be read, or the token is too short to be secret.
-    """
+    """Return the bearer token of the settings or the environment."""
     token, where = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
     if config.token_file is not None:
         where = str(config.token_file)

@@ -81,11 +81,7 @@ def _open_folder(path: Path, options: Path | None, words: Path | None) -> Pretra
 
 
 def _only_model(folder: Path, files: list[Path]) -> Path:
-    """Return the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors.
-
-    Raises:
-        FormatError: It is unclear which file is the model, or several are.
-    """
+    """Return the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors."""
     named_weights = [file for file in files if "weights" in file.name or file.stem == "model"]
     chosen = files if len(files) == 1 else named_weights
     # A file with options of its own is a model too, whatever its name.
@@ -97,11 +93,7 @@ def _only_model(folder: Path, files: list[Path]) -> Path:
 
 
 def _only_weights(folder: Path, kept: list[Path]) -> Path:
-    """Return the weights of the one ELMo inside an AllenNLP archive, which has a copy for each module that uses it.
-
-    Raises:
-        FormatError: The copies differ, so the archive holds several models.
-    """
+    """Return the weights of the one ELMo inside an AllenNLP archive, which has a copy for each module that uses it."""
     if any(not filecmp.cmp(kept[0], other, shallow=False) for other in kept[1:]):
         names = ", ".join(file.name for file in kept)
         raise FormatError(f"{folder} holds several ELMo models ({names}). Unpack it, and name the one to open.")

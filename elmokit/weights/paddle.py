@@ -153,11 +153,7 @@ def _word_list(folder: Path) -> Path | None:
 
 
 class _Variable:
-    """The file of a variable, memory-mapped, so that one that is replaced keeps its content.
-
-    Raises:
-        ModelNotFoundError, FormatError: As in ``_shape``.
-    """
+    """The file of a variable, memory-mapped, so that one that is replaced keeps its content."""
 
     def __init__(self, path: Path) -> None:
         self.shape, self._start = _shape(path)
@@ -173,10 +169,6 @@ def _shape(path: Path) -> tuple[Shape, int]:
 
     The header is a version (4 bytes), the number of levels of detail (8 bytes), for which parameters have none, another
     version (4 bytes), and a protocol buffer with its size in front (4 bytes): the dtype and the dimensions.
-
-    Raises:
-        ModelNotFoundError: The file does not exist.
-        FormatError: The file is damaged or of another format, or does not have as many numbers as its shape.
     """
     try:
         with path.open("rb") as file:

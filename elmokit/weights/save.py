@@ -74,11 +74,9 @@ def refuse_target(path: Path, overwrite: bool) -> None:
 
 
 def _check_own_file(weights: Path, name: str, overwrite: bool) -> None:
-    """Check that a file next to HDF5 weights may be written, and that no other model in the directory reads it.
+    """Check that a file next to HDF5 weights may be written.
 
-    Raises:
-        OutputError: It exists and may not be overwritten, or another model reads it. ``overwrite`` does not permit
-            that: the other model would open wrong, or not at all.
+    ``overwrite`` does not permit it if another model in the directory reads the file: that model would open wrong.
     """
     path = own_file(weights, name)
     others = [

@@ -108,14 +108,7 @@ def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> Pretrain
 def _open_published(
     model: published.PublishedModel, words: Path | None, options: Path | None = None, by_hand: str = ""
 ) -> PretrainedBiLM:
-    """Download a published model from the first location that has it, and open it.
-
-    Fall back to the next location if one is unreachable or returns unrelated content, such as a parked domain.
-
-    Args:
-        options: An options file to use instead of the location's.
-        by_hand: What else can be done with a file that was downloaded by hand, for the error message.
-    """
+    """Open a published model from the first location that has it: one may be unreachable, or a parked domain."""
     failures: list[str] = []
     for location in model.locations:
         try:

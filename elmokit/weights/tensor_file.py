@@ -102,12 +102,7 @@ class TensorFile:
 
 
 def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
-    """Return where the numbers of a file begin, and what its header says about them.
-
-    Raises:
-        ValueError, RecursionError: It is not such a file.
-        OSError: It cannot be read.
-    """
+    """Return where the numbers of a file begin, and what its header says about them."""
     n_header = int.from_bytes(file.read(8), "little")
     if n_header > _MAX_HEADER:
         raise ValueError(f"a header of {n_header:,} bytes")

@@ -194,12 +194,7 @@ def _load(stream: IO[bytes] | mmap.mmap, n_bytes: int) -> tuple[Any, dict[str, S
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads plain values, and notes of tensors.
-
-    Args:
-        stream: At the beginning of the pickle.
-        n_bytes: The size of the file. No more than this is copied: short calls could repeat long arguments.
-    """
+    """Reads plain values and notes of tensors. It copies ``n_bytes`` at most: short calls can repeat long arguments."""
 
     def __init__(self, stream: IO[bytes] | mmap.mmap, n_bytes: int) -> None:
         super().__init__(stream, encoding="utf-8")
@@ -315,9 +310,7 @@ def _rebuild_tensor(
 ) -> StoredTensor:
     """Note a tensor, after checking that it is within its storage.
 
-    Args:
-        storage, offset, shape, strides: As PyTorch gives them, in numbers.
-        others: ``requires_grad``, hooks, and marks of a tensor that shows its storage negated or conjugated.
+    ``others`` are ``requires_grad``, hooks, and marks of a tensor that shows its storage negated or conjugated.
     """
     if not isinstance(storage, Storage) or len(shape) != len(strides) or any(others[2:]):
         raise ValueError("its pickle describes a tensor that is not plain")
