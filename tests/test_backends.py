@@ -36,6 +36,7 @@ def test_an_unavailable_backend_is_replaced_by_one_at_least_as_exact(monkeypatch
             "float32": "native",
             "bfloat16": "native-bfloat16",
             "int8": "native-int8",
+            "int7": "native-int7",
         }
     without_library(monkeypatch)
     assert {request: backends.select_backend(CPU, request) for request in backends.ON_CPU} == {
@@ -43,11 +44,12 @@ def test_an_unavailable_backend_is_replaced_by_one_at_least_as_exact(monkeypatch
         "float32": "torch",
         "bfloat16": "torch",
         "int8": "torch",
+        "int7": "torch",
     }
 
 
 def test_float32_never_selects_a_lower_precision() -> None:
-    lower = {"native-bfloat16", "native-int8", "torch-bfloat16"}
+    lower = {"native-bfloat16", "native-int8", "native-int7", "torch-bfloat16"}
     assert not lower & {*backends.ON_CPU["float32"], *backends.ON_GPU["float32"]}
 
 
@@ -67,7 +69,7 @@ def test_the_environment_variable_overrides_the_precision_of_the_model(monkeypat
 
 def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "in8")
-    expected = "ELMOKIT_BACKEND is 'in8'. Use one of auto, reference, float32, bfloat16, int8"
+    expected = "ELMOKIT_BACKEND is 'in8'. Use one of auto, reference, float32, bfloat16, int8, int7"
     with pytest.raises(ConfigError, match=expected):
         requested_backend()
 
@@ -75,7 +77,7 @@ def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pyte
 def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() -> None:
     bilm = BiLM(PRESETS["tiny"], precision="bfloat16")
     assert bilm.precision == "bfloat16"
-    with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use one of float32, bfloat16, int8"):
+    with pytest.raises(ConfigError, match=r"precision is 'float16'\. Use one of float32, bfloat16, int8, int7"):
         bilm.precision = "float16"  # type: ignore[assignment]
     if not backends.is_available("native-int8"):
         pytest.skip("this machine has no int8 products")
@@ -174,7 +176,9 @@ print([name for name in ("sympy", "torch._dynamo", "torch.distributed.fsdp") if 
 def test_without_a_request_every_backend_computes_in_float32() -> None:
     request = requested_backend(None)
     for table in (backends.ON_CPU, backends.ON_GPU):
-        assert not [name for name in table[request] if any(low in name for low in ("bfloat16", "float16", "int8"))]
+        assert not [
+            name for name in table[request] if any(low in name for low in ("bfloat16", "float16", "int8", "int7"))
+        ]
 
 
 def test_one_token_repeated_makes_a_model_amplify_any_small_change_so_also_rounding() -> None:

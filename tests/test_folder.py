@@ -67,7 +67,7 @@ def test_a_model_has_the_precision_that_its_files_name(model: PretrainedBiLM, tm
     save_folder(again, tmp_path / "again")
     assert load_folder(tmp_path / "again").precision == "int8"
     edit_config(tmp_path / "model", precision="int4")
-    with pytest.raises(FormatError, match="says precision 'int4'; expected one of float32, bfloat16, int8"):
+    with pytest.raises(FormatError, match="says precision 'int4'; expected one of float32, bfloat16, int8, int7"):
         load_folder(tmp_path / "model")
 
 

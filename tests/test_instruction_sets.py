@@ -15,7 +15,7 @@ from elmokit.engine import instruction_sets, softmax
 from elmokit.engine.library import Library
 from elmokit.engine.matrix import Matrix
 from elmokit.engine.packing import choose_kernels
-from elmokit.engine.precision import PRECISIONS, Precision
+from elmokit.engine.precision import NAMES, PRECISIONS, Precision
 from elmokit.errors import ConfigError
 from tests.helpers.engine_lstm import (
     LARGE_LAYERS,
@@ -25,13 +25,17 @@ from tests.helpers.engine_lstm import (
     random_lstm,
     run_rows,
 )
-from tests.helpers.instruction_sets import WITH_TILES, build, rounds_inputs
+from tests.helpers.instruction_sets import WITH_TILES, build, most_precise, rounds_inputs
 from tests.helpers.rounding import FUNCTION_UNITS, Rounded, assert_rounded
 
 
 def rounded_weight(weight: torch.Tensor, precision: Precision) -> torch.Tensor:
-    if precision == "int8":
-        scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
+    if precision in ("int8", "int7"):
+        largest = weight.abs().amax(dim=1, keepdim=True)
+        if precision == "int7":  # sums of two weights must not exceed 128
+            pairs = torch.nn.functional.pad(weight, (0, weight.shape[1] % 2)).unflatten(1, (-1, 2)).sum(dim=2)
+            largest = torch.maximum(largest, pairs.abs().amax(dim=1, keepdim=True))
+        scales = largest.clamp(min=1e-30) / 127
         return (weight / scales).round() * scales
     return weight.bfloat16().float() if precision == "bfloat16" else weight
 
@@ -54,18 +58,36 @@ def test_a_product_equals_that_of_the_rounded_weights(library: Library, precisio
     check()
 
 
-def test_sums_of_bytes_are_exact(library: Library) -> None:
-    if not rounds_inputs(library, "int8"):
+@pytest.mark.parametrize("precision", ["int8", "int7"])
+def test_sums_of_bytes_are_exact(library: Library, precision: Precision) -> None:
+    if not rounds_inputs(library, precision):
         pytest.skip(f"{library.instructions} does not round inputs")
     torch.manual_seed(0)
-    for n_rows, n_inputs, n_outputs in ((1, 64, 32), (2, 70, 40), (5, 1, 3), (33, 300, 130), (70, 1300, 33)):
+    for n_rows, n_inputs, n_outputs in ((1, 64, 32), (2, 70, 40), (5, 2, 3), (33, 300, 130), (70, 1300, 33)):
         inputs, weight = torch.randint(-127, 128, (n_rows, n_inputs)), torch.randint(-127, 128, (n_outputs, n_inputs))
         inputs[:, 0] = weight[:, 0] = -127  # so that all scales are 1
-        result = product(library, inputs.float(), weight.float(), "int8")
+        if precision == "int7":
+            weight = weight.clamp(-63, 63)
+            weight[:, :2] = torch.tensor([-64, -63])
+        result = product(library, inputs.float(), weight.float(), precision)
         assert torch.equal(result, (inputs @ weight.T).float())
-    largest = torch.full((3, 4096), 127)
-    result = product(library, largest.float(), -largest.float(), "int8")
-    assert torch.equal(result, (largest @ -largest.T).float())  # no sum of bytes overflows on the way
+    # No sum of bytes overflows on the way.
+    pattern = {"int8": [127, 127], "int7": [64, 63]}[precision]
+    largest, weight = torch.full((3, 4096), 127), torch.tensor(pattern).repeat(3, 2048)
+    for sign in (1, -1):
+        result = product(library, largest.float(), sign * weight.float(), precision)
+        assert torch.equal(result, (largest @ (sign * weight).T).float())
+
+
+def test_pairs_of_seven_bits_never_saturate(library: Library) -> None:
+    # Both become 64 with a scale of 1 / 127 of their sum: ties round to even.
+    inputs, weight = torch.full((2, 64), 127.0), torch.full((2, 64), 63.5)
+    result = product(library, inputs, weight, "int7")
+    assert torch.equal(result, torch.full((2, 2), 64 * 127 * 64.0))
+
+
+def test_the_precisions_have_the_numbers_of_their_order(library: Library) -> None:
+    assert [library.precision(name.encode()) for name in (*PRECISIONS, "float16")] == [*range(len(PRECISIONS)), -1]
 
 
 @pytest.mark.slow
@@ -110,15 +132,15 @@ def test_a_row_of_a_layer_does_not_depend_on_the_others_or_on_threads(
 
 def test_a_small_layer_is_not_widened(library: Library) -> None:
     for precision in PRECISIONS:
-        expected = precision if rounds_inputs(library, precision) else "float32"
+        expected = most_precise(library, precision) if rounds_inputs(library, precision) else "float32"
         assert choose_kernels(library, precision, 8 * 45 * 15).lstm == expected
 
 
 def test_a_large_layer_whose_weights_would_be_widened_has_bfloat16_weights(library: Library) -> None:
     # Plain C is limited by arithmetic and not by memory.
     widened = "float32" if library.instructions == "portable" else "bfloat16"
-    for precision in ("bfloat16", "int8"):
-        expected = precision if rounds_inputs(library, precision) else widened
+    for precision in NAMES[1:]:
+        expected = most_precise(library, precision) if rounds_inputs(library, precision) else widened
         assert choose_kernels(library, precision, 4_000_000).lstm == expected
 
 
@@ -141,7 +163,7 @@ def test_a_layer_equals_the_formulas(library: Library, precision: Precision, siz
     lstm = one_layer(library, precision, weight, bias, projection)
     inputs, cell = torch.randn(20, 1, dim) * 3, torch.randn(20, hidden)
     computed_in = choose_kernels(library, precision, weight.numel()).lstm
-    tolerance = {"float32": 1e-5, "bfloat16": 0.1, "int8": 0.3}[computed_in]
+    tolerance = {"float32": 1e-5, "bfloat16": 0.1, "int8": 0.3, "int7": 0.3}[computed_in]
     for n_rows in (1, 20):
         outputs, new_cell = run_rows(lstm, inputs[:n_rows], cell[:n_rows], torch.ones(n_rows, dim))
         gates = torch.cat([inputs[:n_rows, 0], torch.ones(n_rows, dim)], dim=1) @ weight.T + bias

@@ -18,7 +18,12 @@ from tests.helpers import rounding
 from tests.helpers.rounding import Digits, Rounded, assert_rounded
 
 EXACT: tuple[Backend, ...] = ("native", "torch")
-LOWER: dict[Backend, Digits] = {"native-bfloat16": "bfloat16", "native-int8": "int8", "torch-bfloat16": "bfloat16"}
+LOWER: dict[Backend, Digits] = {
+    "native-bfloat16": "bfloat16",
+    "native-int8": "int8",
+    "native-int7": "int7",
+    "torch-bfloat16": "bfloat16",
+}
 CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
 
 
@@ -124,7 +129,7 @@ def test_a_long_batch_equals_the_reference(
     torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["native", "native-bfloat16", "native-int8"])
+@pytest.mark.parametrize("backend", ["native", "native-bfloat16", "native-int8", "native-int7"])
 def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, backend)
     torch.manual_seed(0)

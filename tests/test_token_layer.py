@@ -18,7 +18,7 @@ from elmokit.engine.precision import PRECISIONS, VARIABLE, Precision
 from elmokit.nn.char_cnn import CharCNN, pack_char_cnn
 from elmokit.nn.kernels import backends
 from tests.helpers import rounding
-from tests.helpers.instruction_sets import rounds_inputs
+from tests.helpers.instruction_sets import most_precise, rounds_inputs
 from tests.helpers.rounding import assert_rounded
 
 N_CHARS = 30
@@ -124,7 +124,7 @@ def test_threads_that_share_the_columns_of_large_matrices_do_not_change_a_bit(
     library: Library, precision: Precision
 ) -> None:
     # Above 4 MiB of packed weights, threads share columns; below, each has tokens of its own.
-    n_filters = {"float32": 520, "bfloat16": 800, "int8": 1100}[precision]
+    n_filters = {"float32": 520, "bfloat16": 800, "int8": 1100, "int7": 1100}[precision]
     torch.manual_seed(0)
     cnn, ids = random_char_cnn([(1, n_filters), (3, 200)]), random_ids(20)
     layer = pack_char_cnn(library, precision, cnn.weights())
@@ -164,7 +164,7 @@ def test_nan_stays_in_the_tokens_that_have_it(library: Library, precision: Preci
 
 def test_weights_that_are_widened_are_not_used(library: Library) -> None:
     for precision in PRECISIONS:
-        expected = precision if rounds_inputs(library, precision) else "float32"
+        expected = most_precise(library, precision) if rounds_inputs(library, precision) else "float32"
         assert choose_kernels(library, precision, 4_000_000).token_layer == expected
 
 

@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from elmokit.cli.options import GroupedOption, OutputPath
+from elmokit.engine.precision import NAMES
 from elmokit.errors import ConfigError
 
 PROGRAM = "elmokit"
@@ -36,7 +37,7 @@ options_option = click.option(
     help="The options file of an HDF5 file, if it is not next to the weights.",
 )
 device_option = click.option("--device", help="Where to compute: cpu, cuda, cuda:1, ...")
-PRECISIONS = click.Choice(["float32", "bfloat16", "int8"])
+PRECISIONS = click.Choice(NAMES)
 PRECISION_HELP = (
     "Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the model's own, "
     "usually float32]"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from elmokit.engine.library import Library
-from elmokit.engine.precision import NAMES, Precision
+from elmokit.engine.precision import NAMES, PRECISIONS, Precision
 
-Backend = Literal["reference", "native", "native-bfloat16", "native-int8", "torch", "torch-bfloat16"]
-NATIVE: dict[Backend, Precision] = {"native": "float32", "native-bfloat16": "bfloat16", "native-int8": "int8"}
+Backend = str
+"""What computes a layer: "reference", "torch", "torch-bfloat16", or a name in :data:`NATIVE`."""
+NATIVE: dict[Backend, Precision] = {
+    "native" if precision == "float32" else f"native-{precision}": precision for precision in PRECISIONS
+}
 """The backends that are C functions, with the precision of their packed weights."""
 
 

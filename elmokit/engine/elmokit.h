@@ -23,8 +23,10 @@
 #define ELMOKIT_API __attribute__((visibility("default")))
 #endif
 
-/* The precisions of packed weights. Sums, states and outputs are float32 in all of them. */
-enum { ELMOKIT_FLOAT32 = 0, ELMOKIT_BFLOAT16 = 1, ELMOKIT_INT8 = 2 };
+/* The number of a precision of packed weights, by its name: "float32", "bfloat16", "int8" or another one of
+   `engine/precision.py`; -1 for an unknown name. The more precise one has the lower number. Sums, states and outputs are
+   float32 in all of them. */
+ELMOKIT_API int64_t elmokit_precision(const char *name);
 
 /* Reasons for a failure. */
 enum {
@@ -94,7 +96,7 @@ typedef struct {
     float *end_cell;
 } elmokit_batch;
 
-/* What computes each part of a model, of ELMOKIT_FLOAT32 and so on. */
+/* What computes each part of a model, by the number of its precision. */
 typedef struct {
     int64_t token_layer;
     int64_t lstm;

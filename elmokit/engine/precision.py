@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 from elmokit.errors import ConfigError
 
-Precision = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["float32", "bfloat16", "int8", "int7"]
 """The lowest precision in which weights may be computed; see :data:`PRECISIONS`."""
 
 
@@ -18,12 +18,13 @@ class PrecisionInfo(NamedTuple):
     rounds: str
 
 
-# In the order of their numbers in `elmokit.h`, the most precise first. `packed_product.h` has their products, and
-# `engine.c` says where which one is faster.
+# In the order of the numbers in `packed_product.h`, the most precise first. That file has their products, `matrix.c` packs
+# their weights, and `engine.c` says where which one is faster.
 PRECISIONS: dict[Precision, PrecisionInfo] = {
     "float32": PrecisionInfo(4, "nothing"),
     "bfloat16": PrecisionInfo(2, "each weight to 8 binary digits; with AMX, also the inputs of each product"),
     "int8": PrecisionInfo(1, "each row of weights to 255 levels, and the inputs of each product likewise"),
+    "int7": PrecisionInfo(1, "each row of weights to 127 levels or more, and the inputs of each product to 255"),
 }
 NAMES: tuple[Precision, ...] = get_args(Precision)
 

@@ -138,7 +138,7 @@ def softmax_precision(device: str, precision: Precision | None) -> Precision:
         device: The type of the device, such as "cpu".
         precision: The lowest precision accepted, as in :meth:`Softmax.nats`.
     """
-    if device != "cpu" or requested_backend(precision) not in ("bfloat16", "int8"):
+    if device != "cpu" or requested_backend(precision) in ("reference", "float32"):
         return "float32"
     from elmokit.engine.compiler import load_library
 

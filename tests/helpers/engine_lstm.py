@@ -18,6 +18,7 @@ LARGE_LAYERS: dict[Precision, tuple[int, int]] = {
     "float32": (1030, 260),
     "bfloat16": (1030, 520),
     "int8": (1030, 1030),
+    "int7": (1030, 1030),
 }
 """Units and outputs of layers whose packed weights have more than ``SMALL_LAYER_BYTES`` of ``engine.c``: threads share
 their units. In smaller layers, each thread has rows of its own."""

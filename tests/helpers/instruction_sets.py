@@ -13,6 +13,7 @@ from elmokit.nn import char_cnn, lstm
 # ``emulated`` has plain C in place of the special instructions and runs everywhere.
 ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
 WITH_DOT = ("amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-i8mm", "neon-dotprod", "emulated")
+WITH_PAIRS = ("avx512", "avx2")
 WITH_TILES = ("amx", "emulated")
 
 
@@ -37,7 +38,14 @@ def build(name: str) -> Library:
 
 def rounds_inputs(library: Library, precision: Precision) -> bool:
     """Return whether the products of a precision round their inputs too."""
-    return library.instructions in {"float32": (), "bfloat16": WITH_TILES, "int8": WITH_DOT}[precision]
+    return (
+        library.instructions in {"float32": (), "bfloat16": WITH_TILES, "int8": WITH_DOT, "int7": WITH_DOT}[precision]
+    )
+
+
+def most_precise(library: Library, precision: Precision) -> Precision:
+    """Return the most precise one of the precisions that are as fast: 7 bits help only products of pairs."""
+    return "int8" if precision == "int7" and library.instructions not in WITH_PAIRS else precision
 
 
 def choose_kernels_as_if(monkeypatch: pytest.MonkeyPatch, *widened: Precision) -> None:

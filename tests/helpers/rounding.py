@@ -42,7 +42,7 @@ from elmokit.nn.lstm import LSTMState, ProjectedLSTM
 DEVIATIONS = 8.0
 FUNCTION_UNITS = 16
 
-Digits = Literal["float32", "float16", "bfloat16", "int8"]
+Digits = Literal["float32", "float16", "bfloat16", "int8", "int7"]
 """What the factors of a product are rounded to."""
 
 
@@ -54,7 +54,7 @@ def factor_error(factor: Tensor, digits: Digits) -> Tensor:
     """
     if digits == "float32":
         return torch.zeros_like(factor)
-    if digits == "int8":
+    if digits in ("int8", "int7"):
         half_step = (factor.abs().amax(dim=-1, keepdim=True) / 127).expand_as(factor)
     else:
         half_step = factor.abs() * {"bfloat16": 2.0**-8, "float16": 2.0**-11}[digits]

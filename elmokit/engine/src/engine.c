@@ -10,11 +10,11 @@
 /* Which kernel computes a layer is decided here: by the layer's size, the instruction set and, only between kernels that
    give the same bits, the number of rows. results/speed.md has the measurements.
 
-   - Weights whose products round the inputs too (int8 with dot products of bytes or of 16-bit numbers; both precisions
-     with AMX) are faster than float32 in every size and for any number of rows.
+   - Weights whose products round the inputs too (bytes with dot products of bytes or of 16-bit numbers; with AMX,
+     bfloat16 too) are faster than float32 in every size and for any number of rows.
    - Weights that are widened to floats as they are loaded save only memory traffic. Plain C is limited by arithmetic, not
      memory, and a layer of fewer than MIN_WIDENED weights stays in the cache (the mini size has 0.5 million, the small one
-     1.05 million): both are computed in float32. Others are widened from bfloat16 only, also for int8, because a byte
+     1.05 million): both are computed in float32. Others are widened from bfloat16 only, also for bytes, because a byte
      takes more instructions.
    - For more rows than MAX_WIDENED_ROWS, on average over the steps, widening bfloat16 weights costs more than it saves. The
      rows then read a copy in float32, made when it is first needed, of the same rounded weights: the same numbers are
@@ -58,8 +58,9 @@ static int is_widened(int64_t precision) { return precision != FLOAT32 && !round
 void elmokit_choose_kernels(int64_t lowest_precision, int64_t n_weights, elmokit_kernels *kernels) {
     /* A token layer usually computes the distinct tokens of a batch. From some 16 tokens on, weights that are widened are no
        faster than float32; and the number of tokens must not decide, because a token gets the same bits in any batch. */
-    kernels->token_layer = is_widened(lowest_precision) ? FLOAT32 : lowest_precision;
-    int64_t precision = lowest_precision == INT8 && is_widened(INT8) ? BFLOAT16 : lowest_precision;
+    const int64_t lowest = most_precise((int)lowest_precision);
+    kernels->token_layer = is_widened(lowest) ? FLOAT32 : lowest;
+    const int64_t precision = is_widened(lowest) ? BFLOAT16 : lowest;
     kernels->lstm = is_widened(precision) && (IS_PLAIN || n_weights < MIN_WIDENED) ? FLOAT32 : precision;
 }
 
@@ -448,6 +449,8 @@ int64_t elmokit_multiply(const elmokit_matrix *packed, int64_t n_threads, int64_
     give_memory(rounded);
     return rounded ? 0 : ELMOKIT_NO_MEMORY;
 }
+
+int64_t elmokit_precision(const char *name) { return precision_number(name); }
 
 int64_t elmokit_panel_width(void) { return WIDE; }
 

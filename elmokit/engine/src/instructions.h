@@ -40,6 +40,7 @@
 #define HAS_TILES 0
 #endif
 
+/* Whether only products of pairs exist: two 16-bit numbers, or two bytes whose sum fits into 16 bits. */
 #ifndef DOT_OF_PAIRS
 #define DOT_OF_PAIRS 0
 #endif
@@ -56,21 +57,26 @@
 #define HAS_BFLOAT16 0
 #endif
 
-/* VNNI multiplies unsigned by signed bytes, the others signed by signed. Inputs, which are signed, are stored with this
-   offset; the sum of the weights times the offset is subtracted again. All of this is exact, so every machine gets the
-   same sums. */
-#if (defined(__ARM_FEATURE_DOTPROD) || DOT_OF_PAIRS) && !defined(EMULATE)
-enum { INPUT_OFFSET = 0 };
+/* Products of bytes multiply unsigned by signed ones, but for Arm's, and those of 16-bit numbers (`is_wide`). Inputs, which
+   are signed, are stored with this offset; the sum of the weights times the offset is subtracted again. All of this is
+   exact, so every machine gets the same sums. */
+INLINE int input_offset(int is_wide) {
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(EMULATE)
+    (void)is_wide;
+    return 0;
 #else
-enum { INPUT_OFFSET = 128 };
+    return is_wide ? 0 : 128;
 #endif
+}
 
-/* The bytes of a group of four rounded inputs. Products of pairs take them as 16-bit numbers in the order 0, 2, 1, 3,
-   because a lane's bytes 0 and 2 are widened together. */
-enum { GROUP_BYTES = DOT_OF_PAIRS ? 8 : 4 };
+/* The bytes of a group of four rounded inputs. Products of 16-bit numbers take them in the order 0, 2, 1, 3, because a
+   lane's bytes 0 and 2 are widened together. */
+INLINE int group_bytes(int is_wide) { return is_wide ? 8 : 4; }
+
 /* The groups whose products are summed without an overflow. Bytes widened to the upper half of 16 bits are 256 times as
    large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. */
-enum { DOT_SHIFT = DOT_OF_PAIRS ? 8 : 0, DOT_GROUPS = DOT_OF_PAIRS ? 128 : 256 };
+INLINE int dot_groups(int is_wide) { return is_wide ? 128 : 256; }
+INLINE int dot_shift(int is_wide) { return is_wide ? 8 : 0; }
 
 /* A byte of every lane as its highest byte, and zeros below it: the signed number times RAISED, which needs no shift back
    to extend the sign. */
@@ -104,11 +110,12 @@ INLINE ivec lower_half(ivec lanes) {
 }
 
 #if HAS_DOT
-/* One of the two terms of a group's sum, for products of pairs; else the only one. */
-enum { DOT_TERMS = DOT_OF_PAIRS ? 2 : 1 };
+/* The terms of a group's sum: products of 16-bit numbers take two inputs at a time. */
+INLINE int dot_terms(int is_wide) { return is_wide ? 2 : 1; }
 
 /* The weights of a lane as a term needs them. */
-INLINE ivec dot_weights(ivec lanes, int term) {
+INLINE ivec dot_weights(int is_wide, ivec lanes, int term) {
+    if (!is_wide) return lanes;
 #if !DOT_OF_PAIRS
     (void)term;
     return lanes;
@@ -119,8 +126,10 @@ INLINE ivec dot_weights(ivec lanes, int term) {
 #endif
 }
 
-/* sum += the products of a lane's inputs and weights in one term; 2^DOT_SHIFT times as much */
-INLINE ivec dot(ivec sum, ivec inputs, ivec weights) {
+/* sum += the products of a lane's inputs and weights in one term; 2^dot_shift times as much. Products of bytes by pairs,
+   which DOT_OF_PAIRS has, are right for pairs of weights whose sum is 128 at most: 128 * 255 fits into 16 bits. */
+INLINE ivec dot(int is_wide, ivec sum, ivec inputs, ivec weights) {
+    (void)is_wide;
 #if defined(EMULATE)
     const unsigned char *input = (const unsigned char *)&inputs;
     const signed char *weight = (const signed char *)&weights;
@@ -131,9 +140,11 @@ INLINE ivec dot(ivec sum, ivec inputs, ivec weights) {
 #elif defined(__AVXVNNI__)
     return (ivec)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)inputs, (__m256i)weights);
 #elif defined(__AVX512BW__)
-    return sum + (ivec)_mm512_madd_epi16((__m512i)inputs, (__m512i)weights);
+    const __m512i pairs = _mm512_maddubs_epi16((__m512i)inputs, (__m512i)weights), ones = _mm512_set1_epi16(1);
+    return sum + (ivec)(is_wide ? _mm512_madd_epi16((__m512i)inputs, (__m512i)weights) : _mm512_madd_epi16(pairs, ones));
 #elif defined(__AVX2__)
-    return sum + (ivec)_mm256_madd_epi16((__m256i)inputs, (__m256i)weights);
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)inputs, (__m256i)weights), ones = _mm256_set1_epi16(1);
+    return sum + (ivec)(is_wide ? _mm256_madd_epi16((__m256i)inputs, (__m256i)weights) : _mm256_madd_epi16(pairs, ones));
 #else
     return (ivec)vdotq_s32((int32x4_t)sum, (int8x16_t)inputs, (int8x16_t)weights);
 #endif

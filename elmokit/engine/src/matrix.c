@@ -44,6 +44,20 @@ void give_memory(void *memory) {
 #endif
 }
 
+static const char *const NAMES[] = {
+    [FLOAT32] = "float32",
+    [BFLOAT16] = "bfloat16",
+    [INT8] = "int8",
+    [INT7] = "int7",
+};
+
+int precision_number(const char *name) {
+    const int n = sizeof NAMES / sizeof *NAMES;
+    for (int precision = 0; precision < n; precision++)
+        if (!strcmp(name, NAMES[precision])) return precision;
+    return -1;
+}
+
 /* To the nearest number in bf16, ties to even; weights are finite. */
 static uint32_t to_bfloat16(float value) {
     uint32_t bits;
@@ -51,11 +65,20 @@ static uint32_t to_bfloat16(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* Round a row to whole multiples of a scale, chosen for its largest number, and return the sum of the multiples. */
-static int32_t round_row(const float *row, int64_t n, float *scale, int8_t *rounded) {
+/* The number of a row that becomes 127: its largest one or, for INT7, the sum of two that are multiplied together if that is
+   larger. A sum is 128 at most after rounding. So weights have 7 bits at least, and more where large ones are apart. */
+static float largest_of(int precision, const float *row, int64_t n) {
     float largest = 1e-30f; /* not 0, which would divide 0 by 0 */
-    for (int64_t k = 0; k < n; k++) largest = fabsf(row[k]) > largest ? fabsf(row[k]) : largest;
-    *scale = largest / 127.0f;
+    for (int64_t k = 0; k < n; k++) {
+        largest = fabsf(row[k]) > largest ? fabsf(row[k]) : largest;
+        if (precision == INT7 && k % 2) largest = fabsf(row[k - 1] + row[k]) > largest ? fabsf(row[k - 1] + row[k]) : largest;
+    }
+    return largest;
+}
+
+/* Round a row to whole multiples of a scale, and return the sum of the multiples. */
+static int32_t round_row(int precision, const float *row, int64_t n, float *scale, int8_t *rounded) {
+    *scale = largest_of(precision, row, n) / 127.0f;
     int32_t sum = 0;
     for (int64_t k = 0; k < n; k++) {
         const int32_t multiple = (int32_t)rintf(row[k] / *scale);
@@ -65,18 +88,18 @@ static int32_t round_row(const float *row, int64_t n, float *scale, int8_t *roun
     return sum;
 }
 
-/* Pack a panel: WIDE columns, of which each is a row of the weights. int8 rounds each weight to one of 255 multiples of its
-   column's scale. `rounded`: memory for a row of bytes, in whole lanes. */
+/* Pack a panel: WIDE columns, of which each is a row of the weights. A byte is a multiple of its column's
+   scale. `rounded`: memory for a row of bytes, in whole lanes. */
 static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, int8_t *rounded,
                        float *panel) {
     float *lanes = panel + panel_header(precision);
     memset(panel, 0, panel_lanes(precision, n_inputs) * sizeof(float));
     for (int column = 0; column < WIDE; column++) {
         const float *row = rows[column];
-        if (precision == INT8) {
+        if (is_bytes(precision)) {
             panel[column] = 1e-30f / 127.0f;
             if (!row) continue;
-            const int32_t sum = round_row(row, n_given, panel + column, rounded);
+            const int32_t sum = round_row(precision, row, n_given, panel + column, rounded);
             memcpy(panel + WIDE + column, &sum, sizeof sum);
             for (int64_t k = n_given; k % 4; k++) rounded[k] = 0;
             /* Four bytes that follow each other are a lane. */
@@ -173,31 +196,31 @@ static void multiply_bfloat16(int64_t n_rows, int n_panels, inputs from, const f
 
 /* The products of integers, or of the inputs with integers, of as many panels as are computed at once. They wait in `raw`
    for their scales. */
-static void multiply_int8_part(int64_t n, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
+INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
                                int64_t sum_stride, const float *after) {
     float raw[RAW_ROWS * WIDE] __attribute__((aligned(64)));
-    const int64_t panel_stride = panel_lanes(INT8, n_inputs), stride = n_panels * WIDE;
+    const int64_t panel_stride = panel_lanes(precision, n_inputs), stride = n_panels * WIDE;
     for (int v = 0; v < 2 * n_panels; v++) {
         const ivec weight_sum = (ivec)load(weights + v / 2 * panel_stride + WIDE + v % 2 * LANES);
-        const vec start = rounds_inputs(INT8) ? (vec)(-INPUT_OFFSET * weight_sum) : (vec){0};
+        const vec start = rounds_inputs(precision) ? (vec)(-input_offset(is_wide(precision)) * weight_sum) : (vec){0};
         for (int64_t r = 0; r < n; r++) store(raw + r * stride + v * LANES, start);
     }
 #if HAS_DOT
     const char *numbers = (const char *)from.rows + ROW_HEADER;
 #if HAS_TILES
     if (n > 2) /* few rows leave tiles nearly empty; the sums of integers are the same either way */
-        multiply_tiles(INT8, n, n_panels, numbers, from.row_bytes, weights, n_inputs, raw, stride, after);
+        multiply_tiles(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, raw, stride, after);
     else
 #endif
-        multiply_bytes(n, n_panels, numbers, from.row_bytes, weights, n_inputs, (int32_t *)raw, stride, after);
+        multiply_bytes(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, (int32_t *)raw, stride, after);
 #else
-    multiply_floats(INT8, n, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, raw, stride, after);
+    multiply_floats(precision, n, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, raw, stride, after);
 #endif
     for (int64_t r = 0; r < n; r++) {
-        const float row_scale = rounds_inputs(INT8) ? *(const float *)rows_from(from, r).rows : 1.0f / RAISED;
+        const float row_scale = rounds_inputs(precision) ? *(const float *)rows_from(from, r).rows : 1.0f / RAISED;
         for (int v = 0; v < 2 * n_panels; v++) {
             const vec raw_sum = load(raw + r * stride + v * LANES);
-            const vec sum = rounds_inputs(INT8) ? __builtin_convertvector((ivec)raw_sum, vec) : raw_sum;
+            const vec sum = rounds_inputs(precision) ? __builtin_convertvector((ivec)raw_sum, vec) : raw_sum;
             const vec column_scale = load(weights + v / 2 * panel_stride + v % 2 * LANES);
             float *to = sums + r * sum_stride + v * LANES;
             store(to, load(to) + sum * (row_scale * column_scale));
@@ -205,25 +228,37 @@ static void multiply_int8_part(int64_t n, int n_panels, inputs from, const float
     }
 }
 
-static void multiply_int8(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
+INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
                           int64_t sum_stride, const float *after) {
-    const int64_t panel_stride = panel_lanes(INT8, n_inputs);
+    const int64_t panel_stride = panel_lanes(precision, n_inputs);
     for (int64_t row = 0; row < n_rows; row += RAW_ROWS) {
         const int64_t n = at_most(n_rows - row, RAW_ROWS);
         const int at_once = panels_at_once(n, n_panels);
         for (int panel = 0; panel < n_panels; panel += at_once) {
             const float *part = weights + panel * panel_stride, *next = part + at_once * panel_stride;
-            multiply_int8_part(n, at_once, rows_from(from, row), part, n_inputs, sums + row * sum_stride + panel * WIDE,
+            multiply_bytes_part(precision, n, at_once, rows_from(from, row), part, n_inputs, sums + row * sum_stride + panel * WIDE,
                                sum_stride, panel + at_once < n_panels ? next : after);
         }
     }
 }
 
-/* One function per precision, so that every tile exists once. */
+/* One function per product, so that every tile exists once. */
 static void multiply_float32(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
                              float *sums, int64_t sum_stride, const float *after) {
     multiply_floats(FLOAT32, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
 }
+
+static void multiply_int8(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
+                          int64_t sum_stride, const float *after) {
+    multiply_in_bytes(INT8, n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+}
+
+#if DOT_OF_PAIRS
+static void multiply_int7(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
+                          int64_t sum_stride, const float *after) {
+    multiply_in_bytes(INT7, n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+}
+#endif
 
 void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
                  float *sums, int64_t sum_stride, const float *after) {
@@ -231,6 +266,10 @@ void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const
         multiply_float32(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
     else if (precision == BFLOAT16)
         multiply_bfloat16(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+#if DOT_OF_PAIRS
+    else if (!is_wide(precision))
+        multiply_int7(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+#endif
     else
         multiply_int8(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
 }

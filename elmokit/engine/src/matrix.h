@@ -33,6 +33,9 @@ INLINE char *place(char **at, int64_t n_bytes) {
 /* Ask the system for large pages, before the first write: it chooses the size of a page when it is first touched. */
 void ask_for_large_pages(void *memory, int64_t n_bytes);
 
+/* The number of a precision, or -1. */
+int precision_number(const char *name);
+
 /* Pack a matrix whose rows, n_given numbers each, may be anywhere: NULL stands for a row of zeros, and so do the inputs
    from n_given to n_inputs. Return whether there was memory for it. */
 int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float *const *rows, int64_t n_given,

@@ -1,10 +1,10 @@
-/* The matrix product with packed weights, in three precisions of the weights.
+/* The matrix product with packed weights, in all precisions of the weights.
 
    Weights come in panels: WIDE output columns side by side. A tile of ROWS x WIDE sums stays in registers while a panel
    streams past, so each weight is loaded once per ROWS rows and each sum is stored once.
 
    A panel is a sequence of 32-bit lanes, (groups, WIDE): a lane has one input's weight in float32, those of two inputs
-   in bf16, or of four in int8, the first input in the lowest bits. This one layout serves all processors: plain C widens
+   in bf16, or of four in bytes, the first input in the lowest bits. This one layout serves all processors: plain C widens
    the weights to floats with shifts, and the instructions for bf16 and bytes (`instructions.h`) want pairs and fours.
    A panel of bytes begins with a header: the scale of each column, and the sum of its weights.
 
@@ -17,8 +17,8 @@
 #include "instructions.h"
 #include "vectors.h"
 
-/* Precisions of packed weights; `elmokit.h` has the same numbers. */
-enum { FLOAT32, BFLOAT16, INT8 };
+/* Precisions of packed weights, in the order of the table in `precision.py`. Those from INT8 on are bytes. */
+enum { FLOAT32, BFLOAT16, INT8, INT7 };
 
 /* Rows of a tile: ROWS x 2 vectors of sums, 2 of weights and one broadcast input fill the processor's vector registers
    (32 of them with AVX-512 and NEON, 16 with AVX and SSE). */
@@ -43,15 +43,25 @@ enum {
 
 INLINE int64_t at_most(int64_t value, int64_t bound) { return value < bound ? value : bound; }
 
+INLINE int is_bytes(int precision) { return precision >= INT8; }
+
+/* Whether bytes are widened to 16 bits for their products. INT7 has weights for which products of bytes need no more bits:
+   see `largest_of` in `matrix.c`. */
+INLINE int is_wide(int precision) { return DOT_OF_PAIRS && precision == INT8; }
+
+/* The most precise one of the precisions whose product is the same here: INT7 gains nothing where four bytes are multiplied
+   at once. */
+INLINE int most_precise(int precision) { return precision == INT7 && !DOT_OF_PAIRS ? INT8 : precision; }
+
 /* How many inputs' weights share a lane. */
-INLINE int group_size(int precision) { return precision == INT8 ? 4 : precision == BFLOAT16 ? 2 : 1; }
+INLINE int group_size(int precision) { return is_bytes(precision) ? 4 : precision == BFLOAT16 ? 2 : 1; }
 
 /* The same for all rows of a product and all panels: inputs padded to whole rows of a tile (64 bytes). */
 INLINE int64_t n_groups(int precision, int64_t n_inputs) {
     return precision == FLOAT32 ? n_inputs : (n_inputs * 4 / group_size(precision) + 63) / 64 * 16;
 }
 
-INLINE int64_t panel_header(int precision) { return precision == INT8 ? 2 * WIDE : 0; }
+INLINE int64_t panel_header(int precision) { return is_bytes(precision) ? 2 * WIDE : 0; }
 
 /* The distance between panels, in lanes. */
 INLINE int64_t panel_lanes(int precision, int64_t n_inputs) {
@@ -60,14 +70,14 @@ INLINE int64_t panel_lanes(int precision, int64_t n_inputs) {
 
 /* Whether the inputs of a product must be rounded to the weights' precision. Otherwise they are read as floats. */
 INLINE int rounds_inputs(int precision) {
-    return (precision == INT8 && HAS_DOT) || (precision == BFLOAT16 && HAS_TILES);
+    return (is_bytes(precision) && HAS_DOT) || (precision == BFLOAT16 && HAS_TILES);
 }
 
 INLINE int64_t rounded_row_bytes(int precision, int64_t n_inputs) {
-    return ROW_HEADER + (precision == INT8 ? GROUP_BYTES : 4) * n_groups(precision, n_inputs);
+    return ROW_HEADER + (is_bytes(precision) ? group_bytes(is_wide(precision)) : 4) * n_groups(precision, n_inputs);
 }
 
-/* The weights of one input in a group, as floats; those of int8 times RAISED. */
+/* The weights of one input in a group, as floats; bytes times RAISED. */
 INLINE vec widen(int precision, vec lanes, int part) {
     const ivec bits = (ivec)lanes;
     if (precision == FLOAT32) return lanes;
@@ -212,32 +222,32 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
 }
 
 #if HAS_DOT
-/* As `tile`, for rounded rows and weights of int8: exact sums of integers. `input_stride` is in bytes. */
-INLINE void tile_bytes(int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
+/* As `tile`, for rounded rows and weights of bytes: exact sums of integers. `input_stride` is in bytes. */
+INLINE void tile_bytes(int wide, int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
                        int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride, const float *next, int64_t next_step) {
     ivec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
     for (int64_t k = 0; k < n; k++) {
         ivec weight[2 * GATES];
         if (rows > 1) __builtin_prefetch(next), next += next_step;
-        _Pragma("GCC unroll 2") for (int term = 0; term < DOT_TERMS; term++) {
+        _Pragma("GCC unroll 2") for (int term = 0; term < dot_terms(wide); term++) {
             _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
                 const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
                 if (rows == 1 && !term) __builtin_prefetch(from + AHEAD);
-                weight[v] = dot_weights((ivec)load(from), term);
+                weight[v] = dot_weights(wide, (ivec)load(from), term);
             }
             _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
                 int32_t lane;
-                memcpy(&lane, inputs + r * input_stride + GROUP_BYTES * k + 4 * term, 4);
+                memcpy(&lane, inputs + r * input_stride + group_bytes(wide) * k + 4 * term, 4);
                 _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                    sum[r * 2 * panels + v] = dot(sum[r * 2 * panels + v], lane - (ivec){0}, weight[v]);
+                    sum[r * 2 * panels + v] = dot(wide, sum[r * 2 * panels + v], lane - (ivec){0}, weight[v]);
             }
         }
     }
     _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             ivec *to = (ivec *)(sums + r * sum_stride + v * LANES);
-            *to += sum[r * 2 * panels + v] >> DOT_SHIFT;
+            *to += sum[r * 2 * panels + v] >> dot_shift(wide);
         }
 }
 
@@ -260,8 +270,8 @@ INLINE void tile_row_pairs(int rows, int panels, const char *inputs, int64_t inp
         }
         _Pragma("GCC unroll 4") for (int pair = 0; pair < pairs; pair++) {
             const int second = 2 * pair + 1 < rows ? 2 * pair + 1 : 2 * pair;
-            const int8_t *upper = (const int8_t *)inputs + 2 * pair * input_stride + GROUP_BYTES * k;
-            const int8_t *lower = (const int8_t *)inputs + second * input_stride + GROUP_BYTES * k;
+            const int8_t *upper = (const int8_t *)inputs + 2 * pair * input_stride + 4 * k;
+            const int8_t *lower = (const int8_t *)inputs + second * input_stride + 4 * k;
             const int8x16_t both = vcombine_s8(vld1_s8(upper), vld1_s8(lower));
             _Pragma("GCC unroll 8") for (int i = 0; i < n_sums; i++)
                 sum[pair * n_sums + i] = vmmlaq_s32(sum[pair * n_sums + i], both, (int8x16_t)weight[i]);
@@ -278,31 +288,32 @@ INLINE void tile_row_pairs(int rows, int panels, const char *inputs, int64_t inp
 }
 #endif
 
-static inline void multiply_bytes(int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride, const float *weights,
-                           int64_t n_inputs, int32_t *sums, int64_t sum_stride, const float *after) {
-    const int64_t panel_stride = panel_lanes(INT8, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
-    const int64_t n_all = n_groups(INT8, n_inputs), step = (WIDE + n_tiles - 1) / n_tiles;
+INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
+                           const float *weights, int64_t n_inputs, int32_t *sums, int64_t sum_stride, const float *after) {
+    const int wide = is_wide(precision);
+    const int64_t panel_stride = panel_lanes(precision, n_inputs), n_tiles = (n_rows + ROWS - 1) / ROWS;
+    const int64_t n_all = n_groups(precision, n_inputs), step = (WIDE + n_tiles - 1) / n_tiles;
     const int at_once = panels_at_once(n_rows, n_panels);
     for (int panel = 0; panel < n_panels; panel += at_once) {
-        for (int64_t first = 0; first < n_all; first += DOT_GROUPS) {
-            const int64_t n = at_most(n_all - first, DOT_GROUPS);
-            const float *part = weights + panel_header(INT8) + panel * panel_stride + first * WIDE;
+        for (int64_t first = 0; first < n_all; first += dot_groups(wide)) {
+            const int64_t n = at_most(n_all - first, dot_groups(wide));
+            const float *part = weights + panel_header(precision) + panel * panel_stride + first * WIDE;
             const int is_last = panel + at_once >= n_panels && first + n >= n_all;
             const float *next = is_last ? after : part + n * WIDE;
             for (int64_t t = 0; t < n_tiles; t++) {
                 const int64_t row = n_rows * t / n_tiles, rows = n_rows * (t + 1) / n_tiles - row;
-                const char *input = inputs + row * input_stride + GROUP_BYTES * first;
+                const char *input = inputs + row * input_stride + group_bytes(wide) * first;
                 const float *ahead = next + t * n * step;
                 int32_t *to = sums + row * sum_stride + panel * WIDE;
 #define ARGUMENTS input, input_stride, part, panel_stride, n, to, sum_stride, ahead, step
 #if HAS_ROW_PAIRS
 #define TILE(rows, panels)                                                                                           \
     if ((rows) > 1) tile_row_pairs(rows, panels, ARGUMENTS);                                                         \
-    else tile_bytes(rows, panels, ARGUMENTS);                                                                        \
+    else tile_bytes(wide, rows, panels, ARGUMENTS);                                                                    \
     break;
 #else
 #define TILE(rows, panels)                                                                                           \
-    tile_bytes(rows, panels, ARGUMENTS);                                                                             \
+    tile_bytes(wide, rows, panels, ARGUMENTS);                                                                       \
     break;
 #endif
 #define CASE(rows)                                                                                                   \
@@ -423,7 +434,7 @@ INLINE void multiply_tiles(int precision, int64_t n_rows, int n_panels, const ch
                 TILE_LOAD(7, w + TILE_BYTES, 4 * WIDE);
                 for (int64_t line = 0; line < line_step; line++, ahead += 2 * 64)
                     __builtin_prefetch(ahead), __builtin_prefetch(ahead + 64);
-                if (precision == INT8) {
+                if (is_bytes(precision)) {
                     TILE_DOT_BYTES(0, 4, 6);
                     TILE_DOT_BYTES(1, 4, 7);
                 } else {
@@ -432,7 +443,7 @@ INLINE void multiply_tiles(int precision, int64_t n_rows, int n_panels, const ch
                 }
                 if (!second_rows) continue;
                 TILE_LOAD(5, y, input_stride);
-                if (precision == INT8) {
+                if (is_bytes(precision)) {
                     TILE_DOT_BYTES(2, 5, 6);
                     TILE_DOT_BYTES(3, 5, 7);
                 } else {

@@ -27,41 +27,44 @@ INLINE ivec larger_bits(ivec left, ivec right) {
     return (where & left) | (~where & right);
 }
 
-/* Round numbers to bytes. Of the last vector of a row, only the first n are stored, unless pairs need whole groups. */
-INLINE void round_lanes(vec value, vec factor, char *to, int64_t n) {
+/* Round numbers to bytes, in as many bytes as the products of the precision read. Of the last vector of a row, only the
+   first n are stored, unless pairs need whole groups. */
+INLINE void round_lanes(int wide, vec value, vec factor, char *to, int64_t n) {
     /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper ones do
        not matter. */
     const vec shifted = value * factor + 12582912.0f;
-    const ivec rounded = (ivec)shifted + INPUT_OFFSET;
+    const ivec rounded = (ivec)shifted + input_offset(wide);
 #if DOT_OF_PAIRS
-    typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
-    enum { ORDER = 0xd8 }; /* the numbers of a group of four as 0, 2, 1, 3 */
+    if (wide) {
+        typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
+        enum { ORDER = 0xd8 }; /* the numbers of a group of four as 0, 2, 1, 3 */
 #if defined(__AVX512F__)
-    const ivec ordered = (ivec)_mm512_shuffle_epi32((__m512i)rounded, ORDER);
+        const ivec ordered = (ivec)_mm512_shuffle_epi32((__m512i)rounded, ORDER);
 #else
-    const ivec ordered = (ivec)_mm256_shuffle_epi32((__m256i)rounded, ORDER);
+        const ivec ordered = (ivec)_mm256_shuffle_epi32((__m256i)rounded, ORDER);
 #endif
-    const half_vec halves = __builtin_convertvector(ordered, half_vec);
-    (void)n; /* the inputs beyond the last are zeros */
-    memcpy(to, &halves, sizeof halves);
-#else
+        const half_vec halves = __builtin_convertvector(ordered, half_vec);
+        memcpy(to, &halves, sizeof halves); /* the inputs beyond the last are zeros */
+        return;
+    }
+#endif
     typedef signed char byte_vec __attribute__((vector_size(LANES), aligned(1)));
     const byte_vec bytes = __builtin_convertvector(rounded, byte_vec);
     if (n < LANES)
         memcpy(to, &bytes, n);
     else
         memcpy(to, &bytes, LANES);
-#endif
 }
 
 /* Round rows of n numbers, `from` to `to`. */
 static inline void round_rows(int precision, int64_t n_rows, const float *from, int64_t n, char *to) {
-    const int64_t row_bytes = rounded_row_bytes(precision, n);
+    const int wide = is_wide(precision);
+    const int64_t row_bytes = rounded_row_bytes(precision, n), padding = 16 * group_bytes(wide);
     typedef short half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
     for (int64_t row = 0; row < n_rows; row++, from += n, to += row_bytes) {
         char *numbers = to + ROW_HEADER;
         /* The padding: at most LANES numbers of it are overwritten below. */
-        memset(to + row_bytes - 16 * GROUP_BYTES, 0, 16 * GROUP_BYTES);
+        memset(to + row_bytes - padding, 0, padding);
         if (precision == BFLOAT16) {
             for (int64_t at = 0; at < n; at += LANES) {
                 const half_vec half = __builtin_convertvector(upper_halves(load_some(from + at, n - at)), half_vec);
@@ -83,8 +86,9 @@ static inline void round_rows(int precision, int64_t n_rows, const float *from, 
         memcpy(&bound, &most, sizeof bound);
         *(float *)to = bound / 127.0f;
         const vec factor = all(bound > 0 ? 127.0f / bound : 0.0f);
-        for (at = 0; at + LANES <= n; at += LANES) round_lanes(load(from + at), factor, numbers + GROUP_BYTES / 4 * at, LANES);
-        if (at < n) round_lanes(load_some(from + at, n - at), factor, numbers + GROUP_BYTES / 4 * at, n - at);
+        const int64_t bytes = group_bytes(wide) / 4; /* of a number */
+        for (at = 0; at + LANES <= n; at += LANES) round_lanes(wide, load(from + at), factor, numbers + bytes * at, LANES);
+        if (at < n) round_lanes(wide, load_some(from + at, n - at), factor, numbers + bytes * at, n - at);
     }
 }
 

@@ -20,22 +20,18 @@ from torch import Tensor
 
 from elmokit.engine.computation import NATIVE, Backend
 from elmokit.engine.library import Library
-from elmokit.engine.precision import BackendRequest, requested_backend
+from elmokit.engine.precision import PRECISIONS, BackendRequest, requested_backend
 
 # Each tuple is an order of preference. A request names the lowest precision that is acceptable, so its fallbacks are
 # always at least as exact.
 ON_CPU: dict[BackendRequest, tuple[Backend, ...]] = {
     "reference": ("reference",),
-    "float32": ("native", "torch"),
-    "bfloat16": ("native-bfloat16", "torch"),
-    "int8": ("native-int8", "torch"),
+    **{precision: (backend, "torch") for backend, precision in NATIVE.items()},
 }
-# The engine does not run on a GPU, and there is no int8 backend for it: int8 falls back to bfloat16.
+# The engine does not run on a GPU, and there are no products of bytes for it: they fall back to bfloat16.
 ON_GPU: dict[BackendRequest, tuple[Backend, ...]] = {
     "reference": ("reference",),
-    "float32": ("torch",),
-    "bfloat16": ("torch-bfloat16",),
-    "int8": ("torch-bfloat16",),
+    **{precision: ("torch" if precision == "float32" else "torch-bfloat16",) for precision in PRECISIONS},
 }
 
 
