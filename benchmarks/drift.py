@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model
 from elmokit.engine.config import PRESETS
-from elmokit.engine.precision import VARIABLE, BackendRequest
+from elmokit.engine.precision import REQUESTS, VARIABLE
 from elmokit.io.text_files import read_lines, split_tokens
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.kernels import backends
@@ -95,8 +95,7 @@ def main() -> None:
         "| perplexity, forward | perplexity, backward | part-of-speech accuracy by layer |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
-    requests: tuple[BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
-    for request in requests:
+    for request in REQUESTS:
         os.environ[VARIABLE] = request
         approximate = elmo.embed(sentences)
         by_layer = [cosines(approximate, exact, layer) for layer in (0, -1)]

@@ -116,7 +116,8 @@ class Elmo:
             token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
             vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
             start, token_cache_mib: See :class:`Elmo`.
-            precision: The lowest precision in which LSTM weights may be computed: "float32", "bfloat16" or "int8".
+            precision: The lowest precision in which LSTM weights may be computed: "float32", "bfloat16", "int8" or
+                "int7".
                 Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the model's own:
                 float32, unless its files name another one.
             device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.

@@ -75,7 +75,7 @@ def test_a_function_that_no_header_declares_is_an_error() -> None:
     library = compiler.load_library()
     if library is None:
         pytest.skip(compiler.why_unavailable())
-    assert library.constants["INT8"] == 2
+    assert library.constants["BAD_SIZES"] == 2
     with pytest.raises(AttributeError, match="no header of this library declares the function elmokit_nothing"):
         _ = library.nothing
 

@@ -18,8 +18,8 @@ class PrecisionInfo(NamedTuple):
     rounds: str
 
 
-# In the order of the numbers in `packed_product.h`, the most precise first. That file has their products, `matrix.c` packs
-# their weights, and `engine.c` says where which one is faster.
+# In the order of their numbers in `packed_product.h`, the most precise first. That file has their products, `matrix.c`
+# packs their weights, and `engine.c` says where which one is faster.
 PRECISIONS: dict[Precision, PrecisionInfo] = {
     "float32": PrecisionInfo(4, "nothing"),
     "bfloat16": PrecisionInfo(2, "each weight to 8 binary digits; with AMX, also the inputs of each product"),

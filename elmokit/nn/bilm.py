@@ -112,7 +112,8 @@ class BiLM(nn.Module):
 
     Args:
         config: The architecture.
-        precision: The lowest precision accepted when no gradient is needed: "float32", "bfloat16" or "int8"; None means
+        precision: The lowest precision accepted when no gradient is needed: "float32", "bfloat16", "int8" or
+            "int7"; None means
             float32. It can be changed later. The environment variable ``ELMOKIT_BACKEND`` overrides it.
 
     Example:

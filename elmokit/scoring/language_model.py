@@ -79,9 +79,9 @@ class LanguageModel:
                 package.
             start: As in the class.
             device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
-            precision: The lowest precision of the LSTM weights: "float32", "bfloat16" or "int8"; None for the model's
-                own, which is int8 for the included model: surprisals are then 0.05 nats from their exact values on
-                average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
+            precision: The lowest precision of the LSTM weights: "float32", "bfloat16", "int8" or "int7"; None for
+                the model's own, which is int8 for the included model: surprisals are then 0.05 nats from their exact
+                values on average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.

@@ -36,6 +36,7 @@ enum {
     WIDE = 2 * LANES,  /* columns of a panel */
     INPUT_CHUNK = 256, /* so many inputs of a panel (32 kB with AVX-512) stay in the L1 cache while all rows pass */
     AHEAD = 512,       /* lanes from a weight to the one prefetched for it, for a single row */
+    LINE = 16,         /* lanes of a line of the cache */
     WIDENING_ROWS = 4, /* up to so many rows, weights are widened for one tile of rows */
     RAW_ROWS = 64,     /* rows whose sums of bytes are computed together */
     ROW_HEADER = 64,   /* bytes before the numbers of a rounded row: see `rounded_rows.h` */
@@ -156,7 +157,7 @@ INLINE void tile(int precision, int rows, int panels, const float *inputs, int64
 /* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: 8 independent sums at
    least), so they take several panels at once. */
 INLINE int panels_at_once(int64_t n_rows, int n_panels) {
-    return n_rows == 1 && n_panels == GATES ? GATES : n_rows == 2 && n_panels % 2 == 0 ? 2 : 1;
+    return n_rows == 1 && n_panels == GATES ? GATES : n_rows <= 2 && n_panels % 2 == 0 ? 2 : 1;
 }
 
 /* The same for any number of rows, and for 1 to GATES panels. Chunks of inputs are the outer loop, so that all rows
@@ -202,14 +203,20 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
         TILE(FLOAT32, rows, 1)
                 if (precision == FLOAT32 || is_widened) {
                     switch (rows) {
-                        case 1: if (precision == FLOAT32 && at_once == GATES) { TILE(FLOAT32, 1, GATES) } TILE(FLOAT32, 1, 1)
+                        case 1:
+                            if (precision == FLOAT32 && at_once == GATES) { TILE(FLOAT32, 1, GATES) }
+                            if (precision == FLOAT32 && at_once == 2) { TILE(FLOAT32, 1, 2) }
+                            TILE(FLOAT32, 1, 1)
                         case 2: if (precision == FLOAT32 && at_once == 2) { TILE(FLOAT32, 2, 2) } TILE(FLOAT32, 2, 1)
                         CASES_FROM_3(CASE)
                     }
                     continue;
                 }
                 switch (rows) {
-                    case 1: if (at_once == GATES) { TILE(precision, 1, GATES) } TILE(precision, 1, 1)
+                    case 1:
+                        if (at_once == GATES) { TILE(precision, 1, GATES) }
+                        if (at_once == 2) { TILE(precision, 1, 2) }
+                        TILE(precision, 1, 1)
                     case 2: if (at_once == 2) { TILE(precision, 2, 2) } TILE(precision, 2, 1)
                     case 3: TILE(precision, 3, 1)
                     case WIDENING_ROWS: TILE(precision, WIDENING_ROWS, 1)
@@ -222,8 +229,9 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
 }
 
 #if HAS_DOT
-/* As `tile`, for rounded rows and weights of bytes: exact sums of integers. `input_stride` is in bytes. */
-INLINE void tile_bytes(int wide, int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
+/* As `tile`, for rounded rows and weights of bytes: exact sums of integers. `input_stride` is in bytes; `ahead`: lanes from
+   a weight to the one prefetched for it, for a single row; 0 for none. */
+INLINE void tile_bytes(int wide, int ahead, int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
                        int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride, const float *next, int64_t next_step) {
     ivec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
@@ -233,7 +241,8 @@ INLINE void tile_bytes(int wide, int rows, int panels, const char *inputs, int64
         _Pragma("GCC unroll 2") for (int term = 0; term < dot_terms(wide); term++) {
             _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
                 const float *from = weights + (v / 2) * panel_stride + k * WIDE + (v % 2) * LANES;
-                if (rows == 1 && !term) __builtin_prefetch(from + AHEAD);
+                /* Once for every line of the cache, which is two vectors of AVX2. */
+                if (ahead && !term && v * LANES % LINE == 0) __builtin_prefetch(from + ahead);
                 weight[v] = dot_weights(wide, (ivec)load(from), term);
             }
             _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
@@ -307,21 +316,25 @@ INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const ch
                 int32_t *to = sums + row * sum_stride + panel * WIDE;
 #define ARGUMENTS input, input_stride, part, panel_stride, n, to, sum_stride, ahead, step
 #if HAS_ROW_PAIRS
-#define TILE(rows, panels)                                                                                           \
+#define TILE(fetched, rows, panels)                                                                                  \
     if ((rows) > 1) tile_row_pairs(rows, panels, ARGUMENTS);                                                         \
-    else tile_bytes(wide, rows, panels, ARGUMENTS);                                                                    \
+    else tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                                    \
     break;
 #else
-#define TILE(rows, panels)                                                                                           \
-    tile_bytes(wide, rows, panels, ARGUMENTS);                                                                       \
+#define TILE(fetched, rows, panels)                                                                                  \
+    tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                                       \
     break;
 #endif
 #define CASE(rows)                                                                                                   \
     case rows:                                                                                                       \
-        TILE(rows, 1)
+        TILE(0, rows, 1)
                 switch (rows) {
-                    case 1: if (at_once == GATES) { TILE(1, GATES) } TILE(1, 1)
-                    case 2: if (at_once == 2) { TILE(2, 2) } TILE(2, 1)
+                    case 1:
+                        if (at_once == GATES && !after) { TILE(0, 1, GATES) }
+                        if (at_once == GATES) { TILE(AHEAD, 1, GATES) }
+                        if (at_once == 2) { TILE(AHEAD, 1, 2) }
+                        TILE(AHEAD, 1, 1)
+                    case 2: if (at_once == 2) { TILE(0, 2, 2) } TILE(0, 2, 1)
                     CASES_FROM_3(CASE)
                 }
 #undef ARGUMENTS
@@ -381,7 +394,10 @@ static inline void multiply_pairs(int64_t n_rows, int n_panels, const char *inpu
     tile_pairs(rows, panels, inputs, input_stride, part, panel_stride, n_blocks, to, sum_stride);                     \
     break;
         switch (n_rows) {
-            case 1: if (at_once == GATES) { TILE(1, GATES) } TILE(1, 1)
+            case 1:
+                if (at_once == GATES) { TILE(1, GATES) }
+                if (at_once == 2) { TILE(1, 2) }
+                TILE(1, 1)
             case 2: if (at_once == 2) { TILE(2, 2) } TILE(2, 1)
         }
 #undef TILE
