@@ -143,10 +143,11 @@ def test_products_of_whole_numbers_are_exact(program: Program) -> None:
         for n_rows, n_inputs, n_outputs in SHAPES:
             inputs = generator.integers(-127, 128, (n_rows, n_inputs)).astype(np.float32)
             weight = generator.integers(-127, 128, (n_outputs, n_inputs)).astype(np.float32)
-            inputs[:, 0] = 127  # scales of 1
-            weight[:, 0] = 127 if precision != "int7" else 64
-            if precision == "int7":
-                weight, weight[:, :2] = np.clip(weight, -64, 63), [64, 63]
+            inputs[:, 0] = weight[:, 0] = 127  # scales of 1
+            if precision == "int7":  # for two neighbors, it is their sum that becomes 127
+                weight = weight.clip(-63, 63)
+                weight[:, 0] = 64
+                weight[:, 1] = 63
             found = run(program, "product", precision, [n_rows, n_inputs, n_outputs], [inputs, weight])
             np.testing.assert_array_equal(found.reshape(n_rows, n_outputs), inputs @ weight.T)
 

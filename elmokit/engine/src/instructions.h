@@ -40,7 +40,7 @@
 #define HAS_TILES 0
 #endif
 
-/* Whether only products of pairs exist: two 16-bit numbers, or two bytes whose sum fits into 16 bits. */
+/* Whether only products of pairs exist: of two 16-bit numbers, or of two bytes, with a sum that must fit into 16 bits. */
 #ifndef DOT_OF_PAIRS
 #define DOT_OF_PAIRS 0
 #endif

@@ -146,8 +146,8 @@ static void add_input_product(const matrix *weights, int64_t block, int64_t n_ro
    128, 256 and 512 inputs). */
 enum { FUSED_INPUTS = 8 };
 
-/* The weights of a step that stay in a core's L2 cache (1 MB and more since 2017) from step to step. Prefetching them would
-   only take time: 5 % of a sentence with the included model. */
+/* The weights of a step that stay in a core's L2 cache from step to step (many current processors have 1 MB or more).
+   Prefetching them would only take time: 6 % of a sentence with the included model. */
 enum { CACHED_BYTES = 1 << 20 };
 
 /* The input products of several steps are computed together (a chunk), as they do not depend on the state: the weights are

@@ -71,7 +71,8 @@ static float largest_of(int precision, const float *row, int64_t n) {
     float largest = 1e-30f; /* not 0, which would divide 0 by 0 */
     for (int64_t k = 0; k < n; k++) {
         largest = fabsf(row[k]) > largest ? fabsf(row[k]) : largest;
-        if (precision == INT7 && k % 2) largest = fabsf(row[k - 1] + row[k]) > largest ? fabsf(row[k - 1] + row[k]) : largest;
+        const float pair = precision == INT7 && k % 2 ? fabsf(row[k - 1] + row[k]) : 0;
+        largest = pair > largest ? pair : largest;
     }
     return largest;
 }
@@ -88,8 +89,8 @@ static int32_t round_row(int precision, const float *row, int64_t n, float *scal
     return sum;
 }
 
-/* Pack a panel: WIDE columns, of which each is a row of the weights. A byte is a multiple of its column's
-   scale. `rounded`: memory for a row of bytes, in whole lanes. */
+/* Pack a panel: WIDE columns, of which each is a row of the weights. A byte is a multiple of its column's scale.
+   `rounded`: memory for a row of bytes, in whole lanes. */
 static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, int8_t *rounded,
                        float *panel) {
     float *lanes = panel + panel_header(precision);
@@ -196,8 +197,8 @@ static void multiply_bfloat16(int64_t n_rows, int n_panels, inputs from, const f
 
 /* The products of integers, or of the inputs with integers, of as many panels as are computed at once. They wait in `raw`
    for their scales. */
-INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
-                               int64_t sum_stride, const float *after) {
+INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs from, const float *weights,
+                                int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     float raw[RAW_ROWS * WIDE] __attribute__((aligned(64)));
     const int64_t panel_stride = panel_lanes(precision, n_inputs), stride = n_panels * WIDE;
     for (int v = 0; v < 2 * n_panels; v++) {
@@ -228,21 +229,22 @@ INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs f
     }
 }
 
-INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
-                          int64_t sum_stride, const float *after) {
+INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights,
+                              int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     const int64_t panel_stride = panel_lanes(precision, n_inputs);
     for (int64_t row = 0; row < n_rows; row += RAW_ROWS) {
         const int64_t n = at_most(n_rows - row, RAW_ROWS);
         const int at_once = panels_at_once(n, n_panels);
         for (int panel = 0; panel < n_panels; panel += at_once) {
             const float *part = weights + panel * panel_stride, *next = part + at_once * panel_stride;
-            multiply_bytes_part(precision, n, at_once, rows_from(from, row), part, n_inputs, sums + row * sum_stride + panel * WIDE,
-                               sum_stride, panel + at_once < n_panels ? next : after);
+            multiply_bytes_part(precision, n, at_once, rows_from(from, row), part, n_inputs,
+                                sums + row * sum_stride + panel * WIDE, sum_stride,
+                                panel + at_once < n_panels ? next : after);
         }
     }
 }
 
-/* One function per product, so that every tile exists once. */
+/* One function per kind of product, so that every tile exists once. */
 static void multiply_float32(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
                              float *sums, int64_t sum_stride, const float *after) {
     multiply_floats(FLOAT32, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);

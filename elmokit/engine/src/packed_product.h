@@ -231,8 +231,9 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
 #if HAS_DOT
 /* As `tile`, for rounded rows and weights of bytes: exact sums of integers. `input_stride` is in bytes; `ahead`: lanes from
    a weight to the one prefetched for it, for a single row; 0 for none. */
-INLINE void tile_bytes(int wide, int ahead, int rows, int panels, const char *inputs, int64_t input_stride, const float *weights,
-                       int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride, const float *next, int64_t next_step) {
+INLINE void tile_bytes(int wide, int ahead, int rows, int panels, const char *inputs, int64_t input_stride,
+                       const float *weights, int64_t panel_stride, int64_t n, int32_t *sums, int64_t sum_stride,
+                       const float *next, int64_t next_step) {
     ivec sum[ROWS * 2];
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
     for (int64_t k = 0; k < n; k++) {
@@ -318,11 +319,11 @@ INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const ch
 #if HAS_ROW_PAIRS
 #define TILE(fetched, rows, panels)                                                                                  \
     if ((rows) > 1) tile_row_pairs(rows, panels, ARGUMENTS);                                                         \
-    else tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                                    \
+    else tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                         \
     break;
 #else
 #define TILE(fetched, rows, panels)                                                                                  \
-    tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                                       \
+    tile_bytes(wide, fetched, rows, panels, ARGUMENTS);                                                              \
     break;
 #endif
 #define CASE(rows)                                                                                                   \
