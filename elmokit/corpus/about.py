@@ -11,7 +11,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from elmokit.errors import FormatError, MissingExtraError
@@ -49,6 +48,8 @@ def read_about(path: str | Path) -> dict[str, Any]:
 
 
 def _read_hdf5(path: Path) -> str:
+    import h5py
+
     with h5py.File(path) as file:
         text: str = file.attrs[NAME]
         return text

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import h5py
 import numpy as np
 
 from elmokit.corpus.about import NAME
@@ -36,6 +36,9 @@ from elmokit.corpus.layout import VectorFileLayout
 from elmokit.corpus.reading import SentenceCounts
 from elmokit.corpus.writer import ResumableWriter
 from elmokit.errors import FormatError, TextError
+
+if TYPE_CHECKING:
+    import h5py
 
 MAPS = ["sentence_to_index", "sentence_indices"]
 """The name of the map, and the name that it has in early tutorials."""

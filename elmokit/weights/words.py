@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -172,6 +171,8 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
         FormatError, TensorMismatchError: The file is damaged, holds no such table or one of another size, or only a
             link to another file.
     """
+    import h5py
+
     try:
         with h5py.File(path, "r") as file:
             is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
