@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
     from elmokit.training.api import distill, finetune, resume, train
     from elmokit.training.results import TrainingResult
+    from elmokit.version import __version__ as __version__
     from elmokit.weights.model import PretrainedBiLM, describe
     from elmokit.weights.open import open_model
     from elmokit.weights.save import save_model
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "PRESETS": "elmokit.engine.config",
@@ -65,6 +64,7 @@ _MODULES = {
     "show": "elmokit.scoring.heat_map",
     "tokenize": "elmokit.text.tokenize",
     "train": "elmokit.training.api",
+    "__version__": "elmokit.version",
 }
 """The module of each public name."""
 

@@ -11,7 +11,7 @@ import elmokit
 
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
-    {"errors"},
+    {"errors", "version"},
     {"io"},
     {"config"},
     {"engine"},

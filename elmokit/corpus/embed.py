@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +35,7 @@ from elmokit.layer_selection import Layers
 from elmokit.sentence_vectors import SentenceEmbedder
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches
 from elmokit.text.tokenize import text_splitter
+from elmokit.version import __version__
 
 # A few items even out pools and writes of different speed; each one more costs memory.
 POOLS_AHEAD = 2
@@ -383,7 +383,7 @@ def _settings(
         settings["model"] += f"-{elmo.mix.checksum:08x}"
     return {
         **settings,
-        "elmokit": version("elmokit"),
+        "elmokit": __version__,
         "layers": list(layers) if not isinstance(layers, (str, int)) else layers,
         "dtype": dtype,
         "fasta": fasta,

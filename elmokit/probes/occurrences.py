@@ -21,7 +21,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +37,7 @@ from elmokit.io.resumable import ResumableStore
 from elmokit.io.store_journal import StoreContents, read_store
 from elmokit.probes.corpus import model_digest, model_settings, read_chunks, text_digest
 from elmokit.probes.neighbors import in_context
+from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
 FLOAT16, INT32, INT64 = "<f2", "<i4", "<i8"
@@ -165,7 +165,7 @@ def build_index(
     settings = {
         "what": KIND,
         **model_settings(elmo),
-        "elmokit": version("elmokit"),
+        "elmokit": __version__,
         "model_name": model_name,
         "text": text,
         "n_sentences": n_sentences,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from elmokit.serve.metrics import Metrics
 from elmokit.serve.openapi_page import openapi_page
 from elmokit.serve.problems import add_handlers
 from elmokit.serve.served_model import ServedModel
+from elmokit.version import __version__
 
 PAGE = Path(__file__).parent / "page"
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -66,7 +66,7 @@ def create_app(
 
     app = FastAPI(
         title="elmokit",
-        version=version("elmokit"),
+        version=__version__,
         description="ELMo vectors, surprisal, substitutes and neighbors of words in context.",
         # FastAPI's own pages load scripts from another host.
         docs_url=None,
