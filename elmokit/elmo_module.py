@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.embedder import Elmo, Start, Vectors
-from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError
 from elmokit.layer_selection import Layers
 from elmokit.nn.alignment import AlignmentModule
 from elmokit.nn.bilm import BiLMState
-from elmokit.nn.devices import parse_device
 from elmokit.nn.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
 from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
 from elmokit.weights.model import PretrainedBiLM
@@ -154,11 +153,14 @@ class ElmoModule(nn.Module):
         """
         from elmokit.weights.open import open_model
 
-        check_precision(precision)
-        where = None if device is None else parse_device(device)
-        model = open_model(path_or_name, options=options, token_embeddings=token_embeddings, vocabulary=vocabulary)
-        if precision is not None:
-            model.precision = precision
+        model = open_model(
+            path_or_name,
+            options=options,
+            token_embeddings=token_embeddings,
+            vocabulary=vocabulary,
+            precision=precision,
+            device=device,
+        )
         elmo = cls(
             model,
             start=start,
@@ -170,7 +172,7 @@ class ElmoModule(nn.Module):
             keep_boundaries=keep_boundaries,
             token_cache_mib=token_cache_mib,
         )
-        return elmo if where is None else elmo.to(where)
+        return elmo.to(elmo.bilm.device)
 
     @property
     def elmo(self) -> Elmo:

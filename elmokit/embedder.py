@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.errors import ConfigError
 from elmokit.initial_state import initial_state
@@ -133,12 +133,14 @@ class Elmo:
         # Imported here, because it loads the readers of every format, which code that only names Elmo does not need.
         from elmokit.weights.open import open_model
 
-        check_precision(precision)
-        model = open_model(path_or_name, options=options, token_embeddings=token_embeddings, vocabulary=vocabulary)
-        if precision is not None:
-            model.precision = precision
-        if device is not None:
-            model.to(device)
+        model = open_model(
+            path_or_name,
+            options=options,
+            token_embeddings=token_embeddings,
+            vocabulary=vocabulary,
+            precision=precision,
+            device=device,
+        )
         return cls(model, start=start, token_cache_mib=token_cache_mib)
 
     def to(self, device: str | torch.device) -> Elmo:

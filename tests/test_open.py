@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.weights.model import PretrainedBiLM
 from elmokit.weights.open import as_model, open_model
 from elmokit.weights.save import save_model
@@ -23,6 +23,13 @@ def test_an_opened_model_is_taken_as_it_is_and_a_path_is_opened(model: Pretraine
     assert as_model(model) is model
     save_model(model, tmp_path / "model")
     assert as_model(tmp_path / "model").source == tmp_path / "model"
+
+
+def test_a_wrong_device_or_precision_is_noticed_before_anything_is_opened() -> None:
+    with pytest.raises(ConfigError, match="no device 'cudda'"):
+        open_model("no-such-model", device="cudda")
+    with pytest.raises(ConfigError, match="precision is 'int9'"):
+        open_model("no-such-model", precision="int9")  # type: ignore[arg-type]
 
 
 def test_a_run_folder_opens_as_its_best_model(model: PretrainedBiLM, tmp_path: Path) -> None:

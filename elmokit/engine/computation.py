@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from elmokit.engine.library import Library
 from elmokit.engine.precision import NAMES, PRECISIONS, Precision
 
 Backend = str
@@ -37,10 +36,10 @@ class LayerKernel(NamedTuple):
     instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
 
 
-def native_kernel(library: Library, precision: Precision) -> LayerKernel:
-    """Return the kernel of the C functions for a precision."""
+def native_kernel(instructions: str, precision: Precision) -> LayerKernel:
+    """Return the kernel of the C functions of an instruction set for a precision."""
     (backend,) = (name for name, of_backend in NATIVE.items() if of_backend == precision)
-    return LayerKernel(backend, precision, library.instructions)
+    return LayerKernel(backend, precision, instructions)
 
 
 class Computation(NamedTuple):
@@ -97,8 +96,7 @@ def engine_computation(kernels: Kernels, n_layers: int, looks_up: bool) -> Compu
         n_layers: The number of its LSTM layers, in all directions.
         looks_up: Whether the token layer is a table, which nothing computes.
     """
-    of_precision: dict[Precision, Backend] = {precision: backend for backend, precision in NATIVE.items()}
-    token_layer: Backend = "reference" if looks_up else of_precision[kernels.token_layer]
-    precisions = [kernels.lstm] if looks_up else [kernels.token_layer, kernels.lstm]
-    names = (token_layer, *[of_precision[kernels.lstm]] * n_layers)
-    return Computation("cpu", kernels.instructions, max(precisions, key=NAMES.index), names)
+    own = native_kernel(kernels.instructions, kernels.token_layer)
+    token_layer = LayerKernel("reference", "float32", None) if looks_up else own
+    lstm_layers = [native_kernel(kernels.instructions, kernels.lstm)] * n_layers
+    return computation_of(token_layer, lstm_layers, "cpu", kernels.instructions)

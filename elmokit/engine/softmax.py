@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -105,10 +104,6 @@ class Softmax(Protocol):
     def weight(self) -> Floats:
         """The weight of each word, ``(words, input_dim)``: that of the table for a tied softmax."""
 
-    @property
-    def n_parameters(self) -> int:
-        """Number of trainable parameters of its own."""
-
     def scores(self, hidden: Floats) -> Floats:
         """Return the score of each word ``(positions, words)``, from which a softmax makes probabilities.
 
@@ -180,11 +175,6 @@ class WordSoftmax:
             self._read["table"] = self._table["token_layer.embedding.weight"]
         return self._read["table"][1:]
 
-    @property
-    def n_parameters(self) -> int:
-        dim = 0 if self.config.kind == "tied" else self._input_dim
-        return sum(map(prod, self.config.tensor_shapes(self.n_words, dim).values()))
-
     def scores(self, hidden: Floats) -> Floats:
         if self.config.kind != "adaptive":
             return np.asarray(hidden @ self.weight.T + self._array("bias"), np.float32)
@@ -201,8 +191,6 @@ class WordSoftmax:
         return np.concatenate([head[:, :first], *tails], axis=1)
 
     def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
-        if len(word_ids) != len(hidden) or (len(word_ids) and not 0 <= word_ids.min() <= word_ids.max() < self.n_words):
-            raise IndexError(f"Expected {len(hidden)} word ids from 0 to {self.n_words - 1}.")
         # Imported here, because it may compile, which nobody needs who only embeds.
         from elmokit.engine.compiler import load_library
 
@@ -210,6 +198,7 @@ class WordSoftmax:
         library = None if request == "reference" or self.config.kind == "adaptive" else load_library()
         if library is not None and request != "reference":
             return softmax_nats(library, hidden, self.weight, self._array("bias"), word_ids, request)
+        _check_word_ids(word_ids, len(hidden), self.n_words)
         nats = np.empty(len(hidden), np.float32)
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
@@ -217,10 +206,6 @@ class WordSoftmax:
                 :, 0
             ]
         return nats
-
-    @property
-    def _input_dim(self) -> int:
-        return int(self._array("weight" if self.config.kind == "full" else "stages.head.weight").shape[1])
 
     def _array(self, name: str) -> Floats:
         """Return an array, which is read from its file once."""
@@ -240,11 +225,15 @@ def softmax_nats(
         weight: ``(words, input_dim)``.
         bias: ``(words,)``.
         precision: The lowest precision.
+
+    Raises:
+        IndexError: As in :meth:`Softmax.nats`.
     """
+    scores = word_scores(library, hidden, weight, bias, word_ids)
     distinct, index = _distinct_rows(hidden)
     total = log_sum_exp(library, distinct, weight, bias, precision, n_threads())[index]
     # Both are rounded in the last digit, so a certain word could get slightly less than 0.
-    return (total - word_scores(library, hidden, weight, bias, word_ids)).clip(min=0).astype(np.float32)
+    return (total - scores).clip(min=0).astype(np.float32)
 
 
 def log_sum_exp(
@@ -277,14 +266,18 @@ def word_scores(library: Library, rows: Floats, weight: Floats, bias: Floats, wo
     """Return the score of one word for each row; arguments as in :func:`log_sum_exp`, and ``(rows,)`` words."""
     scores = np.empty(len(rows), np.float64)
     n_words, dim = weight.shape
-    if len(words) and not 0 <= words.min() <= words.max() < n_words:
-        raise IndexError(f"Expected word ids from 0 to {n_words - 1}.")
+    _check_word_ids(words, len(rows), n_words)  # C would read beyond the end
     library.word_scores(
         *(len(rows), address("rows", rows, np.float32, (-1, dim)), dim, address("weight", weight, np.float32)),
         *(address("bias", bias, np.float32, (n_words,)), address("words", words, np.int64, (len(rows),))),
         address("scores", scores, np.float64),
     )
     return scores
+
+
+def _check_word_ids(word_ids: Ids, n_rows: int, n_words: int) -> None:
+    if len(word_ids) != n_rows or (n_rows and not 0 <= word_ids.min() <= word_ids.max() < n_words):
+        raise IndexError(f"Expected {n_rows} word ids from 0 to {n_words - 1}.")
 
 
 def _distinct_rows(rows: Floats) -> tuple[Floats, Ids]:

@@ -210,7 +210,7 @@ class CharCNN(nn.Module):
         if backend in NATIVE:
             library = native_library()
             assert library is not None
-            return native_kernel(library, choose_kernels(library, NATIVE[backend], 0).token_layer)
+            return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], 0).token_layer)
         # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
         products = select_backend(weight.device, "reference" if request == "reference" else "float32")
         return LayerKernel(products, "float32", None)

@@ -415,5 +415,5 @@ def _layer_kernel(backend: Backend, n_weights: int) -> LayerKernel:
     if backend in NATIVE:
         library = native_library()
         assert library is not None
-        return native_kernel(library, choose_kernels(library, NATIVE[backend], n_weights).lstm)
+        return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], n_weights).lstm)
     return LayerKernel(backend, "bfloat16" if backend == "torch-bfloat16" else "float32", None)

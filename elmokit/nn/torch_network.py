@@ -16,6 +16,7 @@ from elmokit.engine.state import Floats, Ids, State
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import AdaptiveSoftmax, SoftmaxModule
 from elmokit.nn.softmax_config import softmax_config
+from elmokit.text.batching import pad_rows
 
 
 class TorchNetwork:
@@ -95,9 +96,7 @@ class TorchNetwork:
     def _padded(self, vectors: Floats, words: Ids, lengths: Ids) -> tuple[Tensor, Tensor]:
         """Return the token vectors of a batch, padded on the right, and its mask."""
         device = self._bilm.device
-        mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
-        index = np.zeros(mask.shape, np.int64)
-        index[mask] = words
+        index, mask = pad_rows(words, lengths)
         padded = torch.from_numpy(vectors[index]).to(device, self._bilm.dtype)
         return padded, torch.from_numpy(mask).to(device)
 
@@ -129,10 +128,6 @@ class TorchSoftmax:
         if isinstance(self._module, AdaptiveSoftmax):
             raise TypeError("An adaptive softmax has no single weight for a word.")
         return _numpy(self._module.weight)
-
-    @property
-    def n_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self._module.parameters())
 
     @torch.no_grad()
     def scores(self, hidden: Floats) -> Floats:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from elmokit.engine.precision import Precision, check_precision
+from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.initial_state import FixedStart
@@ -88,12 +88,7 @@ class LanguageModel:
             ConfigError: The device cannot be used, or the precision is unknown.
             MissingExtraError: The device needs PyTorch, which is not installed.
         """
-        check_precision(precision)
-        model = open_model(source, options=options, vocabulary=vocabulary)
-        if precision is not None:
-            model.precision = precision
-        if device is not None:
-            model.to(device)
+        model = open_model(source, options=options, vocabulary=vocabulary, precision=precision, device=device)
         return cls(model, start=start)
 
     def to(self, device: str | torch.device) -> LanguageModel:

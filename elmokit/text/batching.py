@@ -240,10 +240,26 @@ def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
         TextError: As in :func:`number_tokens`.
     """
     batch = number_tokens(sentences)
-    mask = np.arange(batch.lengths.max(initial=N_BOUNDARIES)) < batch.lengths[:, None]
-    index = np.zeros(mask.shape, dtype=np.int64)
-    index[mask] = batch.index
-    return PaddedBatch(index, mask, batch.words)
+    return PaddedBatch(*pad_rows(batch.index, batch.lengths, N_BOUNDARIES), batch.words)
+
+
+def pad_rows(
+    numbers: NDArray[np.int64], lengths: NDArray[np.int64], at_least: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Pad rows that follow each other with 0 on the right.
+
+    Args:
+        numbers: All rows, one after the other.
+        lengths: The length of each row.
+        at_least: The smallest length to pad to.
+
+    Returns:
+        The padded rows, ``(rows, longest)``, and True where there is a number.
+    """
+    mask = np.arange(lengths.max(initial=at_least)) < lengths[:, None]
+    padded = np.zeros(mask.shape, dtype=np.int64)
+    padded[mask] = numbers
+    return padded, mask
 
 
 def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> EncodedBatch:

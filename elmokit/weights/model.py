@@ -177,8 +177,6 @@ class PretrainedBiLM:
                 with needs_torch("PretrainedBiLM.bilm"):
                     self._bilm = self._build_bilm()
                 self._weights = self._engine = None
-                if (softmax := self.softmax) is not None and softmax.config.kind == "tied":
-                    _ = self.softmax_module  # it shares the table, which may be trained from now on
             return self._bilm
 
     def _build_bilm(self) -> BiLM:
@@ -189,11 +187,15 @@ class PretrainedBiLM:
     @property
     def softmax(self) -> Softmax | None:
         """The output layer; None if there is none."""
-        if self._softmax is None or isinstance(self._softmax, WordSoftmax):
-            return self._softmax
+        softmax: Any = self._softmax
+        # A tied softmax shares the table of the biLM, which may be trained as soon as that is a module.
+        if isinstance(softmax, WordSoftmax) and softmax.config.kind == "tied" and self._bilm is not None:
+            softmax = self.softmax_module
+        if softmax is None or isinstance(softmax, WordSoftmax):
+            return softmax
         from elmokit.nn.torch_network import TorchSoftmax
 
-        return TorchSoftmax(self._softmax)
+        return TorchSoftmax(softmax)
 
     @softmax.setter
     def softmax(self, softmax: Softmax | SoftmaxModule | None) -> None:
@@ -207,9 +209,8 @@ class PretrainedBiLM:
             MissingExtraError: PyTorch is not installed.
         """
         with self._lock:
-            # Making the biLM also makes a tied softmax.
-            bilm = self.bilm if isinstance(self._softmax, WordSoftmax) else None
-            if isinstance(self._softmax, WordSoftmax) and bilm is not None:
+            if isinstance(self._softmax, WordSoftmax):
+                bilm = self.bilm  # first, because it says so if PyTorch is missing
                 from elmokit.nn.from_arrays import build_softmax_module
 
                 self._softmax = build_softmax_module(self._softmax, bilm)
@@ -239,13 +240,10 @@ class PretrainedBiLM:
         """
         if str(device) == "cpu" and self._bilm is None:
             return
-        with needs_torch(f"The device {str(device)!r}"):
-            from elmokit.nn.devices import parse_device
-
-        where = parse_device(device)
-        self.bilm.to(where)
+        check_device(device)
+        self.bilm.to(device)
         if (softmax := self.softmax_module) is not None:
-            softmax.to(where)
+            softmax.to(device)
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Convert tokens to the ids that the token layer reads.
@@ -301,6 +299,20 @@ class PretrainedBiLM:
         if cache is None or self.config.n_words is not None:  # a word-input model is a table already
             return compute(words)
         return cache.vectors(words, compute, network.token_layer_version)
+
+
+def check_device(device: str | torch.device | None) -> None:
+    """Check that a device can be used; None and "cpu" always can.
+
+    Raises:
+        MissingExtraError: The device needs PyTorch, which is not installed.
+        ConfigError: The device is not available.
+    """
+    if device is None or str(device) == "cpu":
+        return
+    with needs_torch(f"The device {str(device)!r}"):
+        from elmokit.nn.devices import parse_device
+    parse_device(device)
 
 
 def describe(model: PretrainedBiLM) -> dict[str, Any]:

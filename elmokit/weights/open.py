@@ -8,9 +8,14 @@ format (``formats.py``).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from elmokit.engine.precision import Precision, check_precision
 from elmokit.weights.folder import DEFAULT_MODEL, RUN_MODEL, included_model, is_folder, load_folder
-from elmokit.weights.model import PretrainedBiLM
+from elmokit.weights.model import PretrainedBiLM, check_device
+
+if TYPE_CHECKING:
+    import torch
 
 
 def open_model(
@@ -19,6 +24,8 @@ def open_model(
     options: str | Path | None = None,
     token_embeddings: str | Path | None = None,
     vocabulary: str | Path | None = None,
+    precision: Precision | None = None,
+    device: str | torch.device | None = None,
 ) -> PretrainedBiLM:
     """Open a model in any known format, from a path, a URL or a name.
 
@@ -44,11 +51,14 @@ def open_model(
             that are not in it are computed from their characters.
         vocabulary: Path or URL of the words of ``token_embeddings``, if given; otherwise of a word-input model, or of a
             checkpoint's softmax. Needed if there is no ``vocab.txt`` or ``vocab.txt.gz`` next to them.
+        precision: The lowest precision in which it may be computed: "float32", "bfloat16", "int8" or "int7". None
+            leaves the model's own: float32, unless its files name another one.
+        device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
 
     Raises:
         ModelNotFoundError: Nothing was found, it cannot be downloaded, or a file of the model is missing.
         FormatError, TensorMismatchError: A file is damaged or of another format, or the files are not of one model.
-        ConfigError: The options cannot be used, or do not belong to the model.
+        ConfigError: The options cannot be used, or do not belong to the model; or the precision or the device cannot.
         MissingExtraError: A model on the Hub needs ``huggingface_hub``, which is not installed.
 
     Example:
@@ -56,13 +66,15 @@ def open_model(
         >>> model.config.output_dim
         1024
     """
-    if source is None or str(source) == DEFAULT_MODEL:
-        source = included_model()
-    if options is token_embeddings is vocabulary is None and (folder := _own_folder(source)) is not None:
-        return load_folder(folder)
-    from elmokit.weights.sources import open_source
-
-    return open_source(source, options, token_embeddings, vocabulary)
+    # Before anything is read or downloaded.
+    check_precision(precision)
+    check_device(device)
+    model = _open(source, options, token_embeddings, vocabulary)
+    if precision is not None:
+        model.precision = precision
+    if device is not None:
+        model.to(device)
+    return model
 
 
 def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path | None = None) -> PretrainedBiLM:
@@ -75,6 +87,21 @@ def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path 
         ModelError, ConfigError, MissingExtraError: As in :func:`open_model`.
     """
     return source if isinstance(source, PretrainedBiLM) else open_model(source, options=options)
+
+
+def _open(
+    source: str | Path | None,
+    options: str | Path | None,
+    token_embeddings: str | Path | None,
+    vocabulary: str | Path | None,
+) -> PretrainedBiLM:
+    if source is None or str(source) == DEFAULT_MODEL:
+        source = included_model()
+    if options is token_embeddings is vocabulary is None and (folder := _own_folder(source)) is not None:
+        return load_folder(folder)
+    from elmokit.weights.sources import open_source
+
+    return open_source(source, options, token_embeddings, vocabulary)
 
 
 def _own_folder(source: str | Path) -> Path | None:
